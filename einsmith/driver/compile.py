@@ -41,7 +41,7 @@ from einsmith.schedule.arena import passing_bytes, whole_lines
 from einsmith.schedule.kernel import Beyond, Kernel, Rows
 from einsmith.schedule.layout.apply import apply_layouts
 from einsmith.schedule.layout.choice import layouts_of
-from einsmith.schedule.limits import RowLimit, UnlimitedError, check_limited, find_short, limit_rows
+from einsmith.schedule.limits import RowLimit, UnlimitedError, check_limited, find_limits, find_short, limit_rows
 from einsmith.schedule.plan import KernelCall, Plan
 from einsmith.schedule.planner import fuse, mark_invariant
 from einsmith.schedule.rematerialize import FitResult, KernelCost, fit
@@ -269,7 +269,7 @@ def compile_graph(
                     if found.requirements == stored.requirements:
                         kernels, changes.tensors = found, stored.tensors
             if kernels is None:
-                plan_with = _Planner(graph, index, target, numerics, receivers, constants, decisions, bool(limits))
+                plan_with = _Planner(graph, index, target, numerics, receivers, constants, decisions, limits)
                 plan, seconds = plan_with(max_stored), time.perf_counter() - start
                 kernels = _Kernels(plan, frozenset(bound), target, backend, constants)
                 try:
@@ -280,7 +280,7 @@ def compile_graph(
                     if limit is not None:
                         with recording.phase("schedule: memory limit"):
                             kernels.fit(limit, threads, partial(plan_with, 0))
-                    kernels.limit_rows(limits, all_limited)
+                    kernels.limit_rows((*limits, *find_limits(kernels.plan.graph)), all_limited)
                     with recording.phase("schedule: calls that run together"):
                         kernels.run_together(limit)
                 except UnlimitedError as e:
@@ -345,7 +345,7 @@ class _Planner:
         listings: receivers of the graph after each pass.
         constants: leaves whose values stay from run to run.
         decisions: what is decided otherwise than by the cost model.
-        limited: whether kernels are to leave out rows, which those that take sums of all of their results cannot.
+        limits: limits of rows. Kernels that take sums of all of their results cannot leave out rows.
     """
 
     def __init__(
@@ -357,7 +357,7 @@ class _Planner:
         listings: Sequence[Listing],
         constants: Collection[Leaf],
         decisions: frozenset[str],
-        limited: bool = False,
+        limits: Sequence[RowLimit] = (),
     ):
         def observe(name: str, before: Graph, after: Graph, seconds: float) -> None:
             if recorder is not None:
@@ -370,11 +370,12 @@ class _Planner:
         checks = dict((*index_checks(graph.roots), *graph.checks))
         graph = Graph(graph.inputs, graph.outputs, graph.updates, tuple(checks.items()), graph.gradients)
         with recording.phase("passes"):
-            self._graph = run_passes(graph, PassContext(target, predicted, observe, numerics.stored, PRODUCTS))
+            leaves = frozenset(x.leaf for x in limits)
+            self._graph = run_passes(graph, PassContext(target, predicted, observe, numerics.stored, PRODUCTS, leaves))
         self._index, self._target, self._decisions = index, target, decisions
         self._constants, self._smallest = constants, smallest_unstored(target)
         # A kernel that takes sums packs constants at each run.
-        self._takes_sums = not is_left_out(EPILOGUE_SUMS) and not constants and not limited
+        self._takes_sums = not is_left_out(EPILOGUE_SUMS) and not constants and not limits
 
     def __call__(self, most: int) -> Plan:
         """Return the plan in which a result that need not be stored is kept for the backward pass if it has at most

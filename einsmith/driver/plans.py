@@ -66,7 +66,7 @@ class PlanStore:
         self._leaves = leaves = number_leaves(graph, bound)
         numbers = [sorted(leaves[x] for x in some) for some in (bound, constants)]
         rounding = sorted(numerics.by_name().items())
-        rows = [(leaves[x.leaf], x.extent, sorted(x.outputs)) for x in limits]
+        rows = [(leaves[x.leaf], x.extent, sorted(x.outputs)) for x in limits if isinstance(x.leaf, Leaf)]
         texts = sys.version, repr(target), repr((numbers, rows, type(backend).__qualname__, rounding, settings))
         patterns = [p.name.encode() + key_of(p) for p in backend.patterns]
         self._key = objects.name_of(b"plan", graph_digest(graph, leaves), *(x.encode() for x in texts), *patterns)

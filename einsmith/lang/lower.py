@@ -18,6 +18,7 @@ from einsmith.base.caches import Bound, Cache
 from einsmith.base.dtypes import DType
 from einsmith.base.errors import BoundsError, DtypeError, FormulaError
 from einsmith.ir.analysis.bounds import bounds, prove
+from einsmith.ir.analysis.ends import guards_around
 from einsmith.ir.analysis.linear import linear
 from einsmith.ir.analysis.ranges import leaves
 from einsmith.ir.nodes import (
@@ -36,10 +37,11 @@ from einsmith.ir.nodes import (
     Tensor,
     apply,
     cast,
+    has_read,
     leaf,
 )
 from einsmith.ir.origins import SCATTERED, Origin
-from einsmith.ir.rebuild import map_bodies, rebuild, substitute
+from einsmith.ir.rebuild import guarded, map_bodies, rebuild, substitute
 from einsmith.ir.rewrite.simplify import canonical
 from einsmith.ir.verify import verify_template
 from einsmith.lang.composed import COMPOSED
@@ -527,6 +529,8 @@ def lower_scatter(
 ) -> Tensor:
     """Return the tensor that `out[index] += body`, or the same with another combiner, defines over a box of axes.
 
+    Indices that read tensors are used, and checked, only where no guard makes the body the combiner's identity element.
+
     Args:
         combiner: how elements are combined: sum, max or min
         shape: the shape of `out`
@@ -549,6 +553,9 @@ def lower_scatter(
     value = scope.convert(body, dtype)
     index = [widen_index(i) for i in index]
     destinations = tuple(scope.convert(i, index_type(i)) for i in index)
+    # Where the value changes nothing, its destination may be anything.
+    guards = [c for c, _ in guards_around(value, identity(combiner, dtype))]
+    destinations = tuple(guarded(guards, x) if has_read(x) else x for x in destinations)
     part = Scatter(combiner, tuple(a.extent for a in axes), destinations, value)
     args = list(scope.args)
     before: tuple[Piece | Scatter, ...] = ()

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from einsmith.base.dtypes import DType
 from einsmith.cost.facts import Target
-from einsmith.ir.nodes import Compute, Graph, Template
+from einsmith.ir.nodes import Compute, Graph, Template, Tensor
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.plan import Cost
 from einsmith.schedule.planner import kernel_call
@@ -36,13 +36,14 @@ NO_PRODUCTS = Products(lambda t: False, lambda t, dtype: t)
 class PassContext:
     """Context that passes are given. target: the machine; cost: predicted seconds of a kernel on it; observe(name,
     before, after, seconds): called after each pass; stored: the type of 16 bits in which activations are stored, None
-    for float32; products: what is known of products."""
+    for float32; products: what is known of products; limits: leaves that limit rows (`schedule.limits.RowLimit`)."""
 
     target: Target = Target()
     cost: Cost = no_cost
     observe: Callable[[str, Graph, Graph, float], None] | None = None
     stored: DType | None = None
     products: Products = NO_PRODUCTS
+    limits: frozenset[Tensor] = frozenset()
 
     @property
     def can_price(self) -> bool:

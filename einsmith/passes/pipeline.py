@@ -24,6 +24,7 @@ from einsmith.passes.algebra.gather_layouts import gather_layouts
 from einsmith.passes.algebra.horizontal_fusion import horizontal_fusion
 from einsmith.passes.algebra.inline import inline
 from einsmith.passes.algebra.join_products import join_products
+from einsmith.passes.algebra.length_limits import length_limits
 from einsmith.passes.algebra.merge_disjoint import merge_disjoint
 from einsmith.passes.algebra.merge_scatters import merge_scatters
 from einsmith.passes.algebra.multi_output_reduction import multi_output_reduction
@@ -174,6 +175,7 @@ PASSES = check_order(
         Pass("common subexpressions", common_subexpressions, frozenset({"loops"})),
         Pass("merge scatters", merge_scatters, frozenset({"loops"})),
         Pass("gather layouts", gather_layouts, frozenset({"loops"})),
+        Pass("length limits", lambda graph, c: length_limits(graph, c.limits), frozenset({"loops"})),
         Pass("precision", precision, frozenset({"loops"}), is_optional=False),
     )
 )

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from einsmith.base import dtypes as dt
-from einsmith.ir.analysis.bounds import Facts
+from einsmith.ir.analysis.bounds import Facts, bounds
 from einsmith.ir.analysis.ends import guards_around
 from einsmith.ir.analysis.guarded import reads_under
 from einsmith.ir.functions import identity
@@ -41,10 +41,11 @@ from einsmith.schedule.plan import KernelCall, Plan
 
 
 class RowLimit(NamedTuple):
-    """A limit of rows. leaf: the i32 that holds it in a run; extent: the capacity, the first extent of tensors that it
-    limits; outputs: numbers of the graph's outputs of which only the rows below it are read."""
+    """A limit of rows. leaf: the i32 that holds it in a run, given to the program or computed by it; extent: the
+    capacity, the first extent of tensors that it limits; outputs: numbers of the graph's outputs of which only the rows
+    below it are read."""
 
-    leaf: Leaf
+    leaf: Tensor
     extent: int
     outputs: frozenset[int]
 
@@ -53,11 +54,27 @@ class UnlimitedError(Exception):
     """A kernel computes more than what lies below a limit; the text says which."""
 
 
+def find_limits(graph: Graph) -> list[RowLimit]:
+    """Return the limits that a graph computes: integers without dimensions of which an extent is the upper bound."""
+    out = []
+    for node in postorder(graph.roots):
+        if isinstance(node, Compute) and not node.shape and node.template.dtypes == (dt.i32,):
+            body = node.template.parts[0].body
+            low, high = (None, None) if isinstance(body, Reduce) else bounds(body, ())
+            if low is not None and high is not None and 0 <= low < high:
+                out.append(RowLimit(node, high, frozenset()))
+    return out
+
+
 def limit_rows(plan: Plan, limits: Iterable[RowLimit]) -> Plan:
     """Return the plan in which kernels leave out rows beyond the limits that no result depends on."""
     for limit in limits:
         tensors = find_limited(plan.graph, limit)
-        calls = [_limit_call(c, limit, tensors, plan) if isinstance(c, KernelCall) else c for c in plan.calls]
+        first = max((n + 1 for n, c in enumerate(plan.calls) if limit.leaf in c.results), default=0)
+        calls = [
+            _limit_call(c, limit, tensors, plan) if isinstance(c, KernelCall) and n >= first else c
+            for n, c in enumerate(plan.calls)
+        ]
         _limit_copies(calls, limit, plan)
         plan = replace(plan, calls=calls)
     return plan
