@@ -1,150 +1,20 @@
-"""Compare programs that several sizes share with each size's own, on memory whose ends cannot be touched.
-
-A subject is a function and its arrays at any size. It is called at five sizes in random order; what lies beyond the
-size is poison: bytes that are NaN or a large number as floats, and no index as integers.
-"""
+"""Make functions of which an extent varies, of papers' operators, of entries of the gallery, and of samples."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import pytest
-from numpy.random import Generator, default_rng
+from numpy.random import default_rng
 
 import einsmith as es
-from einsmith.driver.executable import Executable
-from einsmith.runtime import buffers
-from tests.fuzz.case import Case
-from tests.gallery.entries import Entry
-from tests.gallery.entry import Ints
-from tests.kernels.runner import Guarded
+from tests.fuzz.sizes import Subject
+from tests.gallery.entry import Entry, Ints
 from tests.papers.operator import Operator
-
-POISON = 0xFF, 0x7F
-"""Bytes that fill memory: NaN and -1, or 3.4e38 and 2139062143."""
-CAPACITY = 44
-"""Sizes are drawn below this."""
-
-
-class Subject(NamedTuple):
-    """A function of arrays. arrays: its arrays where the extent that varies is so long."""
-
-    name: str
-    function: Callable[..., Any]
-    arrays: Callable[[int], Sequence[np.ndarray]]
-
-
-# -------------------------------------------------------------------------------------------------------------- memory
-
-
-class Guards:
-    """Memory that calls allocate, and arrays that they are passed: behind each lies a page that cannot be touched."""
-
-    def __init__(self) -> None:
-        self.poison, self.blocks = POISON[0], list[Guarded]()
-
-    def recycle(self, shape: tuple[int, ...], dtype: np.dtype, nbytes: int) -> tuple[np.ndarray, int]:
-        block = Guarded(nbytes, on_line=False)
-        block.bytes[:] = self.poison
-        self.blocks.append(block)
-        array = block.bytes.view(dtype).reshape(shape)
-        return array, array.ctypes.data
-
-    def place(self, a: np.ndarray) -> np.ndarray:
-        out, _ = self.recycle(a.shape, a.dtype, a.nbytes)
-        out[...] = a
-        return out
-
-    def check(self) -> None:
-        for block in self.blocks:
-            block.check("array")
-        self.blocks.clear()
-
-
-@contextmanager
-def guarded_memory() -> Iterator[Guards]:
-    """Within, calls allocate guarded memory, and intermediate results of shared programs begin as poison."""
-    guards, run = Guards(), Executable._run
-
-    def poisoned(self: Executable, places: Any, binding: Any, *rest: Any) -> int:
-        if self.is_shared and binding.preparation is None:  # else the arena keeps what was prepared
-            binding.arena.block.array[:] = guards.poison
-        return run(self, places, binding, *rest)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Executable, "_run", poisoned)
-        patch.setattr(buffers, "recycle", guards.recycle)
-        yield guards
-
-
-# ---------------------------------------------------------------------------------------------------------- comparison
-
-
-def squares(f: Callable, outputs: Sequence[np.ndarray]) -> Callable | None:
-    """Return a function with the gradients of f's results; None where it has none."""
-    floats = [n for n, y in enumerate(outputs) if y.dtype.kind == "f"]
-
-    def loss(*xs: Any) -> Any:
-        ys = f(*xs)
-        ys = ys if isinstance(ys, tuple) else (ys,)
-        return sum(((ys[n] * ys[n]).sum() for n in floats[1:]), (ys[floats[0]] * ys[floats[0]]).sum())
-
-    return loss if floats else None
-
-
-def compare(subject: Subject, sizes: Sequence[int], mode: str, guards: Guards, gradients: bool = True) -> int:
-    """Compare values, and gradients, at sizes; return how many calls shared a program. Raises AssertionError."""
-    arrays = subject.arrays(sizes[0])
-    functions = {"values": subject.function}
-    at = tuple(n for n, a in enumerate(arrays) if a.dtype.kind == "f")
-    with np.errstate(all="ignore"):
-        outputs = es.interpret(subject.function)(*arrays)
-    loss = squares(subject.function, _as_tuple(outputs)) if gradients and at else None
-    if loss is not None:
-        functions["gradients"] = es.grad(loss, at)
-    count = 0
-    for what, f in functions.items():
-        shared, each = es.jit(f, sizes=mode), es.jit(f, sizes="each")
-        for k, size in enumerate(sizes):
-            arrays = subject.arrays(size)
-            want = _as_tuple(each(*arrays))
-            guards.poison = POISON[k % 2]
-            got = _as_tuple(shared(*map(guards.place, arrays)))
-            for n, (a, b) in enumerate(zip(got, want, strict=True)):
-                _agree(a, b, f"{what} {n} at {size} of {list(sizes)}")
-            guards.check()
-        count += shared.plan.count("that other sizes share")
-    return count
-
-
-def _as_tuple(x: Any) -> tuple:
-    return tuple(x) if isinstance(x, (tuple, list)) else (x,)
-
-
-def _agree(a: np.ndarray, b: np.ndarray, what: str) -> None:
-    a, b = np.asarray(a), np.asarray(b)
-    assert (a.shape, a.dtype) == (b.shape, b.dtype), f"{what}: {a.dtype}{a.shape}, not {b.dtype}{b.shape}"
-    if b.dtype.kind != "f":
-        np.testing.assert_array_equal(a, b, err_msg=what)
-        return
-    tolerance = {2: 2e-2, 4: 2e-4}.get(b.dtype.itemsize, 1e-8)
-    with np.errstate(all="ignore"):
-        scale = float(np.nanmax(np.abs(np.where(np.isfinite(b), b, 0)), initial=1e-30))
-        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance * scale, err_msg=what)
-
-
-def draw_sizes(rng: Generator) -> list[int]:
-    """Return five sizes in random order."""
-    return [int(n) for n in rng.choice(np.arange(2, CAPACITY), 5, replace=False)]
-
-
-# ------------------------------------------------------------------------------------------------------------ subjects
 
 
 def by_letters(operator: Operator, letter: str, size: int, kind: str) -> Subject:
@@ -180,22 +50,6 @@ def by_extent(entry: Entry, case: int, extent: int, kind: str) -> Subject:
     return Subject(f"{entry.name}-{case}, {extent}", partial(f, **entry.parameters(entry.cases[case])), arrays)
 
 
-def of_case(case: Case, extent: int) -> Subject:
-    """Return a drawn formula of which all dimensions of an extent vary."""
-
-    def swap(x: Any, n: int) -> Any:
-        return n if type(x) is int and x == extent else x
-
-    def arrays(n: int) -> list[np.ndarray]:
-        inputs = {
-            k: replace(i, shape=tuple(swap(d, n) for d in i.shape), high=swap(i.high, n))
-            for k, i in case.inputs.items()
-        }
-        return replace(case, inputs=inputs, seed=case.seed + n).arrays()
-
-    return Subject(f"{case.text}, {extent}", partial(case.function(), **case.parameters), arrays)
-
-
 def of_arrays(name: str, function: Callable, arrays: Sequence[np.ndarray], extent: int) -> Subject:
     """Return a function of which all dimensions of an extent vary: elements are repeated or left out."""
 
@@ -211,38 +65,3 @@ def of_arrays(name: str, function: Callable, arrays: Sequence[np.ndarray], exten
         return out
 
     return Subject(f"{name}, {extent}", function, at)
-
-
-def formulas_of(text: str) -> Iterator[Operator]:
-    """Yield the formulas of a page of Markdown, with inputs of one axis for each letter by which one reads them."""
-    for title, name, formula in re.findall(r"(?ms)^(?:## (.*?)\n.*?)?^(\w+)\n```\n(.*?)```", text):
-        try:
-            f = es.op(formula)
-        except es.EinsmithError:
-            continue
-        inputs = {}
-        for x in f.inputs:
-            reads = re.findall(rf"\b{re.escape(x)}\[([^\[\]]*)\]", formula)
-            plain = [r for r in reads if all(re.fullmatch(r"\s*[a-z]\s*", a) for a in r.split(","))]
-            if not plain:
-                break
-            inputs[x] = " ".join(a.strip() for a in plain[0].split(","))
-        else:
-            yield Operator(f"{title} {name}", "", formula, lambda *_: None, inputs)
-
-
-def extents_of(shapes: Sequence[tuple[int, ...]]) -> list[int]:
-    """Return the extents that shapes have, above one point."""
-    return sorted({n for s in shapes for n in s if n > 1})
-
-
-def fits(subject: Subject, sizes: Sequence[int]) -> bool:
-    """Return whether the function can be called at these sizes."""
-    try:
-        with np.errstate(all="ignore"):
-            for n in (min(sizes), max(sizes)):
-                arrays = subject.arrays(n)
-                es.interpret(subject.function)(*arrays)
-    except (es.EinsmithError, ValueError, IndexError, TypeError, ZeroDivisionError, OverflowError):
-        return False
-    return True

@@ -17,8 +17,8 @@ from numpy.random import Generator, default_rng
 
 import einsmith as es
 from tests.driver import shared_sizes
-from tests.driver.shared_sizes import Subject
-from tests.fuzz import generate
+from tests.fuzz import generate, sizes
+from tests.fuzz.sizes import Subject
 from tests.gallery.entries import ENTRIES
 from tests.gallery.entry import Ints
 from tests.operators.samples import SAMPLES
@@ -37,7 +37,7 @@ def gallery(rng: Generator) -> Iterator[Callable[[], Subject]]:
     for entry in ENTRIES:
         for case, inputs in enumerate(entry.cases):
             shapes = [x.shape if isinstance(x, Ints) else x for x in inputs.values() if isinstance(x, (Ints, tuple))]
-            for n in shared_sizes.extents_of(shapes):
+            for n in sizes.extents_of(shapes):
                 yield lambda entry=entry, case=case, n=n: shared_sizes.by_extent(entry, case, n, _kind(rng))
 
 
@@ -54,7 +54,7 @@ def samples(rng: Generator) -> Iterator[Callable[[], Subject]]:
     for case in SAMPLES:
         options = case.draws[-1] if case.draws else {}
         arrays = [np.asarray(a) for a in case.arrays(rng)]
-        for n in shared_sizes.extents_of([a.shape for a in arrays]):
+        for n in sizes.extents_of([a.shape for a in arrays]):
             yield lambda case=case, options=options, arrays=arrays, n=n: shared_sizes.of_arrays(
                 f"{case.name} {options}", lambda *xs: case.function(*xs, **options), arrays, n
             )
@@ -66,8 +66,8 @@ def drawn(rng: Generator) -> Iterator[Callable[[], Subject]]:
 
         def subject(made: generate.Generator = made) -> Subject:
             case = made.case()
-            extents = shared_sizes.extents_of([i.shape for i in case.inputs.values()])
-            return shared_sizes.of_case(case, int(rng.choice(extents or [0])))
+            extents = sizes.extents_of([i.shape for i in case.inputs.values()])
+            return sizes.of_case(case, int(rng.choice(extents or [0])))
 
         yield subject
 
@@ -83,12 +83,12 @@ def run(name: str, first: int, step: int, mode: str) -> None:
             subject = make()
         except es.EinsmithError:
             continue
-        sizes = shared_sizes.draw_sizes(default_rng(k))
-        if not shared_sizes.fits(subject, sizes):
+        chosen = sizes.draw_sizes(default_rng(k))
+        if not sizes.fits(subject, chosen):
             continue
-        with shared_sizes.guarded_memory() as guards:
+        with sizes.guarded_memory() as guards:
             try:
-                shared += bool(shared_sizes.compare(subject, sizes, mode, guards, name != "drawn" or k % 2 == 0))
+                shared += bool(sizes.compare(subject, chosen, mode, guards, name != "drawn" or k % 2 == 0))
             except AssertionError as e:
                 raise AssertionError(f"{subject.name}: {e}") from None
         done += 1

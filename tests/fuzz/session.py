@@ -186,6 +186,8 @@ def _checks(choose: Choices, theme: str):
     yield Check(what, choose.pick((1, 2, 3)))
     if choose.chance(2):
         yield Check("dot")
+    if choose.chance(4):
+        yield Check("sizes")
     if choose.chance(2):
         yield Check(what, choose.pick((1, 2, 3)), choose.pick(targets), (VARIED,), choose(ORDERS))
 
@@ -212,6 +214,8 @@ def _run(trial: Trial, check: Check, choose: Choices, reached: Collection[Cell])
         trial.twin()
     elif check.what == "dot":
         trial.dot()
+    elif check.what == "sizes":
+        trial.sizes()
     elif check.what == "call":
         trial.call(check.threads)
     elif check.forced:

@@ -22,7 +22,7 @@ from einsmith.cost.facts import Target
 from einsmith.driver.executable import Executable
 from einsmith.ir.evaluator import evaluate
 from einsmith.tuning.calibration import calibrate
-from tests.fuzz import memory, torch_twin
+from tests.fuzz import memory, sizes, torch_twin
 from tests.fuzz.case import Case
 from tests.fuzz.check import Unfit, agree, threads
 from tests.fuzz.tolerance import errors
@@ -39,10 +39,11 @@ TARGETS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Check:
-    """What is compared: `what` of WHATS, or "twin", "dot", "call"; for so many threads; on a target of TARGETS; kernels
-    being forced into the configurations (pattern, configuration) in `forced`, and intermediate tensors into orders of
-    their dimensions that are drawn from the seed `orders`; 0: none is. streamed: the blocks of `variants.STREAMED` in
-    which chains of reductions run, on a machine with next to no last-level cache; "": where the model says so."""
+    """What is compared: `what` of WHATS, or "twin", "dot", "sizes", "call"; for so many threads; on a target of
+    TARGETS; kernels being forced into the configurations (pattern, configuration) in `forced`, and intermediate tensors
+    into orders of their dimensions that are drawn from the seed `orders`; 0: none is. streamed: the blocks of
+    `variants.STREAMED` in which chains of reductions run, on a machine with next to no last-level cache; "": where the
+    model says so."""
 
     what: str = "value"
     threads: int = 1
@@ -185,6 +186,18 @@ class Trial:
         for k, (a, b) in enumerate(zip(got, want, strict=True)):
             if a.dtype != b.dtype or a.shape != b.shape or a.tobytes() != b.tobytes():
                 raise Wrong(f"call, {n} threads, result {k}: not what the program gives for contiguous arrays")
+
+    def sizes(self) -> None:
+        """A program that sizes share gives what each size's own gives, for values or gradients."""
+        seed, extents = self.case.seed, sizes.extents_of([i.shape for i in self.case.inputs.values()])
+        if self.case.special or not extents:
+            raise Unfit("no extent varies, or infinite numbers, of which sums depend on their order")
+        rng = np.random.default_rng(seed)
+        subject, chosen = sizes.of_case(self.case, int(rng.choice(extents))), sizes.draw_sizes(rng)
+        if not sizes.fits(subject, chosen):
+            raise Unfit("the formula has one size")
+        with observed(self.seen), sizes.guarded_memory() as guards:
+            sizes.compare(subject, chosen, "shared", guards, bool(seed % 2))
 
     def dot(self) -> None:
         """Forward and reverse mode agree by the evaluator, to second order: neither knows how the other is derived."""
@@ -332,6 +345,8 @@ def run_check(case: Case, check: Check) -> None:
         trial.twin()
     elif check.what == "dot":
         trial.dot()
+    elif check.what == "sizes":
+        trial.sizes()
     elif check.what == "call":
         trial.compare(replace(check, what="value"))
         trial.call(check.threads)
