@@ -102,7 +102,6 @@ from einsmith.ops.elementwise import cosh as cosh
 from einsmith.ops.elementwise import div as div
 from einsmith.ops.elementwise import eq as eq
 from einsmith.ops.elementwise import erf as erf
-from einsmith.ops.elementwise import erfc as erfc
 from einsmith.ops.elementwise import exp as exp
 from einsmith.ops.elementwise import exp2 as exp2
 from einsmith.ops.elementwise import expm1 as expm1
@@ -265,6 +264,7 @@ from einsmith.ops.softmax import logsumexp as logsumexp
 from einsmith.ops.softmax import softmax as softmax
 from einsmith.ops.softmax import softmin as softmin
 from einsmith.ops.special import digamma as digamma
+from einsmith.ops.special import erfc as erfc
 from einsmith.ops.special import erfcx as erfcx
 from einsmith.ops.special import erfinv as erfinv
 from einsmith.ops.special import lgamma as lgamma

@@ -4,7 +4,7 @@ Clenshaw 1955; Abramowitz, Stegun 1964, 9 and 10."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import factorial, inf, nan, pi, sqrt
+from math import factorial, inf, log, nan, pi, sqrt
 from typing import Any
 
 from einsmith.lang import builder
@@ -96,7 +96,11 @@ def _first(x: Any, near_: Callable[[Any], Any], far: Expansion, scaled: bool) ->
     """Return I(x) for x >= 0, times exp(-x) if `scaled`; `near_` computes I(x) up to 8, `far` serves beyond."""
     near, low, high = _split(x)
     first, second = near_(low), far(1 / high) / builder.sqrt(high)
-    first, second = (first * builder.exp(-low), second) if scaled else (first, second * builder.exp(high))
+    if scaled:
+        first = first * builder.exp(-low)
+    else:  # the exponential overflows before the product with its factor does
+        half = builder.exp(0.5 * high)
+        second = second * half * half
     return builder.where(near, first, second)
 
 
@@ -128,12 +132,12 @@ def _third(near_: Callable[[Any], Any], far: Expansion, scaled: bool) -> Callabl
 
 
 def _k0(scaled: bool) -> Callable[[Any], Any]:
-    return _third(lambda a: expansions.K0_NEAR(a * a) - builder.log(0.5 * a) * _I0(a), expansions.K0_FAR, scaled)
+    return _third(lambda a: expansions.K0_NEAR(a * a) - (builder.log(a) - log(2.0)) * _I0(a), expansions.K0_FAR, scaled)
 
 
 def _k1(scaled: bool) -> Callable[[Any], Any]:
     return _third(
-        lambda a: builder.log(0.5 * a) * (a * _I1(a)) + expansions.K1_NEAR(a * a) / a, expansions.K1_FAR, scaled
+        lambda a: (builder.log(a) - log(2.0)) * (a * _I1(a)) + expansions.K1_NEAR(a * a) / a, expansions.K1_FAR, scaled
     )
 
 

@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from operator import index
 from typing import Any
 
+from einsmith.base import dtypes as dt
 from einsmith.base.arguments import show
+from einsmith.base.dtypes import DType
 from einsmith.base.errors import ArgumentError, DtypeError, ShapeError, TraceError
 from einsmith.lang import builder, views
 from einsmith.lang.builder import Value
@@ -79,6 +81,11 @@ def read(x: Value, i: Sequence[Any]) -> Any:
 def pointwise(x: Value, fn: Callable[[Any], Any]) -> Value:
     """Apply `fn` to each element, as one formula."""
     return builder.compute(x.shape, lambda *i: fn(read(x, i)))
+
+
+def in_double(fn: Callable[..., Any], dtype: DType) -> Callable[..., Any]:
+    """Return the function of elements that computes `fn` in float64 and converts its result to `dtype`."""
+    return lambda *elements: builder.cast(fn(*(builder.cast(e, dt.f64) for e in elements)), dtype)
 
 
 def each(values: Sequence[Value], formula: Callable[..., Any]) -> Value:

@@ -14,30 +14,60 @@ from einsmith.lang.builder import Value
 from einsmith.ops.common import each, pointwise, tensor
 from einsmith.ops.operator import Floats, Tensor, operator, pointwise_operator
 
+
+def _logarithm(base: float) -> Callable[[Any], Any]:
+    """Return the logarithm to a base in float64, whose rounding errors do not show at powers of the base."""
+
+    def run(x: Any) -> Any:
+        y = builder.log(x) * (1 / _log(base))
+        whole = builder.round(y)
+        return builder.differentiate_as(
+            builder.where(builder.abs(y - whole) <= 2.0**-51 * builder.abs(whole), whole, y), y
+        )
+
+    return run
+
+
+def _half_exponential(x: Any) -> Any:
+    """Return exp(x)/2, which may be in range where exp(x) is not."""
+    root = builder.exp(0.5 * x)
+    return 0.5 * root * root
+
+
+def _sinh(x: Any) -> Any:
+    size = builder.abs(x)
+    near = builder.where(size < 1, x, 0.0)
+    far = _half_exponential(size) - _half_exponential(-size)
+    small = 0.5 * (builder.expm1(near) - builder.expm1(-near))
+    return builder.where(size < 1, small, builder.where(x < 0, -far, far))
+
+
+def _sinc(x: Any) -> Any:
+    """Return sin(pi*x)/(pi*x) from the distance to the nearest integer, whose digits the product with pi would lose."""
+    whole = builder.round(x)
+    sine = builder.sin(pi * (x - whole))
+    return builder.where(x == 0, 1.0, builder.where(whole % 2 == 0, sine, -sine) / builder.where(x == 0, 1.0, pi * x))
+
+
 exp = pointwise_operator("exp", "exp(x)", builder.exp, "Exp")
 expm1 = pointwise_operator("expm1", "exp(x) - 1, accurate for small x", builder.expm1)
-exp2 = pointwise_operator("exp2", "2**x", lambda x: builder.exp(x * _log(2)))
+exp2 = pointwise_operator("exp2", "2**x", lambda x: 2.0**x)
 log = pointwise_operator("log", "the natural logarithm of x", builder.log, "Log")
 log1p = pointwise_operator("log1p", "log(1 + x), accurate for small x", builder.log1p)
-log2 = pointwise_operator("log2", "log(x)/log(2)", lambda x: builder.log(x) * (1 / _log(2)))
-log10 = pointwise_operator("log10", "log(x)/log(10)", lambda x: builder.log(x) * (1 / _log(10)))
+log2 = pointwise_operator("log2", "log(x)/log(2), exact for powers of 2", _logarithm(2), double=True)
+log10 = pointwise_operator("log10", "log(x)/log(10), exact for powers of 10", _logarithm(10), double=True)
 sqrt = pointwise_operator("sqrt", "the square root of x", builder.sqrt, "Sqrt")
 rsqrt = pointwise_operator("rsqrt", "1/sqrt(x)", builder.rsqrt)
 reciprocal = pointwise_operator("reciprocal", "1/x", lambda x: 1 / x, "Reciprocal")
 sin = pointwise_operator("sin", "sin(x)", builder.sin, "Sin")
 cos = pointwise_operator("cos", "cos(x)", builder.cos, "Cos")
-sinc = pointwise_operator(
-    "sinc",
-    "sin(pi*x)/(pi*x), 1 at 0",
-    lambda x: builder.where(x == 0, 1.0, builder.sin(pi * x) / builder.where(x == 0, 1.0, pi * x)),
-)
+sinc = pointwise_operator("sinc", "sin(pi*x)/(pi*x), 1 at 0", _sinc)
 tan = pointwise_operator("tan", "sin(x)/cos(x)", lambda x: builder.sin(x) / builder.cos(x), "Tan")
-sinh = pointwise_operator(
-    "sinh", "(expm1(x) - expm1(-x))/2", lambda x: 0.5 * (builder.expm1(x) - builder.expm1(-x)), "Sinh"
+sinh = pointwise_operator("sinh", "(exp(x) - exp(-x))/2, of expm1 near 0", _sinh, "Sinh")
+cosh = pointwise_operator(
+    "cosh", "(exp(x) + exp(-x))/2", lambda x: _half_exponential(x) + _half_exponential(-x), "Cosh"
 )
-cosh = pointwise_operator("cosh", "(exp(x) + exp(-x))/2", lambda x: 0.5 * (builder.exp(x) + builder.exp(-x)), "Cosh")
 erf = pointwise_operator("erf", "the error function of x", builder.erf, "Erf")
-erfc = pointwise_operator("erfc", "1 - erf(x); digits cancel for large x", lambda x: 1.0 - builder.erf(x))
 abs = pointwise_operator("abs", "the magnitude of x", builder.abs, "Abs", "Tensor")
 neg = pointwise_operator("neg", "-x", lambda x: -x, "Neg", "Tensor")
 square = pointwise_operator("square", "x*x", lambda x: x * x, of="Tensor")
@@ -72,7 +102,10 @@ def logit(input: Floats, eps: float | Value | None = None) -> Value:
     def formula(e: Any) -> Any:
         if eps is not None:
             e = builder.where(e < eps, eps, builder.where(e > 1 - eps, 1 - eps, e))
-        return builder.log(e) - builder.log1p(-e)
+        middle = (e > 0.25) & (e < 0.75)
+        t = builder.where(middle, 2 * e - 1, 0.0)  # the logarithm of (1 + t)/(1 - t), without cancellation
+        outer = builder.log(builder.where(middle, 0.25, e)) - builder.log1p(-builder.where(middle, 0.25, e))
+        return builder.where(middle, builder.log1p(t) - builder.log1p(-t), outer)
 
     return pointwise(input, formula)
 

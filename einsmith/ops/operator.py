@@ -16,7 +16,7 @@ from einsmith.base import dtypes as dt
 from einsmith.base.locks import cached_property
 from einsmith.lang.builder import Value
 from einsmith.ops.call import accept_arrays
-from einsmith.ops.common import pointwise, tensor
+from einsmith.ops.common import in_double, pointwise, tensor
 from einsmith.ops.intermediates import keep_wide
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -148,6 +148,7 @@ def pointwise_operator(
     of: str = "AsFloats",
     aten: str = "",
     family: str = "elementwise",
+    double: bool = False,
 ) -> Callable[..., Value]:
     """Add an operator of one tensor to the table, and return it.
 
@@ -159,10 +160,12 @@ def pointwise_operator(
         of: annotation of the tensor: "Tensor", "Floats" or "AsFloats"
         aten: ATen's names, where its name is not the operator's
         family: family of operators, as in `OperatorRow`
+        double: whether float64 is computed with, whatever the operand's type, since digits cancel on the way; "special"
+            ones always are
     """
 
     def call(input: Any) -> Value:
-        return pointwise(input, formula)
+        return pointwise(input, in_double(formula, input.dtype) if double or family == "special" else formula)
 
     call.__name__ = call.__qualname__ = name
     call.__doc__ = f"Return {meaning}, elementwise."

@@ -1,8 +1,9 @@
 """The log-gamma function and its derivatives, the Hurwitz zeta function, inverses of the error function and the normal
 distribution.
 
-Arguments are shifted into a range where a short series has full precision; negative arguments are reflected. Sources:
-Abramowitz, Stegun 1964, 6.1.41, 6.3.18, 6.4.11, 23.2 and 26.2; Clenshaw 1955.
+Arguments are shifted into a range where a short series has full precision; negative arguments are reflected.
+Everything is computed in float64, whatever the type of the operand. Sources: Abramowitz, Stegun 1964, 6.1.41, 6.3.18,
+6.4.11, 23.2 and 26.2; Clenshaw 1955.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from math import exp, inf, log, nan, pi, sqrt
 from typing import Any
 
 from einsmith.lang import builder
-from einsmith.ops.expansions import QUANTILE, QUANTILE_FAR
+from einsmith.ops.expansions import LOG_GAMMA, QUANTILE, QUANTILE_FAR, TAIL, TAIL_START
 from einsmith.ops.operator import pointwise_operator
 
 SHIFT = 10
@@ -49,22 +50,30 @@ def polynomial(x: Any, coefficients: Any) -> Any:
 # -------------------------------------------------------------------------------------------------- the gamma function
 
 
-def _lgamma(x: Any) -> Any:
-    def positive(a: Any) -> Any:
-        small = a < SHIFT
-        y = builder.where(small, a + SHIFT, a)
-        product: Any = 1.0
-        for k in range(SHIFT):
-            product = product * builder.where(small, a + k, 1.0)
-        series = polynomial(1 / (y * y), STIRLING[::-1]) / y
-        return (y - 0.5) * builder.log(y) - y + log(2 * pi) / 2 + series - builder.log(product)
+def _turn(x: Any) -> Any:
+    """Return x minus the nearest integer, exactly: tan(pi*x) and |sin(pi*x)| have the same values there, and the digits
+    that the product with pi would lose."""
+    return x - builder.round(x)
 
+
+def _lgamma(x: Any) -> Any:
     below = x <= 0
-    rest = builder.where(below, x - builder.floor(x), 0.5)
-    # sin(pi*x) is computed from the fraction of x, whose digits the product with pi would lose.
-    reflected = log(pi) - builder.log(builder.abs(builder.sin(pi * rest)))
-    size = positive(builder.where(below, 1 - x, builder.where(x == inf, 1.0, x)))
-    return builder.where((x == inf) | (x == -inf), inf, builder.where(below, reflected - size, size))
+    a = builder.where(below, 1 - x, builder.where(x == inf, 1.0, x))
+    # gamma(n + z) is gamma(2 + z) times the factors between: the logarithm vanishes with z at 2, and with log1p at 1.
+    near = a < SHIFT
+    n = builder.where(near, builder.round(a), 2.0)
+    z = builder.where(near, a, 2.0) - n
+    product: Any = 1.0
+    for k in range(2, SHIFT):
+        product = product * builder.where(n > k, z + k, 1.0)
+    fewer = builder.log1p(z) + builder.log(builder.where(n == 0, z, 1.0))
+    close = z * LOG_GAMMA(z) + builder.where(n < 2, -fewer, builder.log(product))
+    far = builder.where(near, 1.0 * SHIFT, a)
+    series = polynomial(1 / (far * far), STIRLING[::-1]) / far
+    away = (far - 0.5) * (builder.log(far) - 1) + (log(2 * pi) / 2 - 0.5) + series
+    size = builder.where(near, close, away)
+    reflected = log(pi) - builder.log(builder.abs(builder.sin(pi * _turn(builder.where(below, x, 0.5))))) - size
+    return builder.where((x == inf) | (x == -inf), inf, builder.where(below, reflected, size))
 
 
 def _digamma(x: Any) -> Any:
@@ -77,7 +86,7 @@ def _digamma(x: Any) -> Any:
         return total
 
     below = x < 0
-    rest = builder.where(below, x - builder.floor(x), 0.5)
+    rest = _turn(builder.where(below, x, 0.5))
     turned = pi * builder.cos(pi * rest) / builder.sin(pi * rest)
     size = positive(builder.where(below, 1 - x, builder.where(x == 0, 1.0, x)))
     value = builder.where(below, builder.where(rest == 0, nan, size - turned), size)
@@ -85,7 +94,10 @@ def _digamma(x: Any) -> Any:
 
 
 lgamma = pointwise_operator(
-    "lgamma", "log|gamma(x)|: Stirling's series at x + 10, minus log(x*(x + 1)*..*(x + 9))", _lgamma, family="special"
+    "lgamma",
+    "log|gamma(x)|: Stirling's series from 10 on, a series at 2 and the logarithm of a product below",
+    _lgamma,
+    family="special",
 )
 digamma = pointwise_operator(
     "digamma",
@@ -176,22 +188,36 @@ ndtri = pointwise_operator(
     family="special",
 )
 
-LEVELS = 50
+
+def _square_exponential(x: Any, sign: int) -> Any:
+    """Return exp(sign*x*x) for 0 <= x <= 30. The square of a part of x is exact; the rounding of x*x would be amplified
+    by its size."""
+    part = builder.floor(x * 16) * (1 / 16)
+    return builder.exp(sign * part * part) * builder.exp(sign * (x - part) * (x + part))
+
+
+def _scaled_tail(x: Any) -> Any:
+    """Return exp(x*x)*erfc(x) for x >= 0. Source: Shepherd and Laframboise 1981."""
+    return TAIL(1 / (x + TAIL_START)) / (1 + 2 * x)
+
+
+def _erfc(x: Any) -> Any:
+    near = x < 0.5
+    far = builder.where(near, 0.5, builder.where(x > 30, 30.0, x))  # beyond 30 no type holds the tail
+    tail = _square_exponential(far, -1) * _scaled_tail(far)
+    return builder.differentiate_as(builder.where(near, 1 - builder.erf(x), tail), -builder.erf(x))
 
 
 def _erfcx(x: Any) -> Any:
-    """Return exp(x*x)*erfc(x), for |x| > 2 by Laplace's continued fraction."""
-    size = builder.abs(x)
-    far = size > 2
-    near = builder.where(far, 0.0, size)
-    away = builder.where(far, size, 2.0)
-    fraction: Any = away
-    for k in reversed(range(1, LEVELS)):
-        fraction = away + (k / 2) / fraction
-    value = builder.where(far, 1 / (sqrt(pi) * fraction), builder.exp(near * near) * (1 - builder.erf(near)))
-    return builder.where(x < 0, 2 * builder.exp(builder.where(x < 0, x * x, 0.0)) - value, value)
+    near = x < 0.5
+    size = builder.where(near, builder.where(x < -30, 30.0, builder.abs(x)), 0.0)
+    complement = 1 - builder.erf(builder.where(near, x, 0.0))
+    return builder.where(near, _square_exponential(size, 1) * complement, _scaled_tail(builder.where(near, 0.5, x)))
 
 
+erfc = pointwise_operator(
+    "erfc", "1 - erf(x): exp(-x*x) times a series, so that all digits stay", _erfc, family="special"
+)
 erfcx = pointwise_operator(
-    "erfcx", "exp(x*x)*(1 - erf(x)), without overflow", _erfcx, aten="special_erfcx.default", family="special"
+    "erfcx", "exp(x*x)*erfc(x), without overflow", _erfcx, aten="special_erfcx.default", family="special"
 )

@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import mpmath as mp
 
+from einsmith.ops.expansions import TAIL_START
+
 PATH = Path(__file__).resolve().parents[2] / "einsmith" / "ops" / "expansions.py"
 MARK = "# generated: python -m tests.frontends.expansions --update\n"
 DIGITS = 50
@@ -140,6 +142,17 @@ def quantile(r: mp.mpf) -> mp.mpf:
     return x
 
 
+def scaled_tail(x: mp.mpf) -> mp.mpf:
+    """(1 + 2*x)*exp(x*x)*erfc(x), beyond 100 by its asymptotic series (7.1.23)."""
+    if x < 100:
+        return (1 + 2 * x) * mp.exp(x * x) * mp.erfc(x)
+    term = total = mp.mpf(1)
+    for k in range(1, 40):
+        term *= -(2 * k - 1) / (2 * x * x)
+        total += term
+    return (1 + 2 * x) / (x * mp.sqrt(mp.pi)) * total
+
+
 def normal() -> list[Definition]:
     with mp.workdps(DIGITS):
         inner, start, end = (float(v) for v in ((0.5 - mp.exp(-2)) ** 2, mp.log(2), mp.log(39)))
@@ -148,10 +161,18 @@ def normal() -> list[Definition]:
                    lambda z: mp.sqrt(2) * mp.erfinv(2 * mp.sqrt(z)) / mp.sqrt(z)),
         Definition("QUANTILE_FAR", "r - x, x being that of the probability 1 - exp(-r**2/2), in log(r)", start, end,
                    lambda v: mp.exp(v) - quantile(mp.exp(v))),
+        Definition("TAIL", "(1 + 2*x)*exp(x*x)*erfc(x), in 1/(x + TAIL_START)", 0, 1 / TAIL_START,
+                   lambda u: scaled_tail(1 / u - TAIL_START)),
     ]  # fmt: skip
 
 
-DEFINITIONS = [*of_order(0), *of_order(1), *airy(), *normal()]
+def gamma() -> list[Definition]:
+    return [
+        Definition("LOG_GAMMA", "log(gamma(2 + z))/z, in z", -0.5, 0.5, lambda z: mp.loggamma(2 + z) / z),
+    ]  # fmt: skip
+
+
+DEFINITIONS = [*of_order(0), *of_order(1), *airy(), *normal(), *gamma()]
 
 
 def text(d: Definition) -> str:

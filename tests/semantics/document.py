@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from tests.operators import accuracy
+from tests.operators.accuracy import ROUNDED
 from tests.semantics.derivatives import CASES, Case, Found, compare, same
 from tests.semantics.rows import BOUNDS, LENGTHS, SECTIONS, Row, agree, results
 
@@ -155,4 +157,11 @@ def document(torch: Any) -> str:
         " `f64(x)` does."
     )
     parts.append(f"## Errors of float32 sums by length\n\n{fill(text, WIDTH)}\n\n{_sums()}")
+    text = (
+        "Bounds of the error of functions of one number against mpmath, in units in the last place of the result, for"
+        " operands that are not denormal and results of at least 128 times the least number that is not. Results of"
+        f" float16 and bfloat16 are within {ROUNDED:g} units, since they are computed in float32 and rounded."
+    )
+    table_of_functions = table(["function", "float32", "float64", "where"], list(accuracy.rows()))
+    parts.append(f"## Errors of functions\n\n{fill(text, WIDTH)}\n\n{table_of_functions}")
     return "\n".join(parts)

@@ -11,7 +11,7 @@ from einsmith.frontends.aten.promotion import DEFAULT, promote, tensor
 from einsmith.frontends.aten.table import aten
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
-from einsmith.ops.common import each
+from einsmith.ops.common import each, in_double
 from einsmith.ops.special import hurwitz
 
 
@@ -19,7 +19,7 @@ from einsmith.ops.special import hurwitz
 def zeta(x: Any, q: Any) -> Value:
     """the sum over k >= 0 of (q + k)**-x"""
     (a, b), common = promote(x, q, floats=True)
-    return each((tensor(a, common), tensor(b, common)), hurwitz).astype(common)
+    return each((tensor(a, common), tensor(b, common)), in_double(hurwitz, common))
 
 
 @aten("polygamma.default")
@@ -32,4 +32,4 @@ def polygamma(n: int, x: Value) -> Value:
         raise ArgumentError(f"polygamma of order {n} is not supported; 0 to 30 are")
     scale = (1.0 if n % 2 else -1.0) * factorial(n)
     order = builder.full((), float(n + 1), y.dtype)
-    return (each((order, y), hurwitz) * scale).astype(y.dtype)
+    return each((order, y), in_double(lambda s, q: hurwitz(s, q) * scale, y.dtype))
