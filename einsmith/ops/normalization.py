@@ -21,7 +21,7 @@ from einsmith.ops.operator import operator
 from einsmith.ops.tensor import cat
 
 
-def _moments(x: Value, dims: Sequence[int]) -> tuple[Value, Value]:
+def moments(x: Value, dims: Sequence[int]) -> tuple[Value, Value]:
     """Return mean and variance of x over `dims`."""
     shape = without(x.shape, dims)
     over = builder.axes(*(x.shape[d] for d in dims))
@@ -107,7 +107,7 @@ def _batch_norm(
         return _by_constants(x, means, variances, w, v, eps)
     if not x.size:
         return x
-    mean, variance = _moments(x, (0, *range(2, x.ndim)))
+    mean, variance = moments(x, (0, *range(2, x.ndim)))
     own = x.size // shape[0]
     if of_group:
         mean, variance, unbiased = _group_moments(mean, variance, own)
@@ -209,7 +209,7 @@ def instance_norm(
     count = prod(x.shape[2:])
     if count == 1:
         raise ShapeError(f"instance_norm: more than one element per channel is needed, got shape {x.shape}")
-    mean, variance = _moments(x, range(2, x.ndim))
+    mean, variance = moments(x, range(2, x.ndim))
     _update(running_mean, mean.mean(0), momentum)
     _update(running_var, variance.mean(0) * (count / (count - 1)), momentum)
     scale = builder.rsqrt(variance + eps)
@@ -243,7 +243,7 @@ def layer_norm(
     shape = _trailing(x, "layer_norm", normalized_shape)
     w, v = _vector(weight, "layer_norm", "weight", shape), _vector(bias, "layer_norm", "bias", shape)
     lead = x.ndim - len(shape)
-    mean, variance = _moments(x, range(lead, x.ndim))
+    mean, variance = moments(x, range(lead, x.ndim))
     scale = builder.rsqrt(variance + eps)
 
     def body(*i: Any) -> Any:
@@ -297,7 +297,7 @@ def group_norm(input: Any, num_groups: Count, weight: Any = None, bias: Any = No
     if x.shape[0] * per * prod(x.shape[2:]) <= 1:
         raise ShapeError(f"group_norm: more than one value per group is needed, got shape {x.shape}")
     split = x.reshape((x.shape[0], num_groups, per, *x.shape[2:]))
-    mean, variance = _moments(split, range(2, split.ndim))
+    mean, variance = moments(split, range(2, split.ndim))
     scale = builder.rsqrt(variance + eps)
 
     def body(b: Any, g: Any, c: Any, *p: Any) -> Any:

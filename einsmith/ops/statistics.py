@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from einsmith.base import dtypes as dt
+from einsmith.base.dtypes import DType
 from einsmith.base.errors import ArgumentError
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.ops.common import dimensions, merge, root, tensor, without
-from einsmith.ops.operator import operator
+from einsmith.ops.operator import Floats, operator
 
 Dim = int | Sequence[int] | bool | None
 
@@ -20,10 +21,15 @@ def _keep_dims(y: Value, x: Value, dims: tuple[int, ...], keepdim: bool) -> Valu
 
 
 def _moments(
-    name: str, input: Any, dim: Dim, unbiased: bool | None, correction: float | None, keepdim: bool
+    name: str, x: Value, dim: Dim, unbiased: bool | None, correction: float | None, keepdim: bool
 ) -> tuple[Value, Value]:
-    """Return (variance, mean), by two passes over the elements, so that a large mean costs no digits."""
-    x = tensor(input, name, "input", kind="float")
+    """Return (variance, mean) in float64, in one sweep over the differences from the first element.
+
+    The variance is at least the square of that element's distance from the mean over the count, so that few digits
+    cancel. In float32 the mean would be off by a part of the deviation where it is 1e6 times as large, and squares of
+    1e20 would overflow; the derivatives are computed in the operand's type. Source: Chan, Golub and LeVeque 1983,
+    section 3.
+    """
     if isinstance(dim, bool):  # torch's second form: var(x, unbiased)
         dim, unbiased = None, dim
     if unbiased is not None and correction is not None:
@@ -36,27 +42,35 @@ def _moments(
         count *= x.shape[d]
     rest = without(x.shape, dims)
 
-    def at(i: tuple) -> Any:
-        return x[merge(x.ndim, dims, over, i)] if x.ndim else x
+    if not count:
+        empty = _keep_dims(builder.full(rest, float("nan"), dt.f64), x, dims, keepdim)
+        return empty, empty
 
-    def total(body: Any) -> Value:
-        return builder.compute(rest, lambda *i: builder.sum(body(i), over=over) if over else body(i))
+    def at(i: tuple, place: Sequence[Any]) -> Any:
+        return x[merge(x.ndim, dims, place, i)] if x.ndim else x
 
-    mean = total(at) * (1 / count if count else float("nan"))
+    def first(i: tuple) -> Any:
+        return builder.stop_gradient(at(i, (0,) * len(dims)))
 
-    def squared(i: tuple) -> Any:
-        e = at(i) - (mean[i] if i else mean)
-        return e * e
+    def total(kind: DType, power: int) -> Value:
+        def body(*i: Any) -> Any:
+            e = (builder.cast(at(i, over), kind) - builder.cast(first(i), kind)) ** power
+            return builder.sum(e, over=over) if over else e
 
-    scale = 1 / (count - less) if count > less else None
-    s = total(squared)
-    variance = s * scale if scale is not None else s / builder.full(rest, 0.0, x.dtype)
+        return builder.compute(rest, body)
+
+    single = x.dtype.arithmetic
+    s = builder.differentiate_as(total(dt.f64, 1), total(single, 1).astype(dt.f64))
+    squares = builder.differentiate_as(total(dt.f64, 2), total(single, 2).astype(dt.f64)) - s * s * (1 / count)
+    divisor = builder.full(rest, max(count - less, 0.0), dt.f64)
+    mean = builder.compute(rest, lambda *i: builder.cast(first(i), dt.f64)) + s * (1 / count)
+    variance = builder.where(squares < 0, 0.0, squares) / divisor
     return _keep_dims(variance, x, dims, keepdim), _keep_dims(mean, x, dims, keepdim)
 
 
 @operator()
 def var(
-    input: Any,
+    input: Floats,
     dim: Dim = None,
     unbiased: bool | None = None,
     keepdim: bool = False,
@@ -68,12 +82,12 @@ def var(
 
     unbiased=False means correction=0.
     """
-    return _moments("var", input, dim, unbiased, correction, keepdim)[0]
+    return _moments("var", input, dim, unbiased, correction, keepdim)[0].astype(input.dtype)
 
 
 @operator()
 def std(
-    input: Any,
+    input: Floats,
     dim: Dim = None,
     unbiased: bool | None = None,
     keepdim: bool = False,
@@ -81,12 +95,12 @@ def std(
     correction: float | None = None,
 ) -> Value:
     """Return the square root of `var`; its derivative is taken to be 0 where it is 0."""
-    return root(_moments("std", input, dim, unbiased, correction, keepdim)[0])
+    return root(_moments("std", input, dim, unbiased, correction, keepdim)[0]).astype(input.dtype)
 
 
 @operator()
 def var_mean(
-    input: Any,
+    input: Floats,
     dim: Dim = None,
     unbiased: bool | None = None,
     keepdim: bool = False,
@@ -94,12 +108,13 @@ def var_mean(
     correction: float | None = None,
 ) -> tuple[Value, Value]:
     """Return (`var`, the mean)."""
-    return _moments("var_mean", input, dim, unbiased, correction, keepdim)
+    variance, mean = _moments("var_mean", input, dim, unbiased, correction, keepdim)
+    return variance.astype(input.dtype), mean.astype(input.dtype)
 
 
 @operator()
 def std_mean(
-    input: Any,
+    input: Floats,
     dim: Dim = None,
     unbiased: bool | None = None,
     keepdim: bool = False,
@@ -108,7 +123,7 @@ def std_mean(
 ) -> tuple[Value, Value]:
     """Return (`std`, the mean)."""
     variance, mean = _moments("std_mean", input, dim, unbiased, correction, keepdim)
-    return root(variance), mean
+    return root(variance).astype(input.dtype), mean.astype(input.dtype)
 
 
 def _count(name: str, input: Any, dim: Dim, keepdim: bool, wanted: bool) -> Value:

@@ -9,12 +9,14 @@ from einsmith import ops as F
 from einsmith.frontends.aten.table import aten
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
+from einsmith.ops.normalization import moments
 
 
 def _statistics(x: Value, dims: Sequence[int], eps: float) -> tuple[Value, Value]:
     """Return (mean, 1/sqrt(variance + eps)) over dims, which stay with extent 1."""
-    variance, mean = F.var_mean(x, tuple(dims), None, True, correction=0)
-    return mean, builder.rsqrt(variance + eps)
+    mean, variance = moments(x, dims)
+    shape = tuple(1 if d in dims else n for d, n in enumerate(x.shape))
+    return mean.reshape(shape), builder.rsqrt(variance + eps).reshape(shape)
 
 
 @aten("native_layer_norm.default")
