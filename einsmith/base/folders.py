@@ -73,8 +73,9 @@ def _acquire(path: Path, place: Path) -> int:
         _held.add(descriptor)
         try:
             if file_locks.lock(descriptor) and _is_at(descriptor, path):
-                os.ftruncate(descriptor, 0)
-                os.write(descriptor, f"process {os.getpid()} on {platform.node()}".encode())
+                with suppress(OSError):  # on a full disk nobody reads who it is
+                    os.ftruncate(descriptor, 0)
+                    os.write(descriptor, f"process {os.getpid()} on {platform.node()}".encode())
                 return descriptor
             if time.monotonic() >= end:
                 owner = os.read(descriptor, 200).decode(errors="replace") or "another process"

@@ -15,7 +15,7 @@ import numpy as np
 from einsmith.base import environment, files
 from einsmith.base.arguments import check_arguments
 from einsmith.base.errors import DataError
-from einsmith.data import fetch
+from einsmith.data import fetch, idx
 from einsmith.data.images import decode
 
 FILES = {"train": tuple(f"data_batch_{n}.bin" for n in range(1, 6)), "test": ("test_batch.bin",)}
@@ -56,6 +56,7 @@ def _records(content: bytes, name: str) -> np.ndarray:
 
 
 def _find(split: str, folder: Path | None, say: Callable[[str], None]) -> dict[str, bytes]:
+    fetch.check_folder(folder)
     cache = fetch.cache_folder("cifar-10")
     data_dir = environment.DATA_DIR.get()
     places = [folder] if folder is not None else [*([data_dir] if data_dir is not None else []), cache]
@@ -63,7 +64,7 @@ def _find(split: str, folder: Path | None, say: Callable[[str], None]) -> dict[s
         for below in (place, place / "cifar-10-batches-bin"):
             paths = {name: below / name for name in FILES[split]}
             if all(map(files.is_file, paths.values())):
-                return {name: files.read_bytes(p) for name, p in paths.items()}
+                return {name: idx.read_bytes(p) for name, p in paths.items()}
     if folder is not None:
         raise DataError(f"{folder} lacks {', '.join(FILES[split])}, the binary version's files")
     failures: list[str] = []

@@ -47,6 +47,7 @@ def fashion_mnist(
 
 
 def _find(name: str, folder: Path | None, say: Callable[[str], None]) -> bytes:
+    fetch.check_folder(folder)
     cache = fetch.cache_folder("fashion-mnist")
     data_dir = environment.DATA_DIR.get()
     places = [cache, DEBIAN]

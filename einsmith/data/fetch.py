@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from einsmith.base import environment, files, locks, private
+from einsmith.base.errors import DataError
 from einsmith.runtime.signals import Deferred
 
 NPM_TIMEOUT = 300.0
@@ -24,6 +25,12 @@ class FetchRefusedError(OSError):
 def cache_folder(name: str) -> Path:
     """Return the folder that keeps the fetched files of a data set."""
     return environment.cache_dir() / "data" / name
+
+
+def check_folder(folder: Path | None) -> None:
+    """Raise DataError for a folder of a data set that cannot be used; None is none that a user names."""
+    if folder is not None and (why := files.why_not_folder(folder)):
+        raise DataError(f"{folder} {why}; pass the folder that holds the data set's files")
 
 
 def get(url: str) -> bytes:

@@ -89,6 +89,7 @@ def to_arrays(images: np.ndarray, labels: np.ndarray, name: str) -> tuple[np.nda
 
 
 def _find(names: tuple[str, ...], folder: Path | None, say: Callable[[str], None]) -> dict[str, bytes]:
+    fetch.check_folder(folder)
     if folder is not None:
         content = {name: _read_checked(folder, name) for name in names}
         lost = [name for name, c in content.items() if c is None]

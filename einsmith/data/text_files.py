@@ -87,6 +87,7 @@ def _check_split(split: str) -> None:
 
 
 def _archive(name: str, chosen: Collection, folder: Path | None, say: Callable[[str], None]) -> bytes:
+    fetch.check_folder(folder)
     if folder is not None:
         found = _read_checked(folder, chosen)
         if found is None:

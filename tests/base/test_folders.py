@@ -139,3 +139,14 @@ def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(file_locks.fcntl, "flock", refuse)
     put(tmp_path / "run", "one")
     assert not folders.is_locked(tmp_path / "run") and os.listdir(tmp_path) == ["run"]
+
+
+def test_a_lock_is_held_on_a_full_disk(tmp_path: Path) -> None:
+    """The note of who holds it cannot be written, but nobody reads it; no lock file stays."""
+    code = (
+        "import os, resource, sys; from pathlib import Path; from einsmith.base import folders\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
+        "with folders.turn(Path(sys.argv[1])): assert os.path.exists(sys.argv[2])"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "run"), str(tmp_path / ".run.lock")], check=True)
+    assert not list(tmp_path.iterdir())

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from einsmith.base import files, workers
-from einsmith.base.errors import CompileError
+from einsmith.base.errors import CompileError, StoreError
 from einsmith.codegen.cache import build, native, objects
 from einsmith.codegen.llvm import jit
 from einsmith.codegen.llvm.nest import emit_module
@@ -233,6 +233,18 @@ def test_a_folder_that_cannot_be_cleared_is_worked_with(cache, monkeypatch):
         for n in range(12):
             stored(f"k{n}")
     assert objects.read("k0") is not None and len(entries(cache)) == 12
+
+
+def test_what_cannot_be_cleared_is_said(cache, monkeypatch):
+    stored("k")
+    (cache / "objects" / "folder").mkdir()
+    with monkeypatch.context() as patched:
+        patched.setattr(files.Folder, "remove", lambda *_: os.rmdir(cache / "none" / "x"))
+        assert objects.clear() == (0, 0), "another process has removed it"
+        patched.setattr(files.Folder, "remove", lambda *_: os.rmdir(cache / "objects"))
+        with pytest.raises(StoreError, match="k cannot be removed"):
+            objects.clear()
+    assert objects.clear()[0] == 1 and [p.name for p in entries(cache)] == ["folder"]
 
 
 @pytest.mark.parametrize("parallel", [False, True])

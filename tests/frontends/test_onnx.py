@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from pathlib import Path
@@ -17,7 +18,7 @@ from onnx.reference import ReferenceEvaluator
 
 import einsmith as es
 from einsmith.base.errors import ArgumentError
-from einsmith.frontends.onnx import load, save
+from einsmith.frontends.onnx import export, load, save
 from einsmith.frontends.onnx.backend import Backend
 from tests.frontends.onnx_cases import APART, OTHERWISE, PASSED, REFUSED, WRONG, cases, run
 from tests.quantization.test_quantize import integer_sums
@@ -566,3 +567,19 @@ def test_parts_with_names_that_collide():
     model = load(model_of(nodes, {"x": (T.FLOAT, [2])}, ["y"], weights))
     np.testing.assert_array_equal(model(np.zeros(2, np.float32)), [6, 6])
     assert len(model.state_dict()) == 3
+
+
+def test_a_place_that_cannot_be_written_is_an_error(tmp_path) -> None:
+    x = np.ones((1, 3), np.float32)
+    export(es.nn.Linear(3, 2), x, tmp_path / "net.onnx")
+    model = load(tmp_path / "net.onnx")
+    (tmp_path / "loop").symlink_to("loop")
+    os.mkfifo(tmp_path / "fifo")
+    for name in (".", "none/net.onnx", "net.onnx/net.onnx", "n" * 300, "loop", "fifo", "a\0b"):
+        with pytest.raises(es.DataError):
+            save(model, tmp_path / name)
+        with pytest.raises(es.DataError):
+            export(es.nn.Linear(3, 2), x, tmp_path / name)
+    os.symlink(tmp_path / "net.onnx", tmp_path / "link.onnx")
+    save(model, tmp_path / "link.onnx")
+    assert (tmp_path / "link.onnx").is_symlink() and load(tmp_path / "net.onnx").inputs == model.inputs

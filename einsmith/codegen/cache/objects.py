@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from einsmith.base import environment, files, locks, messages, private
 from einsmith.base.caches import Once
-from einsmith.base.errors import StoreWarning
+from einsmith.base.errors import StoreError, StoreWarning
 from einsmith.base.private import PrivateFolder
 from einsmith.ir import pickled
 from einsmith.ir.interned import Node
@@ -171,7 +171,7 @@ def _enforce_limit(folder: PrivateFolder, written: int) -> None:
 
 
 def clear() -> tuple[int, int]:
-    """Remove every entry; return how many there were and their bytes."""
+    """Remove every entry; return how many there were and their bytes. Raises StoreError where one cannot be removed."""
     return _count(lambda folder, name: folder.remove(name))
 
 
@@ -187,9 +187,17 @@ def _count(use: Callable[[PrivateFolder, str], None]) -> tuple[int, int]:
         if folder is None:
             return 0, 0
         for name in folder.names():
-            with suppress(FileNotFoundError):  # another process has removed it
-                sizes.append(folder.status(name).st_size)
-                use(folder, name)
+            try:
+                status = folder.status(name)
+                if not stat.S_ISDIR(status.st_mode):  # folders are none of Einsmith's
+                    use(folder, name)
+                    sizes.append(status.st_size)
+            except FileNotFoundError:  # another process has removed it
+                continue
+            except OSError as e:
+                raise StoreError(
+                    f"{folder.path / name} cannot be removed: {e.strerror}; change its owner or mode"
+                ) from e
     return len(sizes), sum(sizes)
 
 

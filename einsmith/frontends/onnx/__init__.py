@@ -55,7 +55,8 @@ def load(
 
 
 def save(model: OnnxModule, file: str | os.PathLike) -> None:
-    """Write the file that a network was loaded from, with the current values of its parameters and buffers."""
+    """Write the file that a network was loaded from, with the current values of its parameters and buffers. Raises
+    DataError where it cannot be written."""
     if not isinstance(model, OnnxModule) or model._source is None:
         raise ArgumentError("save takes a network that `load` returned")
     with locks.IMPORTING:
@@ -71,7 +72,7 @@ def save(model: OnnxModule, file: str | os.PathLike) -> None:
         elif t.data_location == onnx.TensorProto.EXTERNAL:
             constant = model._graph.constants[t.name]
             t.CopyFrom(onnx.numpy_helper.from_array(constant.array, t.name))
-    files.write(file, made.SerializeToString())
+    _write(_writable(file), made)
 
 
 @check_arguments
@@ -131,10 +132,7 @@ def export(
 
     shapes = [(a.shape, dtype_of(a)) for a in arrays]
     made = make_model(model, shapes, inputs, output_names, opset, dynamic_batch)
-    try:
-        files.write(path, made.SerializeToString())
-    except OSError as e:
-        raise DataError(f"{path} cannot be written: {e.strerror or e}") from e
+    _write(path, made)
 
 
 class _Function(Module):
@@ -150,6 +148,13 @@ class _Function(Module):
         return self._function(*inputs)
 
 
+def _write(path: Path, made: Any) -> None:
+    try:
+        files.write(path, made.SerializeToString())
+    except OSError as e:
+        raise DataError(f"{path} cannot be written: {e.strerror or e}; name another file") from e
+
+
 def _writable(file: Any) -> Path:
     """Return the path of a file to write. Raises KindError and DataError."""
     try:
@@ -159,5 +164,5 @@ def _writable(file: Any) -> Path:
     if files.is_folder(path):
         raise DataError(f"{path} is a folder; give the path of a file in it, such as {path / 'net.onnx'}")
     if why := files.why_not_folder(path.absolute().parent):
-        raise DataError(f"{path.absolute().parent} {why}; name a file in a folder of your own")
+        raise DataError(f"{path.absolute().parent} {why}; make it first, or name a file in another folder")
     return path
