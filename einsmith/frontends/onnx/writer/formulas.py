@@ -19,6 +19,7 @@ import numpy as np
 
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import FormulaError
+from einsmith.frontends.onnx.writer.arithmetic import divide_floats, divide_integers, truncate
 from einsmith.frontends.onnx.writer.graph import GraphWriter
 from einsmith.frontends.onnx.writer.pieces import assemble
 from einsmith.ir.analysis.linear import linear
@@ -197,32 +198,27 @@ class _PartWriter:
             return given[0]
         axes = tuple(sorted({a for o in given for a in o.axes}))
         names = [self.align(o, axes) for o in given]
-        if fn == "cast":
+        if fn == "cast" and e.args[0].dtype.is_float and e.dtype.is_int:
+            result = truncate(graph, names[0], e.args[0].dtype, e.dtype)
+        elif fn == "cast":
             result = graph.cast(names[0], e.dtype)
         elif fn == "rsqrt":
             result = graph.node("Reciprocal", graph.node("Sqrt", *names))
         elif fn == "ne":
             result = graph.node("Not", graph.node("Equal", *names))
         elif fn in ("floordiv", "mod"):
-            result = self._divide(fn, names, e)
+            if e.dtype.is_float:
+                result = divide_floats(graph, fn, *names, e.dtype)
+            else:
+                divisor = e.args[1].value if isinstance(e.args[1], Const) else None
+                result = divide_integers(graph, fn, *names, e.dtype, divisor)
+        elif fn == "sign" and e.dtype.is_float:  # onnxruntime's Sign of NaN is 0
+            result = graph.node("Where", graph.node("Equal", *names, *names), graph.node("Sign", *names), *names)
         elif fn in _OPERATORS:
             result = graph.node(_OPERATORS[fn], *names)
         else:
             raise self.error(f"{fn} has no operator", "write it with other functions")
         return FileTensor(result, axes)
-
-    def _divide(self, fn: str, names: list[str], e: Apply) -> str:
-        """Return floor(a/b) or a - b*floor(a/b)."""
-        graph, (a, b) = self.graph, names
-        if e.dtype.is_float:
-            quotient = graph.node("Floor", graph.node("Div", a, b))
-            return quotient if fn == "floordiv" else graph.node("Sub", a, graph.node("Mul", b, quotient))
-        if not isinstance(e.args[1], Const):
-            # A division by zero, which a `where` does not select, would end the process.
-            zero = graph.node("Equal", b, graph.number(0, e.dtype))
-            b = graph.node("Where", zero, graph.number(1, e.dtype), b)
-        rest = graph.node("Mod", a, b)
-        return rest if fn == "mod" else graph.node("Div", graph.node("Sub", a, rest), b)
 
     # -- reads
 
