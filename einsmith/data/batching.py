@@ -13,6 +13,7 @@ from numpy.random import default_rng
 from einsmith.base.arguments import Count, Size, check_arguments, show
 from einsmith.base.arrays import as_numpy, is_array
 from einsmith.base.errors import ArgumentError, IndexOutOfRange, ShapeError
+from einsmith.base.threads import submit
 from einsmith.distributed.group import ProcessGroup
 
 
@@ -98,7 +99,7 @@ class Batches:
         with ThreadPoolExecutor(self.threads, "einsmith-data") as pool:
             try:
                 for k in numbers:
-                    waiting.append(pool.submit(self._batch, n, k, order))
+                    waiting.append(submit(pool, self._batch, n, k, order))
                     if len(waiting) > self.threads:
                         yield waiting.popleft().result()
                 while waiting:

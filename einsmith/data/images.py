@@ -14,6 +14,7 @@ import numpy as np
 from einsmith.base import files, locks
 from einsmith.base.arguments import Count, check_arguments
 from einsmith.base.errors import ArgumentError, DataError
+from einsmith.base.threads import submit
 
 EXTENSIONS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 
@@ -159,7 +160,7 @@ def image_folder(
             return None
 
         with ThreadPoolExecutor(threads) as pool:
-            faults = list(pool.map(fault, x.paths))
+            faults = [future.result() for future in [submit(pool, fault, path) for path in x.paths]]
         skipped = [(path, why) for path, why in zip(x.paths, faults, strict=True) if why is not None]
         found = [item for item, why in zip(found, faults, strict=True) if why is None]
         x = Images([path for path, _ in found], (height, width), channels)

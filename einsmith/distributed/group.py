@@ -21,6 +21,7 @@ import numpy as np
 from einsmith.base.arguments import show
 from einsmith.base.arrays import as_numpy
 from einsmith.base.errors import ArgumentError, GroupError
+from einsmith.base.threads import start
 from einsmith.base.trees import flatten, unflatten
 from einsmith.distributed.collectives import Collectives
 from einsmith.distributed.transport import Transport
@@ -53,7 +54,7 @@ class ProcessGroup:
         self._requests: SimpleQueue[tuple[Future, Callable[[Collectives], Any]] | None] = SimpleQueue()
         if self.size > 1:  # a daemon: the end of a process does not wait for what the others do not answer
             self._thread = Thread(target=self._serve, args=(collectives,), name="einsmith-group", daemon=True)
-            self._thread.start()
+            start(self._thread)
         self._failure: BaseException | None = None
         self._interruption: BaseException | None = None
         """What a signal's handler has raised in a wait for an operation, which is still under way."""

@@ -12,6 +12,7 @@ from threading import Thread
 from einsmith.base import VERSION, locks
 from einsmith.base.errors import GroupError
 from einsmith.base.system import processors
+from einsmith.base.threads import start
 from einsmith.codegen.cache.objects import source_hash
 from einsmith.distributed.group import SAY, ProcessGroup
 from einsmith.distributed.transport import Alone, Transport
@@ -100,7 +101,7 @@ def _begin(engine: Callable[[], Transport]) -> Transport:
         except BaseException as e:
             future.set_exception(e)
 
-    Thread(target=begin, name="einsmith-init", daemon=True).start()
+    start(Thread(target=begin, name="einsmith-init", daemon=True))
     waited = 0.0
     while not wait([future], SAY).done:
         waited += SAY

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from einsmith.base.errors import EinsmithError
+from einsmith.base.threads import submit
 from einsmith.checking.guarded import Guarded
 from einsmith.checking.kernel_check import CheckedKernel, RunMode
 from einsmith.cost.facts import Target
@@ -67,7 +68,7 @@ class CardRunner(KernelRunner):
         if len(candidates) > 1:  # each thread waits for a process in which Triton compiles
             with ThreadPoolExecutor(len(candidates)) as pool:
                 for pattern, config in candidates:
-                    pool.submit(compile_one, pattern, config)
+                    submit(pool, compile_one, pattern, config)
 
     def place(self, arrays: Sequence[np.ndarray]) -> list[Block]:
         blocks = [self._card.memory.block(a.nbytes) for a in arrays]

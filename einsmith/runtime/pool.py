@@ -12,16 +12,21 @@ from __future__ import annotations
 import atexit
 import ctypes
 import threading
+import warnings
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 
+from einsmith.base.caches import Once
+from einsmith.base.errors import EinsmithError, EinsmithWarning
 from einsmith.base.system import forks
+from einsmith.base.threads import start
 from einsmith.codegen.cache import native
 from einsmith.codegen.entry import entry_program, watch
 from einsmith.codegen.llvm import jit
+from einsmith.cost.facts import MAX_THREADS
 from einsmith.runtime import buffers, queues, thread_limits
 from einsmith.runtime.queues import RunQueue
 
@@ -53,6 +58,9 @@ def native_entry() -> Native:
 jit.provide(watch.LOOK, lambda: native_entry().addresses[watch.LOOK])
 
 
+_said = Once("numbers of threads that the system has not started", 16)
+
+
 class Pool:
     """Worker threads, and the memory that they share with the thread that runs a program."""
 
@@ -61,14 +69,29 @@ class Pool:
         self.state = buffers.zeros((entry_program.STATE_BYTES,), np.uint8)
         self.address = self.state.ctypes.data
         self.workers: list[threading.Thread] = []
+        self.most = MAX_THREADS
+        """Most threads that run programs, as far as the system starts them."""
         self.team_state = buffers.zeros((entry_program.STATE_BYTES,), np.uint8)
         """State that an OpenMP team shares; no worker of the pool looks at it."""
         self.team_address = self.team_state.ctypes.data
 
-    def grow(self, count: int) -> None:
-        """Start workers until `count` - 1 of them wait (the caller's thread is the first)."""
-        if len(self.workers) >= count - 1:
-            return
+    def grow(self, count: int) -> int:
+        """Start workers until `count` - 1 of them wait (the caller's thread is the first), and return how many threads
+        there are of these. Where the system starts fewer, half of those are used, to leave some to others."""
+        try:
+            self._start(min(count, self.most))
+        except EinsmithError as e:
+            started = 1 + len(self.workers)
+            self.stop()
+            self.state[...] = 0
+            self.most = max(1, started // 2)
+            if _said(self.most):
+                text = f"programs run on {self.most} of {count} threads: {e}"
+                warnings.warn(text, EinsmithWarning, stacklevel=6)
+            return self.grow(count)
+        return min(count, self.most)
+
+    def _start(self, count: int) -> None:
         generation = self.state[:4].view(np.int32)
         while len(self.workers) < count - 1:
             number = len(self.workers) + 1
@@ -78,7 +101,7 @@ class Pool:
                 name=f"einsmith-{number}",
                 daemon=True,
             )
-            worker.start()
+            start(worker)
             self.workers.append(worker)
 
     def stop(self) -> None:

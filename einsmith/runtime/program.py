@@ -259,8 +259,7 @@ class Program:
                 if words[_WAITED] > thread_count.MAX_WAIT_NS:
                     thread_count.leave_team(words[_WAITED], words[_SPAN])
                 return _end(status)
-            own.grow(threads)
-            words[_POOL] = own.address
+            words[_THREADS], words[_POOL] = own.grow(threads), own.address
         return _end(self._run(record.address))
 
 

@@ -10,12 +10,14 @@ import queue
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from einsmith.base import environment, messages, recording
 from einsmith.base.errors import EinsmithError
 from einsmith.base.system import processes, processors
+from einsmith.base.threads import start
 from einsmith.base.workers import Worker
 from einsmith.codegen.cache.objects import CachedObject
 from einsmith.codegen.llvm import jit
@@ -84,10 +86,13 @@ class _Crew:
         self.waiting: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self.ready: queue.SimpleQueue[tuple[_Job, bytes]] = queue.SimpleQueue()
         self.workers = [Worker(_SERVER) for _ in range(count)]
-        self.threads = [threading.Thread(target=self._feed, args=(worker,), daemon=True) for worker in self.workers]
-        for worker, thread in zip(self.workers, self.threads, strict=True):
+        self.threads: list[threading.Thread] = []
+        for worker in self.workers:
             worker.set_up(target.cpu, target.features, target.triple, jit.OPT)
-            thread.start()
+            thread = threading.Thread(target=self._feed, args=(worker,), daemon=True)
+            with suppress(EinsmithError):  # this process does the work, too
+                start(thread)
+                self.threads.append(thread)
 
     def _feed(self, worker: Worker) -> None:
         job = None

@@ -20,6 +20,7 @@ from typing import Any
 from einsmith.base import environment, files, messages, recording
 from einsmith.base.errors import CompileError, DeviceError
 from einsmith.base.system import processors
+from einsmith.base.threads import submit
 from einsmith.base.workers import Failed, Lost, Worker
 from einsmith.codegen.cache import objects
 from einsmith.codegen.cache.objects import CachedObject
@@ -115,7 +116,7 @@ def _compile(keys: Mapping[TritonSource, str], capability: tuple[int, int]) -> d
         try:
             # A process ends with the thread that has started it, which is one of the pool.
             with ThreadPoolExecutor(count) as pool:
-                futures = {source: pool.submit(compile_one, source) for source in keys}
+                futures = {source: submit(pool, compile_one, source) for source in keys}
                 try:
                     for source, future in futures.items():
                         out[source] = future.result()

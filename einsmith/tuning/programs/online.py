@@ -28,6 +28,7 @@ import numpy as np
 
 from einsmith.base import environment, locks, messages
 from einsmith.base.errors import ArgumentError, EinsmithError, EinsmithWarning
+from einsmith.base.threads import start
 from einsmith.driver.backend import Workshop
 from einsmith.driver.executable import FINITE, Executable
 from einsmith.schedule.kernel import Kernel, Rows
@@ -154,7 +155,7 @@ class Exploration:
             threading.Thread(target=loop, args=(weakref.ref(self), name), name=f"einsmith{name}", daemon=True)
             for name in ("_propose", "_generate")
         ]
-        self._threads[1].start()
+        start(self._threads[1])
         weakref.finalize(self, close, self._pid, self._stop, workshop, self._threads, self._unrecorded, self._recording)
 
     # -- the training thread
@@ -253,7 +254,7 @@ class Exploration:
         if status != FINITE:
             self._profiled_steps.append(sum_by_kernel(self.run, seconds))
         if len(self._profiled_steps) == PROFILED_STEPS:
-            self._threads[0].start()
+            start(self._threads[0])
         return status, outputs
 
     def _run_guarded(self, work: Callable[..., None], *arguments: object) -> None:
