@@ -6,6 +6,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -44,11 +45,28 @@ class _Size(click.ParamType):
             self.fail(str(e), param, ctx)
 
 
+class _Threads(click.IntRange):
+    """Parameter type of a number of threads."""
+
+    def __init__(self) -> None:
+        super().__init__(min=1)
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        from einsmith.cost.facts import MAX_THREADS
+
+        count: int = super().convert(value, param, ctx)
+        if count > MAX_THREADS:
+            self.fail(f"{count} is not in the range 1<=x<={MAX_THREADS}.", param, ctx)
+        return count
+
+
+_BATCH = click.IntRange(1, 1 << 31)
 _LIMIT = "Memory limit of a step, such as 800MB; results are recomputed to meet it.  [default: no limit]"
 _MODE = "dynamic tunes the kernels during training.  [default: static, or as saved]"
 _STORED = (
     "Largest result between two reductions that is stored although it need not be, as that is faster.  [default: 32MiB]"
 )
+_threads = click.option("--threads", type=_Threads(), help="Number of threads.  [default: all physical cores]")
 _memory_limit = click.option("--memory-limit", type=_Size(), help=_LIMIT)
 _max_stored = click.option("--max-stored", type=_Size(0), help=_STORED)
 
@@ -57,9 +75,7 @@ _max_stored = click.option("--max-stored", type=_Size(0), help=_STORED)
 @click.argument("model")
 @click.option("--data", metavar="NAME|DIR", help="Training data, listed above.  [default: the first one of the MODEL]")
 @click.option("--epochs", type=click.IntRange(min=1), help="Number of epochs in all.  [default: 5, or as saved]")
-@click.option(
-    "--batch", type=click.IntRange(min=1), help="Batch size: samples, or columns of text.  [default: by the task]"
-)
+@click.option("--batch", type=_BATCH, help="Batch size: samples, or columns of text.  [default: by the task]")
 @click.option("--set", "arguments", multiple=True, metavar="width=128", help="Set an argument of the model.")
 @click.option(
     "--steps", type=click.IntRange(min=1), help="Length of a window of text, in tokens.  [default: 35; gpt_small: 128]"
@@ -100,7 +116,7 @@ _max_stored = click.option("--max-stored", type=_Size(0), help=_STORED)
 )
 @click.option("--save", "save_to", metavar="DIR", help="Save to this folder after every epoch, for --resume.")
 @click.option("--resume", metavar="DIR", help="Continue the run saved in this folder, with its settings.")
-@click.option("--threads", type=click.IntRange(min=1), help="Number of threads.  [default: all physical cores]")
+@_threads
 @click.option("--device", metavar="NAME", help="cpu, cuda, or a card by its number, as in cuda:1.")
 @_memory_limit
 @_max_stored
@@ -135,7 +151,7 @@ _OVERRIDE = (
 
 @app.command("explain")
 @click.argument("what", metavar="MODEL|FILE")
-@click.option("--batch", type=click.IntRange(min=1), help="Batch size of a MODEL's step.  [default: as in train]")
+@click.option("--batch", type=_BATCH, help="Batch size of a MODEL's step.  [default: as in train]")
 @click.option(
     "--shape", "shapes", multiple=True, metavar="A=64,128", help="Shape of a formula's input; once per input."
 )
@@ -148,7 +164,7 @@ _OVERRIDE = (
 )
 @click.option("--candidates", type=click.IntRange(min=0), default=3, show_default=True, help=_CANDIDATES)
 @click.option("--measure", is_flag=True, help="Measure each kernel within the program, and its candidates alone.")
-@click.option("--threads", type=click.IntRange(min=1), help="Number of threads.  [default: all physical cores]")
+@_threads
 @click.option("--device", metavar="NAME", help="cpu, cuda, cuda:1, or a card that need not be there: h100, h200.")
 @_memory_limit
 @_max_stored
@@ -206,7 +222,7 @@ def explain_command(what: str, ranks: int | None, network: str, **options) -> No
     type=click.Path(path_type=Path),
     help="Write the outputs to this file instead of printing them.",
 )
-@click.option("--threads", type=click.IntRange(min=1), help="Number of threads.  [default: all physical cores]")
+@_threads
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per output.")
 def run_command(what: str, **options) -> None:
     """Show the outputs of an ONNX file's network for arrays, in evaluation mode."""
@@ -218,7 +234,7 @@ def run_command(what: str, **options) -> None:
 @app.command("export")
 @click.argument("what", metavar="MODEL|DIR")
 @click.argument("folder", metavar="FOLDER|FILE.onnx", type=click.Path(path_type=Path))
-@click.option("--batch", type=click.IntRange(min=1), help="Batch size of the step.  [default: as in train]")
+@click.option("--batch", type=_BATCH, help="Batch size of the step.  [default: as in train]")
 @click.option("--set", "settings", multiple=True, metavar="width=128", help="Set an argument of the MODEL.")
 @click.option("--name", help="Prefix of the C functions' names.  [default: the model's name]")
 @click.option("--target", default="host", help="x86-64 to x86-64-v4, or aarch64.  [default: this machine]")
@@ -227,7 +243,7 @@ def run_command(what: str, **options) -> None:
     type=click.IntRange(min=1),
     help="Number of steps whose scheduled learning rates are written as a table.",
 )
-@click.option("--threads", type=click.IntRange(min=1), help="Number of threads.  [default: all physical cores]")
+@_threads
 @click.option("--compiler", metavar="CC", help="C compiler that links the library.  [default: cc, gcc or clang]")
 @click.option("--overwrite", is_flag=True, help="Replace an existing export.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -248,11 +264,9 @@ def export_command(what: str, folder: Path, **options) -> None:
 
 @app.command("bench")
 @click.argument("what", metavar="[MODEL ...]", nargs=-1)
-@click.option(
-    "--batch", type=click.IntRange(min=1), help="Batch size.  [default: 4; small models: 64, recurrent ones: 16 or 20]"
-)
+@click.option("--batch", type=_BATCH, help="Batch size.  [default: 4; small models: 64, recurrent ones: 16 or 20]")
 @click.option("--peers", help="Some of torch, compile, jax, tensorflow, xla, comma-separated.  [default: all]")
-@click.option("--threads", type=click.IntRange(min=1), help="Number of threads.  [default: all physical cores]")
+@_threads
 @click.option(
     "--cap",
     type=click.FloatRange(min=1),
@@ -326,7 +340,7 @@ _GRAPH = "Use half of the time to measure the decisions of the graph passes, bef
 @app.command("tune")
 @click.argument("what", metavar="[MODEL|FILE]", required=False)
 @click.option("--seconds", type=click.FloatRange(min=1, max=7 * 86400), default=60.0, show_default=True, help=_SECONDS)
-@click.option("--batch", type=click.IntRange(min=1), help="Batch size of a MODEL's step.  [default: as in train]")
+@click.option("--batch", type=_BATCH, help="Batch size of a MODEL's step.  [default: as in train]")
 @click.option(
     "--shape", "shapes", multiple=True, metavar="A=64,128", help="Shape of a formula's input; once per input."
 )
@@ -337,7 +351,7 @@ _GRAPH = "Use half of the time to measure the decisions of the graph passes, bef
     metavar="stride=2",
     help="Set a parameter of a formula, or an argument of a MODEL.",
 )
-@click.option("--threads", type=click.IntRange(min=1), help="Number of threads.  [default: all physical cores]")
+@_threads
 @_memory_limit
 @_max_stored
 @click.option("--device", metavar="NAME", help="cpu, cuda, or a card by its number, as in cuda:1.")
@@ -430,14 +444,26 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return _report_failure(str(e), WRONG_USE)
     except EinsmithError as e:
         return _report_failure(str(e), FAILED)
-    except BrokenPipeError:
-        # The reader of the output has gone; the interpreter must not complain about it at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader of the output has gone
+        _drop_output()
         return FAILED
+    except MemoryError as e:
+        return _report_failure(f"there is not enough memory: {e}" if str(e) else "there is not enough memory", FAILED)
     except Exception as e:
+        if isinstance(e, OSError) and e.errno is not None:
+            if e.filename is None:  # of the output, such as a full disk
+                _drop_output()
+            place = "" if e.filename is None else f"{os.fsdecode(e.filename)}: "
+            return _report_failure(place + os.strerror(e.errno), FAILED)
         return _report_failure(
             f"{type(e).__name__}: {e} (a fault of Einsmith; EINSMITH_DEBUG=1 shows the trace)", FAILED
         )
+
+
+def _drop_output() -> None:
+    """Have the interpreter write what is left of the output nowhere at its exit: it would complain."""
+    with suppress(OSError, ValueError):  # there is no such stream
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _report_failure(message: str, status: int) -> int:

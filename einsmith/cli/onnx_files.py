@@ -14,7 +14,7 @@ import numpy as np
 
 from einsmith.base import files, npz
 from einsmith.base.errors import ArgumentError, DataError
-from einsmith.cli.tasks import COLOURS, IMAGES, ROWS, Loaded, Say, Task, TaskSettings, assignment, number
+from einsmith.cli.tasks import COLOURS, IMAGES, ROWS, Loaded, Say, Task, TaskSettings, assignment, number, shape
 from einsmith.data import batches
 from einsmith.frontends.onnx import load
 from einsmith.frontends.onnx.module import OnnxModule
@@ -66,7 +66,8 @@ class Arrays(Task):
             arrays = npz.read_arrays(run.data)
         except (OSError, ValueError) as e:
             raise DataError(f"{run.data} is not a file of arrays: {e}; np.savez(file, x=x, y=y) writes one") from e
-        if "x" not in arrays or "y" not in arrays or len(arrays["x"]) != len(arrays["y"]):
+        counts = [arrays[n].shape[:1] for n in ("x", "y") if n in arrays]
+        if len(counts) < 2 or not counts[0] or counts[0] != counts[1]:
             raise DataError(f"{run.data} needs arrays x and y of one length; it has {', '.join(arrays) or 'none'}")
         x, y = arrays["x"], arrays["y"]
         if ("test_x" in arrays) != ("test_y" in arrays):
@@ -134,17 +135,14 @@ def example(what: str, batch: int | None, shapes: Sequence[str], settings: Seque
             raise click.UsageError(f"{what} takes a {i.type}, {i.name!r}; random inputs are made for tensors only")
         extents: list[Any] = [*(i.shape or ())]
         if i.name in given:
-            try:
-                extents = [int(n) for n in given.pop(i.name).split(",") if n]
-            except ValueError:
-                raise click.UsageError(f"--shape {i.name}=... takes whole numbers, as in {i.name}=64,128") from None
-        shape = tuple(n if isinstance(n, int) else (batch or 1) if d == 0 else SIZE for d, n in enumerate(extents))
+            extents = [*shape(i.name, given.pop(i.name))]
+        sizes = tuple(n if isinstance(n, int) else (batch or 1) if d == 0 else SIZE for d, n in enumerate(extents))
         if i.name in numbers:
-            arrays.append(np.full(shape, number(numbers.pop(i.name))).astype(kind.numpy))
+            arrays.append(np.full(sizes, number(numbers.pop(i.name))).astype(kind.numpy))
         elif kind.is_float:
-            arrays.append(rng.standard_normal(shape).astype(kind.numpy))
+            arrays.append(rng.standard_normal(sizes).astype(kind.numpy))
         else:
-            arrays.append(rng.integers(0, 2, shape).astype(kind.numpy))
+            arrays.append(rng.integers(0, 2, sizes).astype(kind.numpy))
     if given or numbers:
         wrong = next(iter({**given, **numbers}))
         raise click.UsageError(f"{what} has no input {wrong}; it has {', '.join(i.name for i in model.inputs)}")

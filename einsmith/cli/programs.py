@@ -20,7 +20,7 @@ from einsmith.base.arrays import to_array
 from einsmith.base.errors import EinsmithError
 from einsmith.base.trees import flatten
 from einsmith.cli.task_table import task_of
-from einsmith.cli.tasks import assignment, defaults, model_arguments, number
+from einsmith.cli.tasks import assignment, defaults, model_arguments, number, shape
 from einsmith.driver.executable import Executable
 from einsmith.lang.op import op
 from einsmith.runtime.thread_count import get_threads
@@ -142,7 +142,7 @@ def run_file(path: Path, needed: Sequence[str], need: str) -> dict[str, Any]:
         names = runpy.run_path(str(path))
     except EinsmithError:
         raise
-    except Exception as e:
+    except (Exception, SystemExit) as e:
         raise click.ClickException(f"{path} raised {type(e).__name__}: {e}") from e
     for name in needed:
         if name not in names:
@@ -157,7 +157,10 @@ def run_file(path: Path, needed: Sequence[str], need: str) -> dict[str, Any]:
 def _formula(
     path: Path, shapes: Sequence[str], settings: Sequence[str], threads: int | None
 ) -> tuple[Executable, list[np.ndarray]]:
-    operator = op(files.read_text(path))
+    try:
+        operator = op(files.read_text(path))
+    except UnicodeDecodeError as e:
+        raise click.ClickException(f"{path} is no text in UTF-8, and so no formula: {e.reason}") from None
     given = dict(assignment(s, "--shape", "A=64,128") for s in shapes)
     parameters = {k: number(v) for k, v in (assignment(s, "--set", "stride=2") for s in settings)}
     rng = np.random.default_rng(0)
@@ -165,14 +168,11 @@ def _formula(
     for name in operator.inputs:
         if name not in given:
             raise click.UsageError(f"the shape of {name} is missing: --shape {name}=...   ({operator.signature})")
-        try:
-            shape = tuple(int(n) for n in given.pop(name).split(",") if n)
-        except ValueError:
-            raise click.UsageError(f"--shape {name}=... takes whole numbers, as in {name}=64,128") from None
+        extents = shape(name, given.pop(name))
         if name in operator.program.integer_inputs:
-            inputs.append(np.zeros(shape, np.int64))
+            inputs.append(np.zeros(extents, np.int64))
         else:
-            inputs.append(rng.standard_normal(shape, np.float32))
+            inputs.append(rng.standard_normal(extents, np.float32))
     if given:
         raise click.UsageError(f"the formula has no input {next(iter(given))}; it has {', '.join(operator.inputs)}")
     return _of_function(lambda *arrays: operator(*arrays, **parameters), tuple(inputs), threads)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -35,6 +36,8 @@ from einsmith.data import (
 EVALUATION_BATCH = 500
 CIFAR_SIZE = 32
 """Pixels along a side of CIFAR-10's images."""
+MOST_ELEMENTS = 1 << 44
+"""Elements from which on an array is refused before memory is asked for it: 64 TB of float32."""
 Say = Callable[[str], None]
 
 
@@ -316,6 +319,19 @@ def assignment(text: str, option: str, example: str) -> tuple[str, str]:
     if not equals or not name:
         raise click.UsageError(f"{option} takes NAME=VALUE, as in {option} {example}, not {text!r}")
     return name.strip(), value.strip()
+
+
+def shape(name: str, text: str) -> tuple[int, ...]:
+    """Parse the shape that --shape gives for an input. Raises click's usage error."""
+    try:
+        extents = tuple(int(n) for n in text.split(",") if n)
+    except ValueError:
+        extents = (-1,)
+    if min(extents, default=0) < 0:
+        raise click.UsageError(f"--shape {name}=... takes whole numbers of at least 0, as in {name}=64,128")
+    if prod(n or 1 for n in extents) >= MOST_ELEMENTS:
+        raise click.UsageError(f"--shape {name}={text}: the array has more elements than memory can hold")
+    return extents
 
 
 def number(text: str) -> int | float:
