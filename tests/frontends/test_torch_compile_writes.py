@@ -124,3 +124,15 @@ def test_refusals_name_the_line():
 
     with pytest.raises(TraceError, match=r"not contiguous[^$]*x.t\(\).as_strided"):
         from_torch(Strided(), torch.randn(3, 4))
+
+
+def test_changes_in_place_of_batches():
+    def f(x):
+        def g(v):
+            w = v.clone()
+            w[0] = 5
+            return w.add_(v) * 2
+
+        return torch.func.vmap(g)(x)
+
+    _compare(f)

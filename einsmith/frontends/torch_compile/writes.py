@@ -54,7 +54,9 @@ def _views(n: FxNode | None) -> Iterator[FxNode]:
     while n is not None:
         x = n.meta.get("example_value")
         if isinstance(x, torch.Tensor):
-            if x.layout is not torch.strided or storage not in (None, x.untyped_storage()._cdata):
+            if x.layout is not torch.strided or torch._C._functorch.is_functorch_wrapped_tensor(x):
+                return  # it has no storage
+            if storage not in (None, x.untyped_storage()._cdata):
                 return
             storage = x.untyped_storage()._cdata
             yield n
