@@ -161,6 +161,16 @@ def index_add(x: Value, dim: int, index: Value, source: Value, alpha: Any = 1) -
     return F.index_add(x, dim, index, source, alpha=convert(alpha, x.dtype))
 
 
+@aten("index_copy.default")
+def index_copy(x: Value, dim: int, index: Value, source: Value) -> Value:
+    """x with source[.., i, ..] at [.., index[i], ..]; of repeated indices the last is stored"""
+    if not x.ndim:
+        return index_copy(x.reshape((1,)), 0, index.reshape((-1,)), source.reshape((-1,))).reshape(())
+    d = dimension(dim, x.ndim, "dim")
+    places = index.reshape(at((1,) * x.ndim, d, index.size))
+    return _scatter(x, d, F.broadcast_to(places, source.shape), source)
+
+
 @aten("index_fill.int_Scalar index_fill.int_Tensor")
 def index_fill(x: Value, dim: int, index: Value, value: Any) -> Value:
     """x with a number at [.., index[i], ..]"""

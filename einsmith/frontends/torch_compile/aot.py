@@ -22,6 +22,7 @@ from einsmith.frontends.aten import TABLE
 from einsmith.frontends.torch_compile.recurrences import replace_recurrences
 from einsmith.frontends.torch_compile.saved import partition
 from einsmith.frontends.torch_compile.split import Options, split
+from einsmith.frontends.torch_compile.validation import checking, is_refused
 from einsmith.frontends.torch_compile.writes import find_lost_write
 from einsmith.frontends.torch_nodes import line_of, operator_name
 from einsmith.frontends.torch_whole import keep_whole
@@ -50,7 +51,8 @@ def decompositions() -> dict:
     """Return PyTorch's decompositions of operators that the table lacks or whose parts the backward can recompute."""
     known = torch._decomp.core_aten_decompositions()
     found = {op: f for op, f in known.items() if operator_name(op) not in TABLE}
-    return found | torch._decomp.get_decompositions(_APART) | torch_linalg.APART
+    found |= torch._decomp.get_decompositions(_APART) | torch_linalg.APART
+    return {op: checking(op, f) for op, f in found.items()}
 
 
 def backend(
@@ -78,6 +80,8 @@ def backend(
     if lost := find_lost_write(gm):
         node, why = lost
         settings.say("a graph", why, line_of(node))
+        return gm.forward
+    if is_refused(gm):
         return gm.forward
 
     replace_recurrences(gm)

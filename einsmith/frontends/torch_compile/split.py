@@ -28,6 +28,7 @@ from einsmith.frontends import torch_device
 from einsmith.frontends.aten import REFUSED, TABLE
 from einsmith.frontends.torch_compile import layout
 from einsmith.frontends.torch_compile.region import OperatorRefusedError, Region, Result
+from einsmith.frontends.torch_compile.validation import is_checked
 from einsmith.frontends.torch_nodes import TYPES, addresses_memory, line_of, node_of, operator_name, subgraph_of
 
 COPY = torch.ops.aten.copy_.default
@@ -160,6 +161,8 @@ def reason(node: FxNode, options: Options) -> str:
             return why
     elif not isinstance(target, torch._ops.OpOverload):
         return "it is a higher-order operator"
+    elif is_checked(target, *torch.fx.map_arg((node.args, node.kwargs), lambda a: a.meta.get("val"))):
+        return "-"
     name = operator_name(target)
     if name not in TABLE:
         return REFUSED.get(name, "no formula is in the table for it")
