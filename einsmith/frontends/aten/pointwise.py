@@ -72,7 +72,7 @@ def mul(x: Any, y: Any) -> Value:
     return _logical(a) & _logical(b) if common.is_bool else tensor(a * b, common)
 
 
-@aten("div.Tensor div.Scalar")
+@aten("div.Tensor div.Scalar true_divide.Tensor true_divide.Scalar")
 def div(x: Any, y: Any) -> Value:
     """x/y, in a float type"""
     (a, b), common = promote(x, y, floats=True, wide=True)
@@ -372,7 +372,7 @@ def nan_to_num(x: Value, nan: float | None = None, posinf: float | None = None, 
     )
 
 
-@aten("_to_copy.default")
+@aten("_to_copy.default prims::convert_element_type.default")
 def to_copy(x: Value, dtype: DType | None = None) -> Value:
     """x in another type; from floats to integers truncated, to bools x != 0"""
     return x if dtype is None else x.astype(dtype)
