@@ -25,6 +25,11 @@ def _split(x: Any) -> tuple[Any, Any, Any]:
     return near, builder.where(near, x, 1.0), builder.where(near, 2 * _NEAR, x)
 
 
+def _magnitude(x: Any) -> Any:
+    """Return |x| with the derivative 1 at 0, where that of abs is 0, and NaN at NaN: what is odd or even is smooth."""
+    return builder.where(x < 0, -x, x)
+
+
 def _swing(x: Any, order: int, second: bool) -> Any:
     """Return J, or Y if `second`, of order 0 or 1 for x > 8, by Hankel's asymptotic expansion (9.2.5, 9.2.6).
 
@@ -41,12 +46,12 @@ def _swing(x: Any, order: int, second: bool) -> Any:
 
 
 def _j0(x: Any) -> Any:
-    near, low, high = _split(builder.abs(x))
+    near, low, high = _split(_magnitude(x))
     return builder.where(near, expansions.J0(low * low), _swing(high, 0, False))
 
 
 def _j1(x: Any) -> Any:
-    near, low, high = _split(builder.abs(x))
+    near, low, high = _split(_magnitude(x))
     found = builder.where(near, low * expansions.J1(low * low), _swing(high, 1, False))
     return builder.where(x < 0, -found, found)
 
@@ -105,12 +110,15 @@ def _first(x: Any, near_: Callable[[Any], Any], far: Expansion, scaled: bool) ->
 
 
 def _even(scaled: bool) -> Callable[[Any], Any]:
-    return lambda x: _first(builder.abs(x), _I0, expansions.I0_FAR, scaled)
+    def size(x: Any) -> Any:  # with exp(-x) there is a kink at 0
+        return builder.where(x == x, builder.abs(x), x) if scaled else _magnitude(x)
+
+    return lambda x: _first(size(x), _I0, expansions.I0_FAR, scaled)
 
 
 def _odd(scaled: bool) -> Callable[[Any], Any]:
     def run(x: Any) -> Any:
-        found = _first(builder.abs(x), lambda a: a * _I1(a), expansions.I1_FAR, scaled)
+        found = _first(_magnitude(x), lambda a: a * _I1(a), expansions.I1_FAR, scaled)
         return builder.where(x < 0, -found, found)
 
     return run

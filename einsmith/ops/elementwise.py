@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import inf, pi
+from math import inf, nan, pi
 from math import log as _log
 from typing import Any
 
@@ -35,11 +35,9 @@ def _half_exponential(x: Any) -> Any:
 
 
 def _sinh(x: Any) -> Any:
-    size = builder.abs(x)
-    near = builder.where(size < 1, x, 0.0)
-    far = _half_exponential(size) - _half_exponential(-size)
-    small = 0.5 * (builder.expm1(near) - builder.expm1(-near))
-    return builder.where(size < 1, small, builder.where(x < 0, -far, far))
+    small = 0.5 * (builder.expm1(x) - builder.expm1(-x))
+    far = _half_exponential(x) - _half_exponential(-x)
+    return builder.differentiate_as(builder.where((x > -1) & (x < 1), small, far), far)
 
 
 def _sinc(x: Any) -> Any:
@@ -105,7 +103,8 @@ def logit(input: Floats, eps: float | Value | None = None) -> Value:
         middle = (e > 0.25) & (e < 0.75)
         t = builder.where(middle, 2 * e - 1, 0.0)  # the logarithm of (1 + t)/(1 - t), without cancellation
         outer = builder.log(builder.where(middle, 0.25, e)) - builder.log1p(-builder.where(middle, 0.25, e))
-        return builder.where(middle, builder.log1p(t) - builder.log1p(-t), outer)
+        inside = builder.where(middle, builder.log1p(t) - builder.log1p(-t), outer)
+        return builder.where((e >= 0) & (e <= 1), inside, e * nan)
 
     return pointwise(input, formula)
 
@@ -253,7 +252,10 @@ def logaddexp2(input: Floats, other: Floats) -> Value:
 @operator()
 def xlogy(input: Tensor, other: Tensor) -> Value:
     """Return input*log(other), which is 0 where the input is 0, whatever the other is (but NaN)."""
-    return each((input, other), lambda a, b: builder.where((a == 0) & (b == b), 0.0, a * builder.log(b)))
+    return each(
+        (input, other),
+        lambda a, b: builder.where((a == 0) & ((b <= 0) | (b == inf)), 0.0, a * builder.log(b)),
+    )
 
 
 def _comparison(name: str, meaning: str, function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Value]:

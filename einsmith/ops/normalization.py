@@ -6,7 +6,7 @@ Variances are means of squared differences from the mean, in a second sweep: E[x
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf, isfinite, prod
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.ops.common import dimension, merge, tensor, without
+from einsmith.ops.distance import norm
 from einsmith.ops.group import group_sum, sums_over_group
 from einsmith.ops.operator import operator
 from einsmith.ops.tensor import cat
@@ -335,30 +336,11 @@ def normalize(input: Any, p: float = 2.0, dim: int | Sequence[int] = 1, eps: Mag
         raise ShapeError(f"normalize: dim={dim!r} must name dimensions, each once")
     if not x.size:
         return x
-    over = dict(zip(dims, builder.axes(*(x.shape[d] for d in dims)), strict=True))
-    kept = [d for d in range(x.ndim) if d not in over]
-
-    def norm(*i: Any) -> Any:
-        place = {**over, **dict(zip(kept, i, strict=True))}
-        v = x[tuple(place[d] for d in range(x.ndim))]
-        axes = tuple(over.values())
-        if p == inf or p == -inf:
-            return (builder.max if p > 0 else builder.min)(abs(v), over=axes)
-        if p == 0:
-            return builder.sum(builder.cast(v != 0, x.dtype), over=axes)
-        if p == 2:
-            return builder.sum(v * v, over=axes)
-        return builder.sum(abs(v) if p == 1 else abs(v) ** p, over=axes)
-
-    total = builder.compute([x.shape[d] for d in kept], norm)
-
-    def root(s: Any) -> Any:
-        if p == 2:
-            return builder.sqrt(s)
-        return s if p in (0, 1) or not isfinite(p) else s ** (1 / p)
+    norms = norm(x, p, dims)
+    kept = [d for d in range(x.ndim) if d not in dims]
 
     def body(*i: Any) -> Any:
-        s = total[tuple(i[d] for d in kept)] if kept else total
-        return builder.where(root(s) < eps, x[i] * (1 / eps), x[i] / root(s)) if eps else x[i] / root(s)
+        n = norms[tuple(i[d] for d in kept)] if kept else norms
+        return builder.where(n < eps, x[i] * (1 / eps), x[i] / n) if eps else x[i] / n
 
     return builder.compute(x.shape, body)

@@ -72,7 +72,8 @@ def _lgamma(x: Any) -> Any:
     series = polynomial(1 / (far * far), STIRLING[::-1]) / far
     away = (far - 0.5) * (builder.log(far) - 1) + (log(2 * pi) / 2 - 0.5) + series
     size = builder.where(near, close, away)
-    reflected = log(pi) - builder.log(builder.abs(builder.sin(pi * _turn(builder.where(below, x, 0.5))))) - size
+    sine = builder.sin(pi * _turn(builder.where(below, x, 0.5)))
+    reflected = log(pi) - builder.log(builder.where(sine < 0, -sine, sine)) - size  # abs has the derivative 0 at 0
     return builder.where((x == inf) | (x == -inf), inf, builder.where(below, reflected, size))
 
 
@@ -80,7 +81,8 @@ def _digamma(x: Any) -> Any:
     def positive(a: Any) -> Any:
         small = a < SHIFT
         y = builder.where(small, a + SHIFT, a)
-        total = builder.log(y) - 0.5 / y - polynomial(1 / (y * y), HARMONIC[::-1]) / (y * y)
+        w = 1 / y
+        total = builder.log(y) - 0.5 * w - polynomial(w * w, HARMONIC[::-1]) * w * w
         for k in range(SHIFT):
             total = total - builder.where(small, 1 / builder.where(small, a + k, 1.0), 0.0)
         return total
@@ -89,7 +91,7 @@ def _digamma(x: Any) -> Any:
     rest = _turn(builder.where(below, x, 0.5))
     turned = pi * builder.cos(pi * rest) / builder.sin(pi * rest)
     size = positive(builder.where(below, 1 - x, builder.where(x == 0, 1.0, x)))
-    value = builder.where(below, builder.where(rest == 0, nan, size - turned), size)
+    value = builder.where(below, builder.where(rest == 0, x * nan, size - turned), size)
     return builder.where(x == 0, -1 / x, value)
 
 
@@ -165,7 +167,9 @@ def _erfinv(y: Any) -> Any:
     central = _from_middle(builder.where(far, 0.0, 0.5 * y)) * sqrt(0.5)
     tail = _from_end(builder.where(far & (size < 1), (1 - size) * 0.5, 0.1)) * sqrt(0.5)
     x = builder.where(far, builder.where(y < 0, -tail, tail), central)
-    return builder.where(size < 1, x, builder.where(y == 1, inf, builder.where(y == -1, -inf, nan)))
+    # Quotients and products with the argument, so that derivatives are infinite or NaN there, too.
+    end = builder.where(y == 1, 1 / (1 - y), builder.where(y == -1, -1 / (1 + y), y * nan))
+    return builder.where(size < 1, x, end)
 
 
 def _quantile(p: Any) -> Any:
@@ -176,7 +180,8 @@ def _quantile(p: Any) -> Any:
     inner = _from_middle(builder.where(middle, y - 0.5, 0.0))
     outer = _from_end(builder.where(inside & (y <= _EDGE), y, 0.1))
     found = builder.where(middle, inner, builder.where(upper, outer, -outer))
-    return builder.where(inside, found, builder.where(p == 0, -inf, builder.where(p == 1, inf, nan)))
+    end = builder.where(p == 0, builder.log(p), builder.where(p == 1, 1 / (1 - p), p * nan))
+    return builder.where(inside, found, end)
 
 
 erfinv = pointwise_operator("erfinv", "the y with erf(y) = x", _erfinv, family="special")
