@@ -74,9 +74,13 @@ def reading(path: str | os.PathLike) -> io.BufferedReader:
     return os.fdopen(open_plain(path), "rb")
 
 
-def read_bytes(path: str | os.PathLike) -> bytes:
-    """Return the content of a plain file. Raises OSError, also for what is no plain file."""
+def read_bytes(path: str | os.PathLike, most: int | None = None) -> bytes:
+    """Return the content of a plain file. Raises OSError, also for what is no plain file, and for one of more than
+    `most` bytes."""
     with reading(path) as f:
+        size = os.fstat(f.fileno()).st_size
+        if most is not None and size > most:
+            raise OSError(errno.EFBIG, f"it has {size} bytes, and at most {most} are read", os.fspath(path))
         return f.read()
 
 
@@ -176,8 +180,9 @@ class Folder:
     def write(self, name: str, content: bytes, mode: int = 0o666, is_new: bool = False) -> bool:
         """Write a file of the folder whole, or not at all. With `is_new`, a file that exists stays; return whether the
         file was written."""
-        with self.temporary(name, mode) as (work, descriptor):
-            _write_all(descriptor, content)
+        with self.temporary(name, mode) as (work, file):
+            _write_all(file.fileno(), content)
+            file.close()  # Windows renames no open file
             return self.put(work, name, is_new)
 
     def put(self, work: str, name: str, is_new: bool = False) -> bool:
@@ -196,18 +201,18 @@ class Folder:
         return True
 
     @contextmanager
-    def temporary(self, name: str, mode: int = 0o666) -> Iterator[tuple[str, int]]:
-        """Yield the name and the descriptor of a new file that is to become `name`. At the end of the block, a file of
+    def temporary(self, name: str, mode: int = 0o666) -> Iterator[tuple[str, io.FileIO]]:
+        """Yield the name and the open file of a new file that is to become `name`. At the end of the block, a file of
         that name is removed along with the files that SQLite puts next to it."""
         tidy(self)
         work = f".{name[:_SHOWN]}.{machine()}-{os.getpid()}-{secrets.token_hex(8)}.new"
         _mine.add(work)
         try:
-            descriptor = self.open(work, os.O_RDWR | os.O_CREAT | os.O_EXCL | NO_FOLLOW, mode)
+            file = io.FileIO(self.open(work, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_FOLLOW, mode), "w")
             try:
-                yield work, descriptor
+                yield work, file
             finally:
-                os.close(descriptor)
+                file.close()
                 for left in ("", "-wal", "-shm", "-journal"):  # suffixes of SQLite's own files
                     with suppress(OSError):
                         self.remove(work + left)
@@ -233,11 +238,12 @@ def write(path: str | os.PathLike, content: bytes | memoryview | str) -> None:
 
 def _replace(place: Path, content: bytes | memoryview, status: os.stat_result | None) -> None:
     """Put a new file at `place`, in the mode of the file that is there, if any."""
-    with Folder(place.parent) as folder, folder.temporary(place.name) as (work, descriptor):
-        _write_all(descriptor, content)
+    with Folder(place.parent) as folder, folder.temporary(place.name) as (work, file):
+        _write_all(file.fileno(), content)
         if status is not None and hasattr(os, "fchmod"):
             with suppress(OSError):  # some file systems have no modes
-                os.fchmod(descriptor, stat.S_IMODE(status.st_mode) & 0o777)
+                os.fchmod(file.fileno(), stat.S_IMODE(status.st_mode) & 0o777)
+        file.close()
         folder.put(work, place.name)
 
 

@@ -30,13 +30,12 @@ class PrivateFolder(files.Folder):
     be made or opened; with create=False also where there is none."""
 
     def __init__(self, path: Path, create: bool = True):
-        if problem := distrust(path):
-            raise PermissionError(problem)
-        if create and not files.is_folder(path):
-            make_folders(path)
-            if problem := distrust(path):  # another process may have made it first
-                raise PermissionError(problem)
-        super().__init__(_place_of(path), files.NO_FOLLOW)
+        place = _place_of(path)  # once: a link above may lead elsewhere later
+        _check(place)
+        if create and not files.is_folder(place):
+            make_folders(place)
+            _check(place)  # another process may have made it first
+        super().__init__(place, files.NO_FOLLOW)
 
     def read(self, name: str) -> bytes:
         """Return the content of an entry. Raises PermissionError where another user has, or may have, written it,
@@ -74,7 +73,16 @@ def _place_of(folder: Path) -> Path:
 def distrust(folder: Path) -> str:
     """Return why the contents of a cache folder must not be used, and the remedy; empty where they may be. A folder
     that does not exist yet is trusted where those above it are."""
-    place = _place_of(folder)
+    return _fault_of_path(_place_of(folder))
+
+
+def _check(place: Path) -> None:
+    if problem := _fault_of_path(place):
+        raise PermissionError(problem)
+
+
+def _fault_of_path(place: Path) -> str:
+    """Return why a folder must not be used (`distrust`), by its path without links."""
     for part in (*reversed(place.parents), place):
         try:
             status = os.stat(part, follow_symlinks=False)

@@ -337,7 +337,7 @@ def _read(source: Path) -> tuple[dict[str, Any], dict[str, np.ndarray], dict[str
 
 def _description(source: Path) -> bytes | None:
     try:
-        return files.read_bytes(source / META)
+        return files.read_bytes(source / META, manifest.MAX_BYTES)
     except OSError:
         return None
 

@@ -22,6 +22,8 @@ from einsmith.training.settings import Settings
 from einsmith.tuning.programs.kernel_search import GRAPH
 
 FORMAT = "einsmith-step"
+MAX_BYTES = 1 << 28
+"""Most bytes of a description that are read: a million epochs' results; a folder may come from anywhere."""
 VERSION = 8
 """Version of the format in which saves are written."""
 SIGNED = 6
@@ -212,7 +214,7 @@ def read(folder: Path) -> dict[str, Any]:
     if why := files.why_not_folder(folder):
         raise SaveError(f"{folder} {why}; pass what es.save wrote")
     try:
-        text = files.read_bytes(folder / META)
+        text = files.read_bytes(folder / META, MAX_BYTES)
         meta = json.loads(text.decode("utf-8"))
     except OSError as e:
         raise SaveError(f"{folder} is not a saved step: {_unreadable(META, e)}") from e
@@ -260,7 +262,7 @@ def is_saved_step(folder: Path) -> bool:
 def has_format(file: Path, name: str) -> bool:
     """Return whether a JSON file's `format` entry is `name`."""
     try:
-        return json.loads(files.read_bytes(file)).get("format") == name
+        return json.loads(files.read_bytes(file, MAX_BYTES)).get("format") == name
     except (OSError, ValueError, AttributeError, RecursionError):
         return False
 

@@ -21,8 +21,8 @@ LEFT = """
 import os, sys
 from pathlib import Path
 from einsmith.base import files
-with files.Folder(Path(sys.argv[1])) as folder, folder.temporary("x.json") as (work, descriptor):
-    os.write(descriptor, b"half")
+with files.Folder(Path(sys.argv[1])) as folder, folder.temporary("x.json") as (work, file):
+    file.write(b"half")
     (Path(sys.argv[1]) / (work + "-wal")).write_text("more")
     os.kill(os.getpid(), 9)
 """
@@ -47,6 +47,40 @@ def test_a_file_takes_its_place_whole_or_not_at_all(tmp_path: Path, monkeypatch:
     with pytest.raises(OSError, match="No space"):
         files.write(path, "two")
     assert path.read_text() == "one" and os.listdir(tmp_path) == ["x.json"]
+
+
+@pytest.mark.parametrize("is_relative", [True, False])
+def test_folders_with_and_without_relative_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_relative: bool
+) -> None:
+    """Windows opens no names relative to a folder, and renames no open file."""
+    monkeypatch.setattr(files, "_HAS_RELATIVE", is_relative)
+    replace, link = os.replace, os.link
+
+    def is_closed(place: str | Path, *, src_dir_fd: int | None = None, **_: object) -> bool:
+        opened = [Path("/proc/self/fd") / n for n in os.listdir("/proc/self/fd")]
+        inodes = [p.stat().st_ino for p in opened if p.exists()]
+        return os.stat(place, dir_fd=src_dir_fd).st_ino not in inodes
+
+    def checked(act: Any) -> Any:
+        def call(source: Any, target: Any, **options: Any) -> None:
+            assert is_closed(source, **options)
+            act(source, target, **options)
+
+        return call
+
+    monkeypatch.setattr(os, "replace", checked(replace))
+    monkeypatch.setattr(os, "link", checked(link))
+    with files.Folder(tmp_path) as folder:
+        assert folder.write("x", b"one", is_new=True) and not folder.write("x", b"two", is_new=True)
+        assert folder.names() == ["x"] and folder.status("x").st_size == 3
+        folder.touch("x")
+        os.close(folder.open("x", os.O_RDONLY))
+        folder.write("y", b"three")
+        folder.remove("x")
+        assert folder.names() == ["y"]
+    files.write(tmp_path / "y", "four")
+    assert (tmp_path / "y").read_text() == "four" and os.listdir(tmp_path) == ["y"]
 
 
 def test_a_limit_of_files_leaves_the_old_one(tmp_path: Path) -> None:
@@ -107,6 +141,15 @@ def test_only_plain_files_are_read(tmp_path: Path, kind: str, read: Any) -> None
         read(path)
     assert caught.value.strerror and not files.is_file(path)
     assert files.is_folder(path) == (kind == "folder") and bool(files.why_not_folder(path)) == (kind != "folder")
+
+
+def test_files_that_are_too_long_are_not_read(tmp_path: Path) -> None:
+    with open(tmp_path / "x", "wb") as f:
+        f.truncate(1 << 40)  # takes no space
+    with pytest.raises(OSError, match="1099511627776 bytes, and at most 1000 are read"):
+        files.read_bytes(tmp_path / "x", 1000)
+    (tmp_path / "x").write_bytes(b"x" * 1000)
+    assert len(files.read_bytes(tmp_path / "x", 1000)) == 1000
 
 
 def test_what_is_no_plain_file_is_written_to_and_stays(tmp_path: Path) -> None:

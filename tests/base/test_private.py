@@ -113,6 +113,24 @@ def test_an_exchanged_folder_is_not_looked_at(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "a") == ["x"] and (tmp_path / "moved" / "y").exists()
 
 
+def test_a_link_that_leads_elsewhere_after_the_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder is opened where it was looked at, whatever a link above it says by then."""
+    for name in ("mine", "evil"):
+        with PrivateFolder(tmp_path / name / "objects") as folder:
+            folder.write("x", name.encode(), private.MODE)
+    (tmp_path / "link").symlink_to("mine")
+    check = private._check
+
+    def exchanged(place: Path) -> None:
+        check(place)
+        (tmp_path / "link").unlink()
+        (tmp_path / "link").symlink_to("evil")
+
+    monkeypatch.setattr(private, "_check", exchanged)
+    with PrivateFolder(tmp_path / "link" / "objects") as folder:
+        assert folder.read("x") == b"mine"
+
+
 class Planted:
     def __init__(self, flag: Path):
         self.flag = flag

@@ -25,6 +25,9 @@ from einsmith.frontends.onnx.table import DOMAINS, GREATEST, LEAST, TABLE
 from einsmith.frontends.onnx.tensors import TensorReader, type_name
 from einsmith.frontends.onnx.types import ELEMENTS, REFUSED_TYPES
 
+MAX_FILE = 1 << 31
+"""Most bytes of a file that are read: protobuf parses no more than 2 GiB."""
+
 
 def parse(file: Any) -> tuple[onnx.ModelProto, Path | None, str]:
     """Parse a path, bytes, a readable object or a ModelProto.
@@ -44,7 +47,7 @@ def parse(file: Any) -> tuple[onnx.ModelProto, Path | None, str]:
         path = Path(file)
         what, folder = escape_text(path.name), path.resolve().parent
         try:
-            data = files.read_bytes(path)
+            data = files.read_bytes(path, MAX_FILE)
         except OSError as e:
             raise DataError(f"{file} cannot be read: {e.strerror or e}") from e
     elif isinstance(file, (bytes, bytearray)) or hasattr(file, "read"):

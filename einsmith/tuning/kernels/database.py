@@ -80,6 +80,7 @@ def run(work: Callable[[sqlite3.Connection], T], nothing: T, write: bool = False
         folder = PrivateFolder(path.parent, create=write)
     except FileNotFoundError:
         return nothing
+    path = folder.path / path.name  # where no link leads elsewhere later
     with folder, Deferred(), _LOCK:  # a search reads so often that Ctrl-C meets the lock's release
         for last in (False, False, True):
             inode = _inode_of(path)
@@ -130,7 +131,8 @@ def _check_owner(folder: PrivateFolder, path: Path) -> None:
 
 def _create(folder: PrivateFolder, path: Path) -> None:
     """Put an empty store in place, unless another process is quicker."""
-    with folder.temporary(path.name, private.MODE) as (work, _):
+    with folder.temporary(path.name, private.MODE) as (work, file):
+        file.close()
         link = sqlite3.connect(folder.path / work, LOCK_SECONDS, isolation_level=None)
         try:
             with suppress(sqlite3.OperationalError):

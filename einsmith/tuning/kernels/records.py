@@ -35,6 +35,8 @@ MAX_RECORDS = 20_000
 """Most records kept; the oldest are removed first."""
 MAX_GUESSES = 8
 """Most first guesses of one kind: records of the kernel itself, or of similar kernels."""
+MAX_IMPORT = MAX_RECORDS << 14
+"""Most bytes of an exported file that are read: 16 KiB for each record that is kept."""
 EXPORT_FORMAT = "einsmith: tuned configurations"
 """Name of the format of exported files, their entry `format`."""
 _MAX_QUERY_KERNELS = 500
@@ -364,7 +366,7 @@ def import_file(path: Path) -> int:
     """Store the records of another machine's file as first guesses; return how many they are. Raises StoreError, with
     nothing changed, for a file that `export_file` did not write, or that is damaged."""
     try:
-        rows = _content(json.loads(files.read_bytes(path)))
+        rows = _content(json.loads(files.read_bytes(path, MAX_IMPORT)))
     except OSError as e:
         raise StoreError(f"{path} cannot be read: {e.strerror or e}") from e
     except (ValueError, KeyError, TypeError, RecursionError) as e:
