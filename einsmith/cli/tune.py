@@ -15,7 +15,7 @@ import click
 from rich.console import Console
 
 from einsmith.base import environment
-from einsmith.base.errors import DeviceError
+from einsmith.base.errors import DeviceError, escape_text
 from einsmith.codegen.cache import native
 from einsmith.cost.gpu import CUDA
 from einsmith.driver import cuda
@@ -100,11 +100,11 @@ def show(as_json: bool) -> None:
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(x["when"]))
         gain = f"{x['prior'] / x['seconds']:.2f} times as fast" if x["seconds"] > 0 else ""
         click.echo(
-            f"{x['kernel'][:8]}  {x['seconds'] * 1e6:10.1f} us  {gain} as the model's choice, +-{x['spread']:.1%}, "
-            f"confirmed {x['confirmed']} times, {when}{'' if x['used'] else ', a starting point only: ' + x['origin']}"
+            f"{escape_text(x['kernel'][:8])}  {x['seconds'] * 1e6:10.1f} us  {gain} as the model's choice, "
+            f"+-{x['spread']:.1%}, confirmed {x['confirmed']} times, {when}{'' if x['used'] else ', a starting point only: ' + x['origin']}"
         )
-        click.echo(f"          {x['described']}")
-        click.echo(f"          {x['text']}")
+        click.echo(f"          {escape_text(x['described'])}")
+        click.echo(f"          {escape_text(x['text'])}")
 
 
 def _machines_here() -> set[str]:

@@ -123,6 +123,20 @@ def test_the_number_of_records_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     assert [x.record.text for x in records.list_records()] == ["n=8", "n=7", "n=6", "n=5", "n=4"]
 
 
+def test_imported_records_do_not_replace_own_ones(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for n in range(1, 6):
+        put(f"theirs={n}", product(n, 5, 7), when=2e9 + n)
+    records.export_file(tmp_path / "theirs.json")
+    records.forget()
+    monkeypatch.setattr(records, "MAX_RECORDS", 4)
+    for n in range(1, 4):
+        put(f"own={n}", product(n, 5, 7), when=float(n))
+    records.import_file(tmp_path / "theirs.json")
+    assert sorted(x.record.text for x in records.list_records()) == ["own=1", "own=2", "own=3", "theirs=5"]
+    put("own=4", product(4, 5, 7), when=4.0)
+    assert sorted(x.record.text for x in records.list_records()) == ["own=1", "own=2", "own=3", "own=4"]
+
+
 # -- files for others
 
 
@@ -161,6 +175,14 @@ def damaged(file: Path) -> Iterator[tuple[bytes, str]]:
     yield changed(seconds=float("nan")), "nan for seconds"
     yield changed(prior=-1.0), "-1.0 for prior"
     yield changed(confirmed=1.5), "1.5 for confirmed"
+    yield changed(confirmed=2**63), "9223372036854775808 for confirmed"
+    yield changed(confirmed=-1), "-1 for confirmed"
+    yield changed(confirmed=True), "True for confirmed"
+    yield changed(at=1e300), r"1e\+300 for at"
+    yield changed(kernel="../" + "0" * 29), "for kernel"
+    for name, kind in records._COLUMNS.items():
+        for text in ("\ud800", "\x1b]0;title\x07", "two\nlines", "\u202e") if kind is str else ():
+            yield changed(**{name: text}), f"a record has {re.escape(ascii(text))} for {name}"
     yield json.dumps(whole | {"records": [1], "checksum": records._checksum([1])}).encode(), "not subscriptable"
 
 

@@ -32,13 +32,15 @@ from einsmith.tuning.kernels import database, measurements
 from einsmith.tuning.kernels.decisions import name_of
 
 MAX_RECORDS = 20_000
-"""Most records kept; the oldest are removed first."""
+"""Most records kept; imported ones are removed first, and then the oldest."""
 MAX_GUESSES = 8
 """Most first guesses of one kind: records of the kernel itself, or of similar kernels."""
 MAX_IMPORT = MAX_RECORDS << 14
 """Most bytes of an exported file that are read: 16 KiB for each record that is kept."""
 EXPORT_FORMAT = "einsmith: tuned configurations"
 """Name of the format of exported files, their entry `format`."""
+_LATEST, _LARGEST = 253_402_300_800.0, 2**63
+"""End of the times that a calendar shows, the year 9999 (seconds since 1970), and of SQLite's integers."""
 _MAX_QUERY_KERNELS = 500
 """Most kernels in one query: SQLite's own limit on parameters may be 999."""
 
@@ -157,10 +159,11 @@ def texts_of(kernels: Iterable[Kernel | Rows], target: Target) -> dict[Kernel | 
 
 
 def list_guesses(kernel: Kernel | Rows, target: Target) -> list[str]:
-    """Return first guesses for a kernel, newest first: its records by other machines, with other sources, from
-    imported files, or never confirmed."""
+    """Return first guesses for a kernel: its records by other machines, with other sources, from imported files, or
+    never confirmed; those found here before imported ones, newest first."""
     query = (
-        f"SELECT text FROM records WHERE kernel=? AND NOT (machine=? AND version=? AND {_WHERE_USED}) ORDER BY at DESC"
+        f"SELECT text FROM records WHERE kernel=? AND NOT (machine=? AND version=? AND {_WHERE_USED}) "
+        "ORDER BY own DESC, at DESC"
     )
     rows = _find(query, (name_of(kernel), *_here(target)))
     return list(dict.fromkeys(str(text) for (text,) in rows))[:MAX_GUESSES]
@@ -220,7 +223,7 @@ def _record_work(record: Record, target: Target, structure: str, extents: str) -
 
 def _trim(link: sqlite3.Connection) -> None:
     link.execute(
-        "DELETE FROM records WHERE rowid IN (SELECT rowid FROM records ORDER BY at DESC LIMIT -1 OFFSET ?)",
+        "DELETE FROM records WHERE rowid IN (SELECT rowid FROM records ORDER BY own DESC, at DESC LIMIT -1 OFFSET ?)",
         (MAX_RECORDS,),
     )
 
@@ -392,10 +395,18 @@ def _content(content: Any) -> list[tuple]:
     for record in content["records"]:
         values = [record[name] for name in _COLUMNS]
         for (name, kind), value in zip(_COLUMNS.items(), values, strict=True):
-            if type(value) is not kind or (isinstance(value, float) and not 0 <= value < math.inf):
-                raise ValueError(f"a record has {value!r} for {name}")
+            if type(value) is not kind or not _is_sound(name, value):
+                raise ValueError(f"a record has {ascii(value)[:80]} for {name}")
         rows.append(tuple(values))
     return rows
+
+
+def _is_sound(name: str, value: Any) -> bool:
+    """Return whether a column of a record may have a value: lines of printable text, and numbers that can be stored and
+    shown."""
+    if isinstance(value, str):
+        return value.isprintable() and (name != "kernel" or set(value) <= set("0123456789abcdef"))
+    return bool(0 <= value < {"at": _LATEST, "confirmed": _LARGEST}.get(name, math.inf))
 
 
 def _checksum(records: Any) -> str:
