@@ -101,7 +101,8 @@ def show(as_json: bool) -> None:
         gain = f"{x['prior'] / x['seconds']:.2f} times as fast" if x["seconds"] > 0 else ""
         click.echo(
             f"{escape_text(x['kernel'][:8])}  {x['seconds'] * 1e6:10.1f} us  {gain} as the model's choice, "
-            f"+-{x['spread']:.1%}, confirmed {x['confirmed']} times, {when}{'' if x['used'] else ', a starting point only: ' + x['origin']}"
+            f"+-{x['spread']:.1%}, confirmed {x['confirmed']} times, {when}"
+            f"{'' if x['used'] else ', a starting point only: ' + x['origin']}"
         )
         click.echo(f"          {escape_text(x['described'])}")
         click.echo(f"          {escape_text(x['text'])}")

@@ -202,8 +202,6 @@ def scaled_dot_product_attention(
             f"{name}: 'query' {q.shape}, 'key' {k.shape} and 'value' {v.shape} need [..., L, E], [..., S, E] "
             "and [..., S, F]"
         )
-    if not k.shape[-2]:
-        raise ShapeError(f"{name}: 'key' {k.shape} has no steps to attend to")
     if attn_mask is not None and is_causal:
         raise ArgumentError(f"{name}: give 'attn_mask' or is_causal, not both")
     if enable_gqa and (min(q.ndim, k.ndim, v.ndim) < 3 or q.shape[-3] % k.shape[-3] or q.shape[-3] % v.shape[-3]):
@@ -218,6 +216,8 @@ def scaled_dot_product_attention(
             ) from None
     lead = _leading(q, k, v)
     mask = None if attn_mask is None else checked_mask(name, attn_mask, "attn_mask", (*lead, q.shape[-2], k.shape[-2]))
+    if not k.shape[-2]:
+        return builder.full((*lead, q.shape[-2], v.shape[-1]), 0.0, q.dtype)
     width = 1 / sqrt(q.shape[-1]) if scale is None else scale
     return attend(q, k, v, masking(mask, is_causal), width, lambda w: drop(w, dropout_p), mask is None)[0]
 

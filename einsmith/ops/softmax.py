@@ -87,13 +87,17 @@ def log_softmax(input: Any, dim: int | None = None, *, dtype: Any = None) -> Val
 
 @operator()
 def logsumexp(input: Any, dim: int | tuple[int, ...], keepdim: bool = False) -> Value:
-    """Return log(sum of exp(x)) over one dimension or several, without overflow; -inf where all elements are -inf."""
+    """Return log(sum of exp(x)) over one dimension or several, without overflow; -inf where all elements are -inf, or
+    there are none."""
     x = tensor(input, "logsumexp", "input")
     if not x.dtype.is_float:
         x = x.astype(dt.f32)
     if not x.ndim:
         return x
     dims = dimensions(dim, x.ndim, "logsumexp")
+    if not x.size:
+        shape = tuple(1 if d in dims else n for d, n in enumerate(x.shape)) if keepdim else without(x.shape, dims)
+        return builder.full(shape, -inf, x.dtype)
     over = builder.axes(*(x.shape[d] for d in dims))
     rest = without(x.shape, dims)
 

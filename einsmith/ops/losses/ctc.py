@@ -73,9 +73,9 @@ def ctc_loss(
     y = tensor(targets, name, "targets", rank=(1, 2), kind="int")
     steps, known_steps = _lengths(name, input_lengths, "input_lengths", batch)
     lengths, known = _lengths(name, target_lengths, "target_lengths", batch)
-    if known_steps is not None and any(not 0 < n <= time for n in known_steps):
+    if known_steps is not None and any(not 0 <= n <= time for n in known_steps):
         raise ArgumentError(
-            f"{name}: input_lengths={known_steps} must lie between 1 and {time}, the steps of log_probs"
+            f"{name}: input_lengths={known_steps} must lie between 0 and {time}, the steps of log_probs"
         )
     if y.ndim == 2 and y.shape[0] != batch:
         raise ShapeError(f"{name}: 'targets' {y.shape} needs the {batch} sequences of 'log_probs'")
@@ -89,7 +89,8 @@ def ctc_loss(
     end = lengths * 2
     under_way = current_trace()
     if under_way is not None:  # steps are only compared; this read makes one out of range an error
-        under_way.checked.append(builder.compute((batch,), lambda b: x[steps[b] - 1, b, 0]).tensor)
+        read = builder.compute((batch,), lambda b: x[builder.where(steps[b] == 0, 0, steps[b] - 1), b, 0])
+        under_way.checked.append(read.tensor)
 
     def ends(b: Any) -> Any:
         last = a[time - 1, b, end[b]]
@@ -99,7 +100,9 @@ def ctc_loss(
 
     loss = builder.compute((batch,), ends)
     impossible = 0.0 if zero_infinity else float("inf")
-    loss = builder.where(loss > -0.5 * LEAST, impossible, loss).astype(x.dtype)
+    loss = builder.where(loss > -0.5 * LEAST, impossible, loss)
+    nothing = builder.where(lengths == 0, 0.0, impossible)  # the loss of a sequence without steps
+    loss = builder.where(steps == 0, nothing, loss).astype(x.dtype)
     if reduction == "none":
         return loss.reshape(()) if single else loss
     if reduction == "sum":

@@ -244,8 +244,8 @@ def _run(
         if lengths is not None:
             y = builder.compute(y.shape, lambda t, b, k, y=y: builder.where(t < lengths[b], y[t, b, k], 0.0))
         outputs.append(y)
-        for found, s in zip(last, sequences, strict=True):
-            found.append(s[0 if reverse else steps - 1])
+        for found, s, name in zip(last, sequences, states, strict=True):
+            found.append(s[0 if reverse else steps - 1] if steps else given[f"{name}0"])
     ys, ends = F.stack(outputs, 1), [F.stack(found, 0) for found in last]
     if layout:
         ys, ends = ys.transpose(2, 0, 1, 3), [e.transpose(1, 0, 2) for e in ends]
