@@ -88,6 +88,11 @@ def _power(a: Arguments) -> bool:
     return type(y) is int and y < 0 and _is_integer(x)
 
 
+def _is_bool(*names: str) -> Rule:
+    """Return a rule against tensors of bools in an argument of these names."""
+    return lambda a: any(x.dtype is torch.bool for x in _tensors(a.get(n) for n in names))
+
+
 def _boolean_alpha(a: Arguments) -> bool:
     alpha, tensors = a.get("alpha"), _tensors(a.values())
     return isinstance(alpha, bool) and any(x.dtype is not torch.bool for x in tensors)
@@ -114,16 +119,19 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys(("hardswish", "hardsigmoid", "hardshrink", "glu", "_prelu_kernel"), _integers("self")),
     **dict.fromkeys(("log_sigmoid", "log_sigmoid_forward"), _integers("self")),
     "hypot": _integers("self", "other"),
-    "lerp": lambda a: a["self"].dtype is torch.bool,
+    **dict.fromkeys(("lerp", "soft_margin_loss"), _integers("self")),
     "addcdiv": _integers("tensor1", "tensor2"),
-    "searchsorted": lambda a: a["sorted_sequence"].dtype is torch.bool,
-    "bucketize": lambda a: a["boundaries"].ndim != 1,
+    "searchsorted": _is_bool("sorted_sequence"),
+    "bucketize": _either(_is_bool("boundaries"), lambda a: a["boundaries"].ndim != 1),
+    **dict.fromkeys(("median", "kthvalue", "topk"), _is_bool("self")),
+    "bitwise_not": lambda a: not _is_integer(a["self"]),
     **dict.fromkeys(
         ("bitwise_and", "bitwise_or", "bitwise_xor"), lambda a: not all(map(_is_integer, (a["self"], a["other"])))
     ),
     **dict.fromkeys(("remainder", "fmod", "div", "floor_divide"), _divides_by_zero),
     "pow": _power,
-    **dict.fromkeys(("add", "sub"), _boolean_alpha),
+    "add": _boolean_alpha,
+    "sub": _either(_boolean_alpha, _is_bool("self", "other")),
     **dict.fromkeys(("full", "full_like"), _overflows),
 }
 """Name of an operator -> whether PyTorch's kernel is to check a call of it."""
@@ -169,7 +177,7 @@ def _is_refused(n: torch.fx.Node) -> bool:
     if not args or not isinstance(x := args[0], torch.Tensor):
         return False
     name = n.target if isinstance(n.target, str) else getattr(n.target, "__name__", "")
-    if name == "hardshrink":
+    if name in ("hardshrink", "max_pool1d"):
         return _is_integer(x)
     if name == "interpolate":
         mode = n.kwargs.get("mode", args[3] if len(args) > 3 else "nearest")
