@@ -104,24 +104,25 @@ def _keys(raw: int) -> frozenset[str]:
     return frozenset(names) - _MEMORY - {"ADInplaceOrView"}
 
 
-def in_memory(values: Sequence[Any]) -> list[Any]:
+def in_memory(values: Sequence[Any]) -> Sequence[Any]:
     """Return values whose tensors have their elements in memory: copies of those that PyTorch negates lazily or that
     have no memory, the others as they are.
 
     Raises DtypeError for tensors that are no memory of elements (wrappers of torch.func and torch.vmap, subclasses with
     operators of their own, sparse, quantized, nested and meta tensors) and for those with a tangent.
     """
-    out = list(values)
-    tensors = [(k, x) for k, x in enumerate(out) if isinstance(x, torch.Tensor)]
-    for k, x in tensors:
-        keys = _keys(torch._C._dispatch_keys(x).raw_repr())
-        if keys and not keys <= _LAZY:
-            raise DtypeError(f"a tensor has elements that only PyTorch can read ({', '.join(sorted(keys))})")
-        if keys:
-            out[k] = x.clone()
-    if have_tangents(x for _, x in tensors):
+    tensors = [x for x in values if isinstance(x, torch.Tensor)]
+    sets = {torch._C._dispatch_keys(x).raw_repr() for x in tensors}
+    keys = frozenset().union(*map(_keys, sets))
+    if not keys <= _LAZY:
+        raise DtypeError(f"a tensor has elements that only PyTorch can read ({', '.join(sorted(keys - _LAZY))})")
+    if have_tangents(tensors):
         raise DtypeError("a tensor has a tangent of forward-mode differentiation, which a program does not carry on")
-    return out
+    return [x.clone() if isinstance(x, torch.Tensor) and _is_lazy(x) else x for x in values] if keys else values
+
+
+def _is_lazy(x: torch.Tensor) -> bool:
+    return x.is_neg() or x.is_conj() or x._is_zerotensor()
 
 
 def have_tangents(tensors: Iterable[torch.Tensor]) -> bool:
