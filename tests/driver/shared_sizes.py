@@ -60,7 +60,7 @@ def of_arrays(name: str, function: Callable, arrays: Sequence[np.ndarray], exten
                 if m == extent:
                     a = np.take(a, np.arange(n) % m, d)
             if a.dtype.kind == "f":  # no two are equal
-                a = a + default_rng(n).normal(size=a.shape) * 1e-3
+                a = (a + default_rng(n).normal(size=a.shape) * 1e-3).astype(a.dtype)
             out.append(np.ascontiguousarray(a))
         return out
 

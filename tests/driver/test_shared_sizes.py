@@ -53,7 +53,8 @@ def papers(rng: Generator) -> Iterator[Callable[[], Subject]]:
 def samples(rng: Generator) -> Iterator[Callable[[], Subject]]:
     for case in SAMPLES:
         options = case.draws[-1] if case.draws else {}
-        arrays = [np.asarray(a) for a in case.arrays(rng)]
+        arrays, kind = [np.asarray(a) for a in case.arrays(rng)], _kind(rng)
+        arrays = [a.astype(kind) if a.dtype.kind == "f" else a for a in arrays]
         for n in sizes.extents_of([a.shape for a in arrays]):
             yield lambda case=case, options=options, arrays=arrays, n=n: shared_sizes.of_arrays(
                 f"{case.name} {options}", lambda *xs: case.function(*xs, **options), arrays, n
@@ -72,7 +73,7 @@ def drawn(rng: Generator) -> Iterator[Callable[[], Subject]]:
         yield subject
 
 
-SOURCES = {"gallery": (gallery, 140), "papers": (papers, 390), "samples": (samples, 310), "drawn": (drawn, 100)}
+SOURCES = {"gallery": (gallery, 210), "papers": (papers, 590), "samples": (samples, 310), "drawn": (drawn, 100)}
 """Subjects by source, and every which one the default run takes."""
 
 
