@@ -254,7 +254,7 @@ class _Part:
         self.index = [build.form(i) for i in line.statement.index]
         body = build.form(line.statement.value)
         input_type = formula.join(
-            v.dtype for n, v in values.items() if n in program.inputs and v.dtype.is_float and not v.weak
+            v.dtype for v in (values[n] for n in program.inputs) if v.dtype.is_float and not v.weak
         )
         if isinstance(input_type, DType) and input_type.is_float:
             body = of_type(body, input_type)

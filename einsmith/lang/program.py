@@ -239,9 +239,8 @@ def _resolve_tensors(program: FormulaProgram) -> None:
                 inputs[node.name] = ranks.get(node.name)
         for i in line.statement.index:
             integer |= _find_integer_tensors(i)
-        tensors = {*program.defined, *inputs}
         for a in line.axes:
-            if a in tensors:
+            if a in program.defined or a in inputs:
                 raise FormulaError(
                     f"{a} names both an axis and a tensor", text, _find_binding(text, line, a), f"rename the axis {a}"
                 )

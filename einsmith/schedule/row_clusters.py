@@ -14,6 +14,7 @@ from math import inf
 from typing import NamedTuple, Protocol
 
 from einsmith.cost.facts import Target
+from einsmith.ir.analysis.pointwise import total_operations
 from einsmith.ir.nodes import Compute, Reduce, Tensor, nbytes
 from einsmith.ir.views import storage
 from einsmith.schedule.fusion import maker
@@ -28,6 +29,9 @@ stored: the time that memory may cost."""
 MAX_STORED_BYTES = 1 << 25
 """Most bytes of a result that is stored, where it need not be, because that takes less time, unless users set another
 bound."""
+MAX_OPERATIONS = 1024
+"""Most operations per point of all kernels of a row-block fusion: LLVM's time grows with the square of a function's
+length (2000 additions: 0.8 s)."""
 _MAX_RECENT = 32
 """Most recent clusters sharing a tensor with a kernel that are considered: a tensor of more readers has left all caches
 when the last of them runs."""
@@ -305,6 +309,8 @@ class _Clusters:
         ):
             return False
         merged = [self.parts[n] for n in sorted(self.members[a] + self.members[b])]
+        if sum(total_operations(s.template) for p in merged for s in p.kernel.stages) > MAX_OPERATIONS:
+            return False
         if self.cut and not passed_on(merged).isdisjoint(self.cut):
             return False
         if not can_share_rows(merged, self.streamed) or not common_rows(merged, target)[0]:

@@ -198,10 +198,10 @@ def _simplify_connective(e: Apply, facts: Facts) -> Expr | None:
     parts = [x for x in parts_of(e) if not (isinstance(x, Const) and bool(x.value) == unit)]
     if any(isinstance(x, Const) for x in parts):
         return Const(not unit, dt.bool_)
-    if 1 < len(parts) <= MAX_PRUNED:
+    if len(parts) > 1:
         n = 0
-        while n < len(parts):
-            rest = parts[:n] + parts[n + 1 :]
+        while n < min(len(parts), MAX_PRUNED):
+            rest = parts[:n] + parts[n + 1 : MAX_PRUNED]
             if facts.is_undecided(parts[n], rest, unit):
                 n += 1
                 continue
@@ -216,7 +216,8 @@ def _simplify_connective(e: Apply, facts: Facts) -> Expr | None:
 
 
 MAX_PRUNED = 8
-"""Most operands of an `and` or `or` that are examined for being implied by the others; each takes a proof."""
+"""Most operands of an `and` or `or` that are examined for being implied by each other, the first ones that remain; each
+takes a proof."""
 
 
 def _push_not_inward(e: Apply, facts: Facts) -> Expr | None:

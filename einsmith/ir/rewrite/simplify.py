@@ -388,11 +388,9 @@ class _Run:
         return (None, missing) if missing else (with_args(e, tuple(self.results[w] for w in needed)), [])
 
     def _simplify_connected(self, e: Apply, known: Facts) -> tuple[Expr | None, list[tuple[Expr, Facts]]]:
-        """Simplify all operands of nested `and` or `or` first, so that the rule prunes them once, not once for each
-        prefix."""
+        """Simplify all operands of nested `and` or `or` first, so that the rule orders and prunes them once, not once
+        for each prefix."""
         parts = operands(e, e.fn)
-        if not 2 < len(parts) <= MAX_PRUNED:
-            return self._simplify_args(e, known)
         needed = [(a, known if known is self.base else self.restrict_facts(a, known)) for a in parts]
         missing = [w for w in needed if w not in self.results]
         return (None, missing) if missing else (connect(e.fn, (self.results[w] for w in needed)), [])
