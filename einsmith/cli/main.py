@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -51,7 +52,7 @@ class _Threads(click.IntRange):
     def __init__(self) -> None:
         super().__init__(min=1)
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         from einsmith.cost.facts import MAX_THREADS
 
         count: int = super().convert(value, param, ctx)

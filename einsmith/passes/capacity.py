@@ -227,9 +227,9 @@ def _are_bound_alike(traces: Sequence[TracedSize], leaves: Sequence[Leaf]) -> bo
     first = arrays[0]
     if all(a is first for a in arrays):
         return True
-    if any(isinstance(a, CapturedArray) for a in arrays):  # others may change it
+    if isinstance(first, CapturedArray):  # others may change it
         return all(isinstance(a, CapturedArray) and a.source is first.source for a in arrays)
-    if any(a is None or id(a) in x.live for x, a in zip(traces, arrays, strict=True)):
+    if any(a is None or isinstance(a, CapturedArray) or id(a) in x.live for x, a in zip(traces, arrays, strict=True)):
         return False
     return all(
         (a.shape, a.dtype) == (first.shape, first.dtype) and a.tobytes() == first.tobytes()

@@ -26,7 +26,7 @@ from einsmith.distributed.group import ProcessGroup
 from einsmith.nn import Module
 from einsmith.training import TrainStep, manifest
 from einsmith.training.manifest import FILES, META, PLAN, STATE, WEIGHTS
-from einsmith.training.state import GRADIENT, STEP_STATE_KINDS
+from einsmith.training.state import GRADIENT, STEP_STATE_KINDS, WEIGHT
 from einsmith.tuning.programs import kernel_search
 
 _MAX_READS = 100
@@ -108,7 +108,7 @@ class _Snapshot:
             self.weights = {k: np.array(v) for k, v in step.model.state_dict().items()}
             self.state = step.whole_state()
             if not step.gathered:  # gradients of an update that was made
-                self.state = {k: a for k, a in self.state.items() if not k.endswith(f"/{GRADIENT}")}
+                self.state = {k: a for k, a in self.state.items() if not k.endswith((f"/{GRADIENT}", f"/{WEIGHT}"))}
             self.metadata = _metadata(step)
         self.plan = step.plan
 
@@ -245,7 +245,7 @@ def load(
         shapes, shape = {}, None
         if parameter is not None:
             shapes = step.rules[owner][1].states(parameter.shape, parameter.dtype)
-            shape = shapes.get(kind, parameter.shape)
+            shape = () if kind == WEIGHT else shapes.get(kind, parameter.shape)
         if shape != array.shape or array.dtype.kind != "f":
             raise SaveError(
                 f"{source} does not fit the model: {name} is {array.dtype}{list(array.shape)}, which matches no "
@@ -281,6 +281,7 @@ def load(
     step.epoch_loss, step.epoch_samples = meta["epoch_loss"], meta["epoch_samples"]
     step.epoch_losses, step.history, step.loader_state = meta["epoch_losses"], meta["history"], meta["loader_state"]
     step.gathered, step.gathered_samples = meta["gathered"], meta["gathered_samples"]
+    _check_gathered(source, step, state)
     if step.group.rank > 0:  # rank 0 has the gradients of all
         step.gathered_samples = 0
         with step.store.guard:
@@ -288,6 +289,22 @@ def load(
                 step.store.state[name].memory.store(0.0)
     step.begin_group()
     return step
+
+
+def _check_gathered(source: Path, step: TrainStep, state: Mapping[str, np.ndarray]) -> None:
+    """Check that the step weighs the batches that wait for an update as the saved one did; one process also goes on
+    from the samples of a group. Raises SaveError."""
+    if not step.gathered:
+        return
+    if not any(n.endswith(f"/{WEIGHT}") for n in state):
+        if not step.is_parallel:
+            name, parameter = next(iter(step.store.parameters.items()))
+            step.store.slot(f"{name}/{WEIGHT}", (), parameter.memory.dtype, np.array(float(step.gathered_samples)))
+    elif step.is_parallel:
+        raise SaveError(
+            f"{source} was saved between two batches of one update, whose gradients are weighted by their labels; a "
+            "group weighs by samples: continue in one process up to the update, and save again"
+        )
 
 
 def _check_state(source: Path, step: TrainStep, state: Mapping[str, np.ndarray], updates: Mapping[str, int]) -> None:

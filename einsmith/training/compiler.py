@@ -36,7 +36,7 @@ from einsmith.training.numbers import StepNumbers
 from einsmith.training.reports import Reports
 from einsmith.training.search import ProgramSearch
 from einsmith.training.shards import Shard
-from einsmith.training.state import AVERAGE, GRADIENT, TrainingState
+from einsmith.training.state import AVERAGE, GRADIENT, WEIGHT, TrainingState
 from einsmith.tuning.programs.online import Exploration
 
 UPDATE_CORES = 8
@@ -326,7 +326,7 @@ class StepCompiler:
         structure, is_ruled_anew = definition.settings.structure, self._optimizer is not definition.optimizer
         is_replaced = self._state.follow(definition, is_ruled_anew)
         if structure != self._structure:
-            kinds = {GRADIENT} if definition.settings.ema is not None else {GRADIENT, AVERAGE}
+            kinds = {GRADIENT, WEIGHT} | (set() if definition.settings.ema is not None else {AVERAGE})
             self._state.store.drop(kinds)
             self._accumulation.drop()
         is_moved = self._dependencies.is_moved()

@@ -17,6 +17,7 @@ from einsmith.distributed.group import ProcessGroup
 from einsmith.metrics import predicted
 from einsmith.ops.losses.classes import IGNORED
 from einsmith.training.batch import count_samples, targets_of
+from einsmith.training.divisor import find_divisor
 from einsmith.training.losses import check_takes, traced_losses
 
 
@@ -124,6 +125,20 @@ def losses_and_outputs(model: Any, loss: Callable, trained: str) -> Callable:
     return run
 
 
+def _measured(model: Any, loss: Callable, trained: str) -> Callable:
+    """Return a function (tuple of inputs, tuple of targets) -> (all losses by name, the outputs, and what losses divide
+    by, by name, where that is another number in each batch)."""
+
+    def run(inputs: tuple, targets: tuple) -> Any:
+        out = model(*inputs)
+        total, parts = traced_losses(loss, out, targets, trained)
+        named = {"loss": total, **parts}
+        divisors = {name: find_divisor(value) for name, value in named.items()}
+        return named, out, {name: d for name, d in divisors.items() if d is not None}
+
+    return run
+
+
 class Evaluator:
     """The compiled evaluation of a model with a loss function, for batches of all shapes.
 
@@ -142,7 +157,7 @@ class Evaluator:
     ):
         self.model, self.loss, self.trained, self.group = model, loss, trained, group
         self.numerics, self.device = numerics, device
-        self._run = Jitted(losses_and_outputs(model, loss, trained), threads=threads, numerics=numerics, device=device)
+        self._run = Jitted(_measured(model, loss, trained), threads=threads, numerics=numerics, device=device)
 
     def is_of(self, model: Any, loss: Callable, trained: str, numerics: Numerics, device: str | None) -> bool:
         """Return whether this is the evaluation of that model and that loss, with that rounding, on that device."""
@@ -158,13 +173,14 @@ class Evaluator:
         for metric in measured.values():
             metric.reset()
         sums: dict[str, float] = {"loss": 0.0}
+        weights: dict[str, float] = {"loss": 0.0}
         correct, label_count, classes = 0, 0, True
         ignored = getattr(self.loss, "ignore_index", IGNORED)
         with self.model.in_mode(training=False):
             for batch in _wrap_errors(batches):
                 batch = as_tuple(batch)
                 targets = tuple(to_array(t, "target") for t in targets_of(batch))
-                value, out, parts = self._run(tuple(batch[:-1]), targets)
+                named, out, divisors = self._run(tuple(batch[:-1]), targets)
                 target = targets[0]
                 n = count_samples(target)
                 one_each = len(targets) == 1 and isinstance(out, np.ndarray) and target.ndim == 1 and out.ndim == 2
@@ -177,19 +193,23 @@ class Evaluator:
                     n -= int((target == ignored).sum())
                     best, is_valid = predicted(out)
                     correct += int(((best == target) & (target != ignored) & is_valid).sum())
-                if n:  # the mean over no labels is NaN
-                    label_count += n
-                    for name, x in {"loss": value, **parts}.items():
-                        sums[name] = sums.get(name, 0.0) + float(x) * n
+                label_count += n
+                for name, x in named.items():
+                    weight = float(divisors.get(name, n))
+                    if weight:  # the mean over no labels is NaN
+                        sums[name] = sums.get(name, 0.0) + float(x) * weight
+                        weights[name] = weights.get(name, 0.0) + weight
         if shared is not None:
             names = sorted({name for found in shared.gather(list(sums)) for name in found})
-            mine = {name: sums.get(name, 0.0) for name in names}
-            sums, label_count, correct, others = shared.all_reduce((mine, label_count, correct, int(not classes)))
+            mine = tuple({name: part.get(name, 0.0) for name in names} for part in (sums, weights))
+            (sums, weights), label_count, correct, others = shared.all_reduce(
+                (mine, label_count, correct, int(not classes))
+            )
             classes = not others
             measured = {name: _merge(shared, metric) for name, metric in measured.items()}
-        if not label_count:
+        if not label_count or not weights["loss"]:
             raise ShapeError("the batches are empty, or every label in them is ignored")
-        results = {name: total / label_count for name, total in sums.items()}
+        results = {name: total / (weights[name] or np.nan) for name, total in sums.items()}
         if classes:
             results["accuracy"] = correct / label_count
         return results | {name: float(metric.compute()) for name, metric in measured.items()}

@@ -12,9 +12,9 @@ from einsmith.runtime.store import ParameterStore
 from einsmith.training.counts import Counts
 from einsmith.training.definition import StepDefinition
 
-GRADIENT, AVERAGE = "#gradient", "#average"
+GRADIENT, AVERAGE, WEIGHT = "#gradient", "#average", "#weight"
 """Names of the step's own state of a parameter; no rule's state can have a name that begins with #."""
-STEP_STATE_KINDS = (GRADIENT, AVERAGE)
+STEP_STATE_KINDS = (GRADIENT, AVERAGE, WEIGHT)
 
 
 class TrainingState:

@@ -68,9 +68,10 @@ class TrainStep:
 
     clip_grad_value, clip_grad_norm: limits of each element of the gradients, then of the norm of all of them (of order
     norm_type), as in torch.nn.utils; `grad_norm` is that norm, before it is clipped, in the last step. accumulate:
-    batches whose gradients, weighed by their samples, make one update: where the loss is a mean over samples, that of
-    one batch as large as all. Between updates nothing but buffers changes. ema: the decay of an exponential moving
-    average of the weights, which `averaged`, `evaluate` and `averages` give. All of these can be set at any time.
+    batches whose gradients make one update, that of one batch as large as all: a batch weighs as much as its loss
+    divides by, such as the labels that are not ignored or the sum of their class weights, or else its samples. Between
+    updates nothing but buffers changes. ema: the decay of an exponential moving average of the weights, which
+    `averaged`, `evaluate` and `averages` give. All of these can be set at any time.
 
     memory_limit: most memory of a step, as bytes or "800MB": parameters, state, batch and intermediate results. Where
     intermediate results are too large, some are recomputed before their gradients, first those that cost the least

@@ -24,11 +24,12 @@ from einsmith.runtime.memory import Memory
 from einsmith.training.clipping import clip_by_norm, clip_by_value, sum_powers, total_norm
 from einsmith.training.counts import CountGroup
 from einsmith.training.definition import StepDefinition
+from einsmith.training.divisor import find_divisor
 from einsmith.training.exchanges import Exchanged
 from einsmith.training.losses import traced_losses
 from einsmith.training.numbers import StepNumbers
 from einsmith.training.shards import Shard
-from einsmith.training.state import AVERAGE, GRADIENT, TrainingState
+from einsmith.training.state import AVERAGE, GRADIENT, WEIGHT, TrainingState
 
 
 @dataclass
@@ -77,6 +78,10 @@ class _Build:
         self.groups: list[CountGroup] = []
         self.divided = False
         self.exchanged: list[Exchanged] = []
+        self.weight: Value | None = None
+        """What the loss divides by, where that is another tensor in each batch."""
+        self.total: Value | None = None
+        """The sum of these weights over the batches of an update."""
         self.pieces: dict[str, Shard] = {}
         """The parts of parameters that are updated in the place of the whole ones, by name."""
 
@@ -151,6 +156,8 @@ class _Build:
             t.sums_over_group = True if self.numbers.exchanges is not None else None
         with trace.tracing(t):
             count, loss, parts, trained = self.trace_loss(t, inputs)
+            if self.settings.accumulate > 1 and self.definition.is_alone:
+                loss = self.guard_divisor(loss)
             one, scale = builder.full((), 1.0, loss.dtype).tensor, None
             if self.definition.numerics.stored is dt.f16:
                 scale = self.read_number(self.numbers.derive("loss_scale"))
@@ -179,6 +186,9 @@ class _Build:
             gradients_by_name = {name: Value(g) for (name, _), g in zip(trained, grads, strict=True)}
             if self.settings.accumulate > 1 or gather:
                 gradients_by_name = self.accumulate(gradients_by_name, gather)
+            if self.total is not None:  # no batch of the update had a label
+                is_some = self.total > 0
+                out, finite = (builder.where(is_some, Value(x), np.nan).astype(x.dtype).tensor for x in (out, finite))
             if not gather:
                 gradients_by_name = self.clip(gradients_by_name, reports)
                 self.update({n: Value(x) for n, x in trained}, dict(trained), gradients_by_name, count)
@@ -282,15 +292,40 @@ class _Build:
 
         return rebuild(tensors, rule)
 
+    def guard_divisor(self, loss: Value) -> Value:
+        """Return a loss that is 0 for a batch in which what it divides by is 0, such as one without labels, and set
+        `weight`."""
+        self.weight = find_divisor(loss)
+        if self.weight is None:
+            return loss
+        weight = self.weight.tensor
+        guarded = builder.where(self.weight == 0, 1, self.weight).astype(weight.dtype).tensor
+        (out,) = rebuild([loss.tensor], lambda node: guarded if node is weight else None)
+        return Value(out)
+
     def accumulate(self, grads: dict[str, Value], gather: bool) -> dict[str, Value]:
-        """Add the gradients, weighted by the batch's samples, to the accumulated ones in state.
+        """Add the gradients, weighted by what the batch's loss divides by or else its samples, to the accumulated ones
+        in state.
 
         Return the mean gradients, or nothing where `gather` is set. The first batch overwrites the state."""
         derive = self.numbers.derive
-        weight = self.read_number(derive("weight"))
         # A process of a group sums the gradients of single batches with those of others; there are none before.
         begins = self.read_number(derive("begins")) > 0 if self.settings.accumulate > 1 else None
-        total = self.read_number(derive("samples")) if not gather else None
+        total: Value | None = None
+        if self.weight is not None:
+            weight = self.weight
+            before, x = self.read_state(next(iter(self.state.store.parameters)), WEIGHT, (), 0.0)
+            total = builder.where(begins, 0.0, before) + weight
+            if gather:
+                self.updates.append((x, total.astype(x.dtype).tensor))
+            else:
+                self.total = total
+        else:
+            weight = self.read_number(derive("weight"))
+        if gather:
+            total = None
+        elif total is None:
+            total = self.read_number(derive("samples"))
         out = {}
         for name, g in grads.items():
             before, x = self.read_state(name, GRADIENT, g.shape, 0.0)
