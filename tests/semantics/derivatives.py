@@ -74,6 +74,13 @@ def _zero_base(order: int, wrt: int, at: tuple) -> str | None:
     return ZERO_POWER if order == 2 and at[0] >= 0 else None
 
 
+LIMIT = "0, in place of NaN"
+
+
+def _limit(order: int, wrt: int, at: tuple) -> str | None:
+    return LIMIT if order and (not np.any(at) or np.isinf(at).any()) else None
+
+
 def _abs_cubed(order: int, wrt: int, at: tuple) -> str | None:
     return NAN_CHOICE if order and isnan(at[0]) else None
 
@@ -181,6 +188,10 @@ def _functional() -> list[Case]:
         at = _unary(0.0, 1.0, 2.0, nan) if (low, high) == (0.0, 1.0) else ()
         out.append(Case(f"functional.clamp(x, {low}, {high})", lambda x, a=low, b=high: F.clamp(x, a, b),
                         lambda torch, a=low, b=high: lambda x: torch.clamp(x, a, b), ALL, at))  # fmt: skip
+    poles = ((0.0, 2.0), (0.0, 0.0), (1.0, 0.0), (2.0, 3.0))
+    out.append(Case("functional.xlogy", F.xlogy, lambda torch: torch.xlogy, poles, poles[:3], _limit))
+    far = ((0.0, 0.0), (1.0, inf), (inf, inf), (1.0, 2.0))
+    out.append(Case("functional.atan2", F.atan2, lambda torch: torch.atan2, far, far[:3], _limit))
     for n in ("maximum", "minimum"):
         out.append(Case(f"functional.{n}", getattr(F, n), lambda torch, n=n: getattr(torch, n), ALL_PAIRS))
     return out
@@ -222,6 +233,13 @@ def _reductions() -> list[Case]:
             f"functional.{n}(x, 0)", lambda x, n=n: getattr(F, n)(x, 0),
             lambda torch, n=n: lambda x: getattr(torch.nn.functional, n)(x, 0), SETS, elementwise=False,
         ))  # fmt: skip
+    zeros = [((0.0, 0.0),), ((3.0, 4.0),)]
+    for text, mine, peer in (
+        ("norm(x)", F.norm, lambda torch: torch.linalg.vector_norm),
+        ("normalize(x, dim=0)", lambda x: F.normalize(x, dim=0), lambda torch: lambda x: torch.nn.functional.normalize(
+            x, dim=0)),
+    ):  # fmt: skip
+        out.append(Case(f"functional.{text}", mine, peer, zeros, zeros[:1], _limit, elementwise=False))
     running = [((3.0, 1.0, 3.0, 5.0, 5.0),), ((1.0, 2.0),)]
     out.append(Case(
         "c[i] = where(i > 0, c[i-1], 0) + x[i]", "c[i] = where(i > 0, c[i-1], 0) + x[i]",
