@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -39,9 +39,10 @@ def from_torch(module: torch.nn.Module, *example: Any, dynamic_shapes: Any = Non
     """Convert `module` to Einsmith: equal names, shapes and values of parameters and buffers, and an equal forward.
 
     example: arguments of its forward, tensors or nested tuples, lists and dicts of them; numbers and None become
-    settings. The module is exported twice (torch.export), in training mode, in which parts that are in evaluation mode
-    stay so, and in evaluation mode; it is not changed. What changes buffers in place, as batch norm does, is an update
-    of the step. Dropout and other random numbers are Einsmith's own, of the seed, the layer's path and the step.
+    settings. One tuple of all of them, as onnx.export takes, is the same where forward needs several. The module is
+    exported twice (torch.export), in training mode, in which parts that are in evaluation mode stay so, and in
+    evaluation mode; it is not changed. What changes buffers in place, as batch norm does, is an update of the step.
+    Dropout and other random numbers are Einsmith's own, of the seed, the layer's path and the step.
 
     Operators that `operator` made of an es.op become the formula again. torch.onnx.export refuses such modules;
     einsmith.frontends.onnx.export writes what from_torch returns.
@@ -57,6 +58,7 @@ def from_torch(module: torch.nn.Module, *example: Any, dynamic_shapes: Any = Non
         )
     if not isinstance(module, torch.nn.Module):
         raise KindError(f"from_torch takes a torch.nn.Module, not {describe(module)}")
+    example = _spread(module, example)
     tensors = tree_map(
         lambda x: torch.as_tensor(to_array(x, "an example")) if isinstance(x, np.ndarray) else x, example
     )
@@ -74,6 +76,18 @@ def from_torch(module: torch.nn.Module, *example: Any, dynamic_shapes: Any = Non
     _with_parts(network, module, {})
     _try(network, tensors)
     return network
+
+
+def _spread(module: torch.nn.Module, example: tuple) -> tuple:
+    """Return the arguments of a module's forward: those of a single tuple, where forward does not take it as one."""
+    if len(example) != 1 or not isinstance(example[0], tuple):
+        return example
+    signature = inspect.signature(module.forward)
+    for given in (example, example[0]):
+        with suppress(TypeError):
+            signature.bind(*given)
+            return given
+    return example
 
 
 def to_torch(model: Module, module: torch.nn.Module) -> torch.nn.Module:

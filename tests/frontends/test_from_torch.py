@@ -491,3 +491,33 @@ def test_conditions_with_functions_of_sizes():
         np.testing.assert_array_equal(es.jit(ours)(x.numpy()), theirs(x).numpy())
     with pytest.raises(ShapeError, match=r"_BySize was exported for sizes where .*the inputs' shapes are \(16, 2\)"):
         es.jit(ours)(np.zeros((16, 2), np.float32))
+
+
+class Shifted(nn.Module):
+    """Takes two arguments, or one tuple of them."""
+
+    def __init__(self, pair: bool):
+        super().__init__()
+        self.pair = pair
+        self.linear = nn.Linear(3, 2)
+        self.forward = self.of_pair if pair else self.of_two  # type: ignore[method-assign]
+
+    def of_two(self, x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) + n
+
+    def of_pair(self, both: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        return self.linear(both[0]) + both[1]
+
+
+def test_a_tuple_of_all_arguments_is_the_example():
+    x, n = torch.rand(4, 3), torch.rand(4, 2)
+    for pair, examples in ((False, [(x, n), ((x, n),)]), (True, [((x, n),)])):
+        theirs = Shifted(pair)
+        for example in examples:
+            ours = from_torch(theirs, *example)
+            given = (x.numpy(), n.numpy())
+            found = ours(given) if pair else ours(*given)
+            expected = theirs((x, n)) if pair else theirs(x, n)
+            np.testing.assert_allclose(found, expected.detach().numpy(), 1e-5, 1e-6)
+    with pytest.raises(ArgumentError, match="does not take the example"):
+        from_torch(Shifted(False), (x,))

@@ -143,29 +143,44 @@ def roi_align(n: NodeCall, x: Value, rois: Value, batch: Value) -> Value:
     half = n.version >= 16 and n.attr("coordinate_transformation_mode", "half_pixel") == "half_pixel"
     shift = 0.5 if half else 0.0
     height, width = x.shape[2:]
-    if not ratio:
-        raise ShapeError("RoiAlign: sampling_ratio=0 makes the number of samples depend on values; give a positive one")
     corner = rois * scale - shift
     extent = corner[:, 2:] - corner[:, :2]
     extent = extent if half else builder.maximum(extent, 1.0)
     k = batch.astype(dt.i64)
 
-    def sample(d: int, bins: int, size: int) -> tuple[Value, Value, Value, Value]:
+    def count(d: int, bins: int, size: int) -> tuple[Value, int]:
+        """Return (the number of samples in a bin of each roi, the most of them)."""
+        if ratio:
+            return builder.full((rois.shape[0],), ratio, dt.i64), ratio
+        each = builder.stop_gradient(extent[:, 1 - d]) / float(bins)
+        many = builder.maximum(-builder.floor(-each), 0.0).astype(dt.i64)
+        known = n.known(many)
+        if known is not None:
+            return many, int(known.max(initial=1))
+        # A box that is larger than the image is an IndexError at the call.
+        most = -(-size // bins) + 1
+        return F.index_select(F.arange(most + 1), 0, many).astype(dt.i64), most
+
+    def sample(d: int, bins: int, size: int, many: Value, most: int) -> tuple[Value, Value, Value, Value]:
         """Return (inside, low place, high place, share of the high one) of each sample [roi, bin, sample]."""
         column = 1 - d  # rois are x, y
+        each = builder.maximum(many, 1).astype(corner.dtype)
         at = builder.compute(
-            (rois.shape[0], bins, ratio),
-            lambda m, p, s: corner[m, column] + extent[m, column] / bins * (p + (s + 0.5) / float(ratio)),
+            (rois.shape[0], bins, most),
+            lambda m, p, s: corner[m, column] + extent[m, column] / bins * (p + (s + 0.5) / each[m]),
         )
-        inside = (at >= -1.0) & (at <= float(size))
+        within = (at >= -1.0) & (at <= float(size))
+        inside = builder.compute(at.shape, lambda m, p, s: within[m, p, s] & (s < many[m]))
         place = builder.minimum(builder.maximum(at, 0.0), size - 1.0)
         low = builder.stop_gradient(builder.floor(place))
         return inside, low.astype(dt.i64), builder.minimum(low + 1.0, size - 1.0).astype(dt.i64), place - low
 
-    iv, lv, hv, sv = sample(0, high, height)
-    iu, lu, hu, su = sample(1, wide, width)
+    (rows, most_rows), (columns, most_columns) = count(0, high, height), count(1, wide, width)
+    iv, lv, hv, sv = sample(0, high, height, rows, most_rows)
+    iu, lu, hu, su = sample(1, wide, width, columns, most_columns)
+    total = builder.maximum(rows * columns, 1).astype(corner.dtype)
     maximum = n.attr("mode", "avg") == "max"
-    s, t = builder.axes(ratio, ratio)
+    s, t = builder.axes(most_rows, most_columns)
 
     def element(m: Any, c: Any, p: Any, q: Any) -> Any:
         a, b = (m, p, s), (m, q, t)
@@ -178,8 +193,8 @@ def roi_align(n: NodeCall, x: Value, rois: Value, batch: Value) -> Value:
         if maximum:
             best = builder.maximum(builder.maximum(found[0], found[1]), builder.maximum(found[2], found[3]))
             return builder.max(builder.where(inside, best, 0.0), over=(s, t))
-        total = found[0] + found[1] + found[2] + found[3]
-        return builder.sum(builder.where(inside, total, 0.0), over=(s, t)) / float(ratio * ratio)
+        value = found[0] + found[1] + found[2] + found[3]
+        return builder.sum(builder.where(inside, value, 0.0), over=(s, t)) / total[m]
 
     return builder.compute((rois.shape[0], x.shape[1], high, wide), element).astype(x.dtype)
 

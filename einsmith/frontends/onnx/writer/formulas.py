@@ -208,10 +208,10 @@ class _PartWriter:
             result = graph.node("Not", graph.node("Equal", *names))
         elif fn in ("floordiv", "mod"):
             if e.dtype.is_float:
-                result = divide_floats(graph, fn, *names, e.dtype)
+                result = divide_floats(graph, fn, names[0], names[1], e.dtype)
             else:
                 divisor = e.args[1].value if isinstance(e.args[1], Const) else None
-                result = divide_integers(graph, fn, *names, e.dtype, divisor)
+                result = divide_integers(graph, fn, names[0], names[1], e.dtype, divisor)
         elif fn == "sign" and e.dtype.is_float:  # onnxruntime's Sign of NaN is 0
             result = graph.node("Where", graph.node("Equal", *names, *names), graph.node("Sign", *names), *names)
         elif fn in _OPERATORS:
