@@ -91,4 +91,5 @@ def lcm(x: Value, y: Value) -> Value:
     a, b, common = _pair(x, y)
     divisor = gcd(a, b)
     one = builder.where(divisor == 0, 1, divisor).astype(common)
-    return builder.abs(a // one * b).astype(common)
+    wide = common if common.bits > 32 else dt.i32  # in which C multiplies small integers
+    return builder.abs((a // one).astype(wide) * b.astype(wide)).astype(common)

@@ -81,8 +81,11 @@ def div(x: Any, y: Any) -> Value:
 
 def _rest(a: Any, b: Any) -> Any:
     """Return the remainder of the truncated division a/b, which has the sign of a."""
-    size = builder.abs(a) % builder.abs(b)
-    return builder.where(a < 0, -size, size)
+    if a.dtype.is_float:
+        size = builder.abs(a) % builder.abs(b)
+        return builder.where(a < 0, -size, size)
+    rest = a % b  # of the sign of b; the smallest integer has no magnitude
+    return builder.where((rest != 0) & F.logical_xor(a < 0, b < 0), rest - b, rest)
 
 
 @aten("div.Tensor_mode div.Scalar_mode")
@@ -230,7 +233,8 @@ def heaviside(x: Value, y: Value) -> Value:
     (a, b), common = promote(x, y)
     if common.is_bool:
         return a | b
-    return builder.where(a == 0, b, builder.where(a > 0, 1, 0)).astype(common)
+    step = builder.where(a > 0, 1, 0).astype(common)
+    return builder.where(a == 0, b, step).astype(common)
 
 
 @aten("round.decimals")
