@@ -13,7 +13,6 @@ from einsmith.base import VERSION, locks
 from einsmith.base.errors import GroupError
 from einsmith.base.system import processors
 from einsmith.base.threads import start
-from einsmith.codegen.cache.objects import source_hash
 from einsmith.distributed.group import SAY, ProcessGroup
 from einsmith.distributed.transport import Alone, Transport
 from einsmith.runtime.thread_count import recount_cores
@@ -39,6 +38,8 @@ def init() -> ProcessGroup:
     """
     group = ProcessGroup(_begin(_find_engine(os.environ)))
     if group.size > 1:
+        with locks.IMPORTING:
+            from einsmith.codegen.cache.objects import source_hash  # imported late: it loads the compiler
         check_versions(group, VERSION, source_hash().hex())
         hosts = group.gather(platform.node())
         mine = [rank for rank, host in enumerate(hosts) if host == hosts[group.rank]]

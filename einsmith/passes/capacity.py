@@ -228,7 +228,8 @@ def _are_bound_alike(traces: Sequence[TracedSize], leaves: Sequence[Leaf]) -> bo
     if all(a is first for a in arrays):
         return True
     if isinstance(first, CapturedArray):  # others may change it
-        return all(isinstance(a, CapturedArray) and a.source is first.source for a in arrays)
+        source = first.source
+        return all(isinstance(a, CapturedArray) and a.source is source for a in arrays)
     if any(a is None or isinstance(a, CapturedArray) or id(a) in x.live for x, a in zip(traces, arrays, strict=True)):
         return False
     return all(

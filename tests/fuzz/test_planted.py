@@ -21,6 +21,9 @@ KINDS = (
     "optimizer",
     "frontend",
     "process",
+    "files",
+    "number",
+    "size",
 )
 
 

@@ -84,13 +84,13 @@ def test_a_folder_that_cannot_be_written_is_named(
 
 
 def test_a_folder_that_goes_away_meanwhile(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = Path.write_text
+    whole = files.write
 
-    def full(self: Path, text: str, **others) -> int:
-        if self.parent.parent == folder and self.name.endswith("-order.txt"):
-            raise OSError(28, "No space left on device", str(self))
-        return whole(self, text, **others)
+    def full(path: Path, text: str) -> None:
+        if path.parent.parent == folder and path.name.endswith("-order.txt"):
+            raise OSError(28, "No space left on device", str(path))
+        whole(path, text)
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(files, "write", full)
     with pytest.raises(KnobError, match="-order.txt cannot be written: No space left on device"):
         es.op("Y[i] = X[i] + 5.75")(np.ones(5, np.float32))
