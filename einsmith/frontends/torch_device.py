@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -97,7 +97,7 @@ def common(tensors: Iterable[torch.Tensor]) -> str:
     return next((d for d in found if d != CPU), CPU)
 
 
-@cache
+@lru_cache(maxsize=64)
 def _keys(raw: int) -> frozenset[str]:
     """Return the names of the dispatch keys in a set that bar a tensor's memory from being read as its elements."""
     names = str(torch._C.DispatchKeySet.from_raw_repr(raw)).partition("(")[2].rstrip(")").split(", ")

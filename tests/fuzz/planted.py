@@ -133,17 +133,22 @@ def by_tests(folder: Path, seconds: float, tests: str) -> Search:
     start = time.monotonic()
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", "--tb=line"]
     cache = {"EINSMITH_CACHE_DIR": str(folder / "cache")}
-    planted, plain = (
-        subprocess.run([*command, "-o", f"pythonpath={package} {ROOT}", *shlex.split(tests)], cwd=ROOT,
-                       env=environment(package, package, ROOT) | cache, capture_output=True, text=True,
-                       timeout=max(seconds, 60))
-        for package in (folder, ROOT)
-    )  # fmt: skip
-    fails = planted.returncode == 1 or planted.returncode < 0  # other statuses: no test was selected, or collected
-    out = Search(fails and plain.returncode == 0, round(time.monotonic() - start, 1))
-    failed = [line for line in planted.stdout.splitlines() if line.startswith("FAILED ")]
-    out.case = (failed or [f"exit status {planted.returncode}"])[0].removeprefix("FAILED ").partition(" - ")[0]
-    out.message = (plain.stdout.strip() or plain.stderr.strip()).splitlines()[-1]
+
+    def run(package: Path) -> tuple[int, str]:
+        try:
+            done = subprocess.run([*command, "-o", f"pythonpath={package} {ROOT}", *shlex.split(tests)], cwd=ROOT,
+                                  env=environment(package, package, ROOT) | cache, capture_output=True, text=True,
+                                  timeout=max(seconds, 60))  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return -1, "no end"
+        return done.returncode, done.stdout.strip() or done.stderr.strip()
+
+    (planted, said), (plain, passed) = run(folder), run(ROOT)
+    # Other statuses than 1 and those of signals: no test was selected, or collected.
+    out = Search((planted == 1 or planted < 0) and plain == 0, round(time.monotonic() - start, 1))
+    failed = [line for line in said.splitlines() if line.startswith("FAILED ")]
+    out.case = (failed or [f"exit status {planted}"])[0].removeprefix("FAILED ").partition(" - ")[0]
+    out.message = passed.splitlines()[-1]
     return out
 
 
@@ -179,7 +184,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         made = {}
         for way in [w for w in o.by.split(",") if w in ways_of(p)]:
             made[way] = s = search(p, way, 60 * o.minutes, o.seed)
-            told = f"{s.case}: {s.message[:100]}" if s.found else "NOT FOUND"
+            told = "" if s.found else "NOT FOUND "
+            told += f"{s.case}: {s.message[:100]}"
             told += f" ({s.others} other finds)" if s.others else ""
             print(f"{p.name:<20}{p.kind:<12}{way:<8}{s.seconds:>8.0f}{s.cases:>7}  {told}", flush=True)
         rows.append({**asdict(p), "searches": {way: asdict(s) for way, s in made.items()}})

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
+from einsmith.base import files
 from einsmith.base.errors import KnobError
 from einsmith.cli import main
 from einsmith.passes.pipeline import PASSES

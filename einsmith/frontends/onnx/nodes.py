@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from einsmith.base.locks import cached_property
 from einsmith.frontends.onnx.table import TABLE
 
 
