@@ -59,6 +59,11 @@ def layer_statistics(x, w):
     return z, m, es.op("v[n] = sum[k]((z[n,k]-m[n])**2)/z.shape[1]")(z=z, m=m)
 
 
+def over_channels(x, w):
+    z = F.conv2d(x, w, padding=1)
+    return z, z.sum(1), (z * z).sum(1)
+
+
 def arrays(rng, *shapes):
     return [rng.standard_normal(s).astype(np.float32) for s in shapes]
 
@@ -71,6 +76,8 @@ CASES = {
     "3x3": (convolved(1, 1), [(3, 7, 13, 11), (5, 7, 3, 3)]),
     "3x3, stride 2": (convolved(2, 1), [(2, 6, 17, 15), (31, 6, 3, 3)]),
     "3x3, 28x28": (convolved(1, 1), [(2, 32, 28, 28), (33, 32, 3, 3)]),
+    "3x3, over channels": (over_channels, [(2, 7, 5, 13), (11, 7, 3, 3)]),
+    "3x3, over channels, 27 wide": (over_channels, [(1, 3, 6, 27), (7, 3, 3, 3)]),
     "depthwise": (convolved(1, 1, 5), [(2, 5, 13, 31), (5, 1, 3, 3)]),
     "depthwise, stride 2": (convolved(2, 1, 4), [(3, 4, 33, 17), (4, 1, 3, 3)]),
     "depthwise, 7x7": (convolved(1, 1, 6), [(4, 6, 7, 7), (6, 1, 3, 3)]),
@@ -111,6 +118,22 @@ def test_values_in_every_configuration(name: str, threads: int, rng, joined_at_a
         agree(results, graph, args, f"{name}, {config}")
         for x, y in zip(results, again, strict=True):
             np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("name", ["3x3", "3x3, over channels", "3x3, over channels, 27 wide"])
+def test_vectors_that_keep_to_rows(name: str, threads: int, rng, joined_at_any_cost) -> None:
+    """Rows of an image are padded to whole vectors; elements of the sums, or their terms, are those without padding."""
+    f, shapes = CASES[name]
+    args = arrays(rng, *shapes)
+    run, graph, _ = compiled(f, args, threads)
+    (call,) = run.plan.calls
+    every = [c for _, c, _ in autoconfig.choose(call.kernel, run.target).alternatives if c != APART]
+    padded = [c for c in every if any(getattr(x, "rows", False) for x in c.config.pieces)]
+    assert padded
+    for config in padded[:MOST]:
+        other = run.with_decisions({call.kernel: format_choice(autoconfig.SUMMED, config)})
+        agree(other(args)[1], graph, args, f"{name}, {config}")
 
 
 @pytest.mark.parametrize("shift", [1e2, 1e4])

@@ -67,9 +67,14 @@ class TakenSums:
                 self.sums.finish(rows.var, b.op("floordiv", rows.var, g.mr), part, element)
             return
         with b.loop(0, count, step=g.lanes) as loop:
-            left = b.cast(b.op("min", b.sub(count, loop.var), g.lanes), "i32")
+            left, at = b.sub(count, loop.var), b.add(start, loop.var)
+            if self.side == "n" and g.row:  # the points between the end of a row and the next one are no elements
+                width = g.p.extents[g.n_side.axes[-1]]
+                row, column = b.op("floordiv", at, g.row), b.op("mod", at, g.row)
+                left, at = b.sub(width, column), b.add(b.mul(row, width), column)
+            left = b.cast(b.op("min", left, g.lanes), "i32")
             mask = b.op("lt", b.iota(g.lanes, "i32"), b.splat(left, g.lanes))
-            element = b.add(self.at.element(batch), b.add(start, loop.var))
+            element = b.add(self.at.element(batch), at)
             if self.side == "m":  # all tiles of M meet all lanes of the task's panels
                 self.sums.finish_slots(loop.var, part, element, mask)
             else:
