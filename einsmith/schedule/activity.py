@@ -5,7 +5,9 @@ after:  for each block of j in which some j <= some i: the same
 
 A value that equals a constant unless a condition holds is followed from kernel to kernel: where(c, x, -inf) is -inf
 unless c, its exp is 0 unless c, and a sum of products with it adds nothing unless c. As in the formula, in which the
-masked values are exact zeros, a factor that is infinite or no number stays out of the tiles that are skipped.
+masked values are exact zeros, a factor that is infinite or no number stays out of the tiles that are skipped. So does
+exp(-inf - m) where m is no number or -inf, as the maximum of a row that a mask excludes whole is; but the sum of such a
+row is no number by one of its terms, so that one tile of each block of rows runs in any case (`Activity.some`).
 """
 
 from __future__ import annotations

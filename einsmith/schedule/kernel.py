@@ -312,14 +312,17 @@ class Activity(Node):
 
     condition: the condition on a point; its axis 0 is the row, its slots are buffers of the Rows. extents: the extents
     of its further axes. block: the rows of which all or none are left out, the same for all kernels that share results.
+    some: whether the first block runs where all might be left out. A sum of exp(s - m), m being the largest s, has no
+    neutral terms where every s is minus infinity: each is no number, and one of them makes the sum so.
     """
 
-    __slots__ = ("condition", "extents", "block")
-    fields = ("condition", "extents", "block")
+    __slots__ = ("condition", "extents", "block", "some")
+    fields = ("condition", "extents", "block", "some")
     exact = True
     condition: Expr
     extents: tuple[int, ...]
     block: int
+    some: bool
 
 
 class Rows(Node):

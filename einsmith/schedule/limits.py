@@ -300,7 +300,7 @@ def _limit_rows_of(call: KernelCall, rows: Rows, limit: RowLimit, limited: set[T
         if w and n not in reduced and not (by_row.get(n) == {1} and t in limited and t not in plan.home):
             return call
     end = apply("mul", Read(place, (), dt.i32), Const(times, dt.i32))
-    active = Activity(apply("lt", Axis(0), end), (), 1)
+    active = Activity(apply("lt", Axis(0), end), (), 1, False)
     return _with_place(call, rows, rows.members, place, limit, active)
 
 

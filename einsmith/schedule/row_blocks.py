@@ -266,11 +266,12 @@ def save_kernel(reducer: Member, follow: Follow) -> Kernel:
 
 
 def _factor(combiner: str, total: Expr, before: Expr, after: Expr) -> Expr:
-    """Return the factor of sums that follow a running result: exp(before - after) for a maximum; 0 where there was
-    none: where the result so far, `total`, is the combiner's identity."""
+    """Return the factor of sums that follow a running result: exp(before - after) for a maximum. Where the result so
+    far, `total`, is the combiner's identity, that stands for `before`: the factor is 0, or no number where the new
+    result is the identity, too."""
     none = apply("eq", total, Const(identity(combiner, total.dtype), total.dtype))
-    change = apply("sub", before, after) if combiner == "max" else apply("sub", after, before)
-    return apply("where", none, Const(0.0, before.dtype), apply("exp", change))
+    before = apply("where", none, Const(identity(combiner, before.dtype), before.dtype), before)
+    return apply("exp", apply("sub", before, after) if combiner == "max" else apply("sub", after, before))
 
 
 def _increase(before: Expr, after: Expr, number: Expr) -> Expr:

@@ -461,7 +461,7 @@ def _with_activity(
     def rule(e):
         return Read(at.index(-1 - e.slot), e.index, e.dtype) if isinstance(e, Read) else None
 
-    active = Activity(rebuild([condition.expr], rule)[0], condition.extents, tile)
+    active = Activity(rebuild([condition.expr], rule)[0], condition.extents, tile, True)
     return Rows(sweep.rows, members, buffers, sweep.local, active)
 
 

@@ -70,13 +70,14 @@ def bound_sweep(
     b: TileBuilder, condition: Expr, swept: int, ends: dict[int, Ends], count: int, step: int
 ) -> tuple[TileValue, TileValue]:
     """Return the bounds of a loop over the points of a class `swept` at which a condition may hold, which begins at a
-    multiple of `step`. ends: of the other classes. count: the number of points."""
+    multiple of `step`. ends: of the other classes. count: the number of points. The loop has a turn even where the
+    condition holds nowhere (`schedule.kernel.Activity`)."""
     lo, hi = _bounds(b, condition, swept, ends)
     elem = next(iter(ends.values())).first.elem
     first, last = b.const(0, elem), b.const(count, elem)
     if lo is not None:
-        first = b.op("mul", b.op("quot", b.op("max", lo, 0), step), step)
-    return first, last if hi is None else b.op("min", hi, count)
+        first = b.op("mul", b.op("quot", b.op("min", b.op("max", lo, 0), count - 1), step), step)
+    return first, last if hi is None else b.op("max", b.op("min", hi, count), b.op("add", first, 1))
 
 
 def _bounds(b: TileBuilder, e: Expr, swept: int, ends: dict[int, Ends]) -> _Bounds:

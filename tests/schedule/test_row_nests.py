@@ -190,6 +190,34 @@ def test_masks_skip_tiles(name: str, rng, nested) -> None:
     assert any(k.active is not None for call in run.plan.calls for k in row_blocks_in(call.kernel, run.target))
 
 
+MASKS = {"window": "abs(i - j) <= 5", "below": "j <= i - 3", "above": "j - i >= 9", "none": "j >= 0"}
+"""Conditions on the keys that a query sees. Of 65 queries, some or none see none of 37 keys."""
+
+
+@pytest.mark.thinned(6)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("special", [0.0, -np.inf, np.inf, np.nan])
+@pytest.mark.parametrize("mask", MASKS)
+def test_rows_that_a_mask_excludes_whole(mask: str, special: float, dtype, rng, nested) -> None:
+    """Every term exp(-inf - -inf) is no number: their sums are none, though all blocks of them could be skipped."""
+    formula = f"""s[i,j] = where({MASKS[mask]}, sum[d](x[i,d]*y[j,d]) + c[i] + b[j,0], -inf)
+    m[i] = max[j](s[i,j])
+    l[i] = sum[j](exp(s[i,j] - m[i]))
+    k[i] = m[i] + log(l[i])
+    o[i] = sum[j](exp(s[i,j] - m[i])*b[j,1])
+    g[i] = where(m[i] == -inf, 0, m[i])
+    t[i] = sum[j](exp(s[i,j] - g[i]))
+    return """
+    x, y, b, c = (rng.standard_normal(s).astype(dtype) for s in ((65, 3), (37, 3), (37, 2), (65,)))
+    b[17, 0], c[20:23] = special, special
+    for threads, results in ((1, "l"), (3, "k, o"), (1, "t")):
+        f = es.op(formula + results, inputs=("x", "y", "b", "c"))
+        run = compile_with(f, [x, y, b, c], threads, 1)
+        kernels = [k for call in run.plan.calls for k in row_blocks_in(call.kernel, run.target)]
+        assert mask == "none" or any(k.active is not None for k in kernels)
+        agree(run([x, y, b, c])[1], run.graph, [x, y, b, c], f"{results}, {threads} threads")
+
+
 def members_of(run, picks=lambda config: True) -> list:
     """Return the members of all row blocks of a program (`row_blocks_in`)."""
     return [m for call in run.plan.calls for k in row_blocks_in(call.kernel, run.target, picks) for m in k.members]
@@ -428,3 +456,18 @@ def test_tasks_without_any_value_count_for_nothing(rng, shared_out) -> None:
     np.testing.assert_allclose(got[9], b[41, 1], rtol=1e-6)
     want = es.interpret(f)(*args)
     np.testing.assert_allclose(np.delete(got, 2), np.delete(want, 2), rtol=1e-4)
+
+
+@pytest.mark.parametrize("of_rows", ["m[i]", "where(m[i] == -inf, 0, m[i])"])
+def test_tasks_that_all_have_no_value(of_rows: str, rng, shared_out) -> None:
+    """The sum of a row of minus infinities is no number, or 0 where the formula guards it, and so are merged ones."""
+    x, y, c = (rng.standard_normal(s, np.float32) for s in ((11, 3), (90, 3), (11,)))
+    f = es.op(f"""s[i,j] = sum[d](x[i,d]*y[j,d]) + c[i]
+    m[i] = max[j](s[i,j])
+    g[i] = {of_rows}
+    l[i] = sum[j](exp(s[i,j] - g[i]))
+    return l""")
+    c[2] = -np.inf
+    run = compile_for_four(f, [x, y, c])
+    assert shared_out
+    agree(run([x, y, c])[1], run.graph, [x, y, c], of_rows)

@@ -189,6 +189,18 @@ def test_rows_that_see_nothing(rng: np.random.Generator) -> None:
     check(rows, rng, SMALL, ways=WATCHED)
 
 
+@pytest.mark.parametrize("mask", ["abs(i - j) <= 5", "j >= i + 9"])
+def test_sums_of_rows_that_see_nothing(mask: str, rng: np.random.Generator) -> None:
+    """Without a guard each of their terms, exp(-inf - -inf), is no number, though no loop need have a turn for them."""
+    f = es.op(f"""s[h,i,j] = where({mask}, sum[d](q[h,i,d]*k[h,j,d]), -inf)
+    m[h,i] = max[j](s[h,i,j])
+    l[h,i] = sum[j](exp(s[h,i,j] - m[h,i]))
+    o[h,i,d] = sum[j](exp(s[h,i,j] - m[h,i])*v[h,j,d])
+    return m, l, o""")
+    (rows,) = fused(f, *by_heads(2, 59, 31, 8, 8))
+    check(rows, rng, SMALL, ways=WATCHED)
+
+
 def test_infinite_scores(rng: np.random.Generator) -> None:
     """A maximum that is infinite makes its row NaN, as in the formula, and no other row."""
     (rows,) = fused(es.op(CHAIN_OF_SUMS), (37, 9), (43, 9), (43, 10))

@@ -299,10 +299,15 @@ class _Lowering:
                 with b.loop(0, launch.tasks) as each:
                     splice(b, launch.function, [*pointers, workspace], scratch, each.var)
 
+        is_idle = self._is_idle(b) if kernel.active is not None and kernel.active.some else None
+
         def emit_block(first: SSAValue, count: int) -> None:
             if places.number in used:
                 b.store(b.cast(first, "i32"), fixed[places.number], 0)
-            with b.if_(self._is_active(b, first, count)) if kernel.active is not None else nullcontext():
+            active = None if kernel.active is None else self._is_active(b, first, count)
+            if active is not None and is_idle is not None:
+                active = b.op("or", active, b.op("and", is_idle, b.op("eq", first, 0)))
+            with nullcontext() if active is None else b.if_(active):
                 own = fixed | local[count]
                 for part, at in by_count[count]:
                     emit_launches(part, [own[p] if p in own else self._pointer(b, p, first) for p in at])
@@ -332,7 +337,16 @@ class _Lowering:
                 emit_launches(part, [*source, *targets])
         return b.finish()
 
-    def _is_active(self, b: Builder, first: SSAValue, count: int) -> SSAValue:
+    def _is_idle(self, b: Builder) -> SSAValue:
+        """Return whether the kernel is active in no block, whichever task runs it; an i1."""
+        rows, block = self.kernel.rows, self.config.block
+        with b.loop(0, -(-rows // block), init=[b.const(1)]) as loop:
+            first = b.mul(loop.var, block)
+            active = self._is_active(b, first, b.op("min", b.sub(b.const(rows), first), block))
+            loop.next = [b.select(active, b.const(0), loop.carried[0])]
+        return b.op("eq", loop.results[0], 1)
+
+    def _is_active(self, b: Builder, first: SSAValue, count: int | SSAValue) -> SSAValue:
         """Return whether the kernel may be active on some of `count` rows from `first` on; an i1."""
         active = self.kernel.active
         assert active is not None
@@ -355,7 +369,7 @@ class _Lowering:
             return loop.results[0], loop.results[1]
 
         zero = b.const(0)
-        ends = [(first, b.add(first, count - 1)), *((zero, b.const(n - 1)) for n in active.extents)]
+        ends = [(first, b.sub(b.add(first, count), 1)), *((zero, b.const(n - 1)) for n in active.extents)]
         return BoxCondition(ends, ends_of, b).may_hold(active.condition)
 
     def _pointer(self, b: Builder, place: int, first: SSAValue) -> SSAValue:
