@@ -35,8 +35,13 @@ class _Inside(dict[int, list[Any]]):
             queues = sys.modules.get("einsmith.runtime.queues")
             # A signal handler acquires others in the middle of a turn, for which threads are known to wait.
             turns = [] if queues is None else [q.lock for q in queues.queues]
-            for lock in list(locks._free_in_child):
-                if not isinstance(lock, locks.Reentrant) and lock._is_owned() and lock not in turns:
+            for lock in [r() for r in list(locks._free_in_child.data)]:  # copied at once: other threads make locks
+                if (
+                    lock is not None
+                    and not isinstance(lock, locks.Reentrant)
+                    and lock._is_owned()
+                    and lock not in turns
+                ):
                     VIOLATIONS.append("".join(traceback.format_stack(limit=12)))
         return super().get(key, default)
 

@@ -117,9 +117,9 @@ def as_tuple(batch: Any) -> Sequence[Any]:
 def losses_and_outputs(model: Any, loss: Callable, trained: str) -> Callable:
     """Return a function (tuple of inputs, tuple of targets) -> (the trained loss, the outputs, all losses by name)."""
 
-    def run(inputs: tuple, targets: tuple) -> Any:
+    def run(inputs: tuple, target: tuple) -> Any:
         out = model(*inputs)
-        total, parts = traced_losses(loss, out, targets, trained)
+        total, parts = traced_losses(loss, out, target, trained)
         return total, out, parts
 
     return run
@@ -129,9 +129,9 @@ def _measured(model: Any, loss: Callable, trained: str) -> Callable:
     """Return a function (tuple of inputs, tuple of targets) -> (all losses by name, the outputs, and what losses divide
     by, by name, where that is another number in each batch)."""
 
-    def run(inputs: tuple, targets: tuple) -> Any:
+    def run(inputs: tuple, target: tuple) -> Any:
         out = model(*inputs)
-        total, parts = traced_losses(loss, out, targets, trained)
+        total, parts = traced_losses(loss, out, target, trained)
         named = {"loss": total, **parts}
         divisors = {name: find_divisor(value) for name, value in named.items()}
         return named, out, {name: d for name, d in divisors.items() if d is not None}

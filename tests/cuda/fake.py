@@ -32,8 +32,8 @@ from tests.tiles import interp, stand_in
 from tests.tiles.memory import NOBODY, Fault, Memory
 
 CARD = "cuda:0"
-FIRST = 0x7000_0000_0000
-"""Where the device's memory begins: no address of this process."""
+FIRST = 1 << 56
+"""Where the device's memory begins: beyond all addresses of processes, whose mappings may lie near 1 << 47."""
 
 
 def seconds_of(node: LaunchNode) -> float:

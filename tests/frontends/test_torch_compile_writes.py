@@ -136,3 +136,14 @@ def test_changes_in_place_of_batches():
         return torch.func.vmap(g)(x)
 
     _compare(f)
+
+
+def test_calls_that_change_nothing_are_compiled():
+    """A number 1 and the True of another option are no inplace=True."""
+
+    def f(x):
+        rows = x.unsqueeze(0).expand(3, -1)
+        return rows[:, :1] - 1, rows.sum(0, True), torch.nn.functional.relu(rows, False)
+
+    x = torch.arange(5.0)
+    torch.testing.assert_close(compiled(f)(x), f(x), rtol=0, atol=0)

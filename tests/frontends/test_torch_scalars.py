@@ -51,7 +51,7 @@ OPERATORS: dict[str, Callable] = {
     "nan_to_num": lambda x, s: torch.nan_to_num(torch.where(x > 0, x, float("nan")), s),
     "isin": lambda x, s: torch.isin(x, torch.full((1,), s, dtype=x.dtype)),
     "index_fill": lambda x, s: x.index_fill(0, torch.tensor([0, 3]), s),
-    "index_add": lambda x, s: x.index_add(0, torch.arange(len(x)), x, alpha=s),
+    "index_add": lambda x, s: torch.zeros_like(x).index_add(0, torch.arange(len(x)), x, alpha=s),
     "scatter": lambda x, s: x.scatter(0, torch.tensor([0, 3]), s),
     "pad": lambda x, s: F.pad(x, (1, 1), value=s),
     "bucketize": lambda x, s: torch.bucketize(s, x.sort().values),

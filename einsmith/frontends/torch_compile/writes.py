@@ -6,6 +6,7 @@ within one view, nor for memory that `as_strided` reaches beyond the elements of
 
 from __future__ import annotations
 
+import inspect
 import operator
 from collections.abc import Iterator
 from typing import Any
@@ -42,10 +43,20 @@ def _written(n: FxNode) -> Iterator[FxNode]:
     name = _name(n).partition(".")[0]
     first = n.args[0] if n.args else n.kwargs.get("input")
     by_name = name == "setitem" or n.target in _IN_PLACE or (name.endswith("_") and not name.endswith("__"))
-    if isinstance(first, FxNode) and (by_name or True in (*n.args[1:], n.kwargs.get("inplace"))):
+    if isinstance(first, FxNode) and (by_name or _is_asked_to(n)):
         yield first
     out = n.kwargs.get("out")
     yield from (x for x in (out if isinstance(out, (tuple, list)) else [out]) if isinstance(x, FxNode))
+
+
+def _is_asked_to(n: FxNode) -> bool:
+    """Return whether a function is called with inplace=True, by name or by position."""
+    if n.kwargs.get("inplace") is True:
+        return True
+    if not any(a is True for a in n.args) or not inspect.isfunction(n.target):
+        return False
+    names = list(inspect.signature(n.target).parameters)
+    return "inplace" in names[: len(n.args)] and n.args[names.index("inplace")] is True
 
 
 def _views(n: FxNode | None) -> Iterator[FxNode]:

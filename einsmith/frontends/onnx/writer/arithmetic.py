@@ -49,7 +49,7 @@ def divide_integers(graph: GraphWriter, fn: str, a: str, b: str, dtype: DType, d
 def divide_floats(graph: GraphWriter, fn: str, a: str, b: str, dtype: DType) -> str:
     """Return a/b rounded towards minus infinity (floordiv), or its remainder (mod).
 
-    They are computed as by `codegen.llvm.ops.float_division`, from the exact remainder, since a/b may be rounded up to
+    They are computed as in `codegen.llvm.ops`, from the exact remainder, since a/b may be rounded up to
     the next whole number.
 
     Signs of zeros are multiplied, since onnxruntime's Where loses them.
