@@ -96,6 +96,12 @@ def run(name: str, first: int, step: int, mode: str) -> None:
     assert mode == "auto" or shared > done / 2, f"{shared} of {done} shared a program"
 
 
+def test_a_subject_whose_index_is_out_of_bounds_at_one_size_does_not_fit() -> None:
+    rows = es.op("y[i] = x[n[i]]")
+    subject = Subject("rows", rows, lambda n: [np.ones(3, np.float32), np.full(n, 3 if n == 5 else 2)])
+    assert sizes.fits(subject, [2, 9, 4]) and not sizes.fits(subject, [2, 5, 9])
+
+
 @pytest.mark.parametrize("name", SOURCES)
 def test_some(name, rng) -> None:
     run(name, int(rng.integers(0, SOURCES[name][1])), SOURCES[name][1], "shared")
