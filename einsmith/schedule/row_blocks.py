@@ -12,6 +12,9 @@ from einsmith.ir.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, Tem
 from einsmith.ir.rebuild import map_bodies, rebuild
 from einsmith.schedule.kernel import Follow, Kernel, KernelBuffer, LimitedKernel, Member, Stage, row_major
 
+NO_RESULT = -1.0
+"""Factor of a sum so far that has followed a running result without any value: negative, as none of exp is."""
+
 
 @lru_cache(maxsize=1024)
 def block_kernel(member: Member, count: int, block: int, local: int, turned: bool = False) -> Kernel:
@@ -266,12 +269,15 @@ def save_kernel(reducer: Member, follow: Follow) -> Kernel:
 
 
 def _factor(combiner: str, total: Expr, before: Expr, after: Expr) -> Expr:
-    """Return the factor of sums that follow a running result: exp(before - after) for a maximum. Where the result so
-    far, `total`, is the combiner's identity, that stands for `before`: the factor is 0, or no number where the new
-    result is the identity, too."""
+    """Return the factor of sums that follow a running result: exp(before - after) for a maximum; `NO_RESULT` where the
+    result so far, `total`, is the combiner's identity.
+
+    A result that stays changes no sum, even where it is infinite: of a row of minus infinities, a sum of terms
+    exp(-inf - -inf) stays no number, and one whose terms the formula guards stays 0."""
     none = apply("eq", total, Const(identity(combiner, total.dtype), total.dtype))
-    before = apply("where", none, Const(identity(combiner, before.dtype), before.dtype), before)
-    return apply("exp", apply("sub", before, after) if combiner == "max" else apply("sub", after, before))
+    change = apply("sub", before, after) if combiner == "max" else apply("sub", after, before)
+    factor = apply("where", none, Const(NO_RESULT, before.dtype), apply("exp", change))
+    return apply("where", apply("eq", before, after), Const(1.0, before.dtype), factor)
 
 
 def _increase(before: Expr, after: Expr, number: Expr) -> Expr:
@@ -285,7 +291,7 @@ def _increase(before: Expr, after: Expr, number: Expr) -> Expr:
 def _scaled(x: Expr, factor: Expr) -> Expr:
     """Return a sum so far times a factor. One whose running result was the identity may be no number; it is left
     out."""
-    none = apply("eq", factor, Const(0.0, factor.dtype))
+    none = apply("lt", factor, Const(0.0, factor.dtype))
     return apply("where", none, Const(0.0, x.dtype), apply("mul", x, factor))
 
 

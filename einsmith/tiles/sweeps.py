@@ -17,6 +17,7 @@ from einsmith.base import dtypes as dt
 from einsmith.ir.functions import identity
 from einsmith.ir.nodes import Expr, Piece, Read, Reduce, reads
 from einsmith.kernels.contraction.problem import Operand, Problem
+from einsmith.schedule.row_blocks import NO_RESULT
 from einsmith.tiles import arith
 from einsmith.tiles.bounds import Ends, bound_sweep, find_condition
 from einsmith.tiles.chains import Chain, SweepPhase
@@ -282,7 +283,7 @@ class _Sweep:
 
     def _run_on(self, n: int, before: Sequence[TileValue], after: Sequence[TileValue]) -> None:
         """Set the running results of a reducer, and the factors of sums that follow them: exp(before - after) for a
-        maximum; 0 where there was none."""
+        maximum; `NO_RESULT` where there was none, 1 where it stays."""
         b, combiner = self.b, self._reduce(n).combiner
         combine = TileCombine(b, self._reduce(n))
         results = [
@@ -294,14 +295,15 @@ class _Sweep:
             self.running[place] = y
             change = b.op("sub", x, y) if combiner == "max" else b.op("sub", y, x)
             factor = arith.apply(b, "exp", change)
-            self.corrections[place] = b.select(none, b.const(0.0, factor.elem), factor)
+            factor = b.select(none, b.const(NO_RESULT, factor.elem), factor)
+            self.corrections[place] = b.select(b.op("eq", x, y), b.const(1.0, factor.elem), factor)
 
     def _corrected(self, x: TileValue, place: int) -> TileValue:
         """Return a sum so far times the factor of a running result. One whose running result was none may be no number,
         and is left out."""
         b, factor = self.b, self.corrections[place]
         factor = b.expand(factor, 1) if len(x.shape) > 1 else factor
-        none = b.op("eq", factor, b.const(0.0, factor.elem))
+        none = b.op("lt", factor, b.const(0.0, factor.elem))
         return b.select(none, b.const(0.0, x.elem), b.op("mul", x, factor))
 
     def _finish(self, s: _Sum) -> None:

@@ -207,10 +207,11 @@ def test_rows_that_a_mask_excludes_whole(mask: str, special: float, dtype, rng, 
     o[i] = sum[j](exp(s[i,j] - m[i])*b[j,1])
     g[i] = where(m[i] == -inf, 0, m[i])
     t[i] = sum[j](exp(s[i,j] - g[i]))
+    z[i] = sum[j](where({MASKS[mask]}, exp(s[i,j] - m[i]), 0))
     return """
     x, y, b, c = (rng.standard_normal(s).astype(dtype) for s in ((65, 3), (37, 3), (37, 2), (65,)))
     b[17, 0], c[20:23] = special, special
-    for threads, results in ((1, "l"), (3, "k, o"), (1, "t")):
+    for threads, results in ((1, "l"), (3, "k, o"), (1, "t"), (3, "z")):
         f = es.op(formula + results, inputs=("x", "y", "b", "c"))
         run = compile_with(f, [x, y, b, c], threads, 1)
         kernels = [k for call in run.plan.calls for k in row_blocks_in(call.kernel, run.target)]
@@ -296,6 +297,15 @@ def test_a_row_without_any_value_is_no_number(rng, nested) -> None:
     assert running_sums(run)
     (got,) = run([x, y, b, c])[1]
     assert np.isnan(got[7]) and np.isfinite(np.delete(got, 7)).all()
+
+
+def test_a_weight_that_is_no_number_stays_in_a_sum(rng, nested) -> None:
+    """Its term is 0*NaN where its score is less than the maximum by more than exp can tell."""
+    x, y, b = (rng.standard_normal(s, np.float32) for s in ((37, 3), (90, 3), (90, 2)))
+    b[3, 1], b[80, 0] = np.nan, 300
+    run = compile_with(es.op(SOFTMAX), [x, y, b], 1, 1)
+    assert running_sums(run)
+    assert np.isnan(run([x, y, b])[1][0]).all()
 
 
 OTHERWISE = {
@@ -458,16 +468,22 @@ def test_tasks_without_any_value_count_for_nothing(rng, shared_out) -> None:
     np.testing.assert_allclose(np.delete(got, 2), np.delete(want, 2), rtol=1e-4)
 
 
-@pytest.mark.parametrize("of_rows", ["m[i]", "where(m[i] == -inf, 0, m[i])"])
-def test_tasks_that_all_have_no_value(of_rows: str, rng, shared_out) -> None:
+@pytest.mark.parametrize(
+    "term",
+    [
+        "exp(s[i,j] - m[i])",
+        "exp(s[i,j] - where(m[i] == -inf, 0, m[i]))",
+        "where(i != 2 and j < 80, exp(s[i,j] - m[i]), 0)",
+    ],
+)
+def test_tasks_that_all_have_no_value(term: str, rng, shared_out) -> None:
     """The sum of a row of minus infinities is no number, or 0 where the formula guards it, and so are merged ones."""
     x, y, c = (rng.standard_normal(s, np.float32) for s in ((11, 3), (90, 3), (11,)))
     f = es.op(f"""s[i,j] = sum[d](x[i,d]*y[j,d]) + c[i]
     m[i] = max[j](s[i,j])
-    g[i] = {of_rows}
-    l[i] = sum[j](exp(s[i,j] - g[i]))
+    l[i] = sum[j]({term})
     return l""")
     c[2] = -np.inf
     run = compile_for_four(f, [x, y, c])
     assert shared_out
-    agree(run([x, y, c])[1], run.graph, [x, y, c], of_rows)
+    agree(run([x, y, c])[1], run.graph, [x, y, c], term)

@@ -299,18 +299,13 @@ class _Lowering:
                 with b.loop(0, launch.tasks) as each:
                     splice(b, launch.function, [*pointers, workspace], scratch, each.var)
 
-        is_idle = self._is_idle(b) if kernel.active is not None and kernel.active.some else None
-
-        def emit_block(first: SSAValue, count: int) -> None:
+        def emit_block(row: SSAValue, count: int, runs: SSAValue | None) -> None:
             if places.number in used:
-                b.store(b.cast(first, "i32"), fixed[places.number], 0)
-            active = None if kernel.active is None else self._is_active(b, first, count)
-            if active is not None and is_idle is not None:
-                active = b.op("or", active, b.op("and", is_idle, b.op("eq", first, 0)))
-            with nullcontext() if active is None else b.if_(active):
+                b.store(b.cast(row, "i32"), fixed[places.number], 0)
+            with nullcontext() if runs is None else b.if_(runs):
                 own = fixed | local[count]
                 for part, at in by_count[count]:
-                    emit_launches(part, [own[p] if p in own else self._pointer(b, p, first) for p in at])
+                    emit_launches(part, [own[p] if p in own else self._pointer(b, p, row) for p in at])
 
         for n, part in fills.items():
             emit_launches(part, accumulators[n])
@@ -320,11 +315,20 @@ class _Lowering:
             # Every task has blocks from everywhere: masks may leave most of the work to the last rows, and limits to
             # the first ones.
             lo, hi, step = b.task, b.const(whole), self.tasks
-        with b.loop(lo, hi, step=step) as loop:
-            emit_block(b.mul(loop.var, config.block), config.block)
+        runs_some = kernel.active is not None and kernel.active.some
+        with b.loop(lo, hi, step=step, init=[b.const(True, "i1")] if runs_some else []) as loop:
+            row = b.mul(loop.var, config.block)
+            runs = self._is_active(b, row, config.block)
+            if runs is not None and runs_some:
+                (is_idle,) = loop.carried
+                is_last = b.op("le", hi, b.add(loop.var, step))
+                runs = b.op("or", runs, b.op("and", is_idle, is_last))
+                loop.next = [b.select(runs, b.const(False, "i1"), is_idle)]
+            emit_block(row, config.block, runs)
         if rest:
             with b.if_(b.op("eq", b.task, self.tasks - 1)):
-                emit_block(b.const(whole * config.block), rest)
+                row = b.const(whole * config.block)
+                emit_block(row, rest, None if runs_some and not whole else self._is_active(b, row, rest))
         for n, some in copied.items():
             sources = [accumulators[n]]
             if n in self.followed_places:
@@ -337,19 +341,12 @@ class _Lowering:
                 emit_launches(part, [*source, *targets])
         return b.finish()
 
-    def _is_idle(self, b: Builder) -> SSAValue:
-        """Return whether the kernel is active in no block, whichever task runs it; an i1."""
-        rows, block = self.kernel.rows, self.config.block
-        with b.loop(0, -(-rows // block), init=[b.const(1)]) as loop:
-            first = b.mul(loop.var, block)
-            active = self._is_active(b, first, b.op("min", b.sub(b.const(rows), first), block))
-            loop.next = [b.select(active, b.const(0), loop.carried[0])]
-        return b.op("eq", loop.results[0], 1)
-
-    def _is_active(self, b: Builder, first: SSAValue, count: int | SSAValue) -> SSAValue:
-        """Return whether the kernel may be active on some of `count` rows from `first` on; an i1."""
+    def _is_active(self, b: Builder, first: SSAValue, count: int) -> SSAValue | None:
+        """Return whether the kernel may be active on some of `count` rows from `first` on, an i1; None: it always
+        is."""
         active = self.kernel.active
-        assert active is not None
+        if active is None:
+            return None
 
         def ends_of(e: Read, box: BoxCondition) -> Ends:
             """Return the ends of what a read of one dimension reads in a box: it is scanned."""
@@ -369,7 +366,7 @@ class _Lowering:
             return loop.results[0], loop.results[1]
 
         zero = b.const(0)
-        ends = [(first, b.sub(b.add(first, count), 1)), *((zero, b.const(n - 1)) for n in active.extents)]
+        ends = [(first, b.add(first, count - 1)), *((zero, b.const(n - 1)) for n in active.extents)]
         return BoxCondition(ends, ends_of, b).may_hold(active.condition)
 
     def _pointer(self, b: Builder, place: int, first: SSAValue) -> SSAValue:
