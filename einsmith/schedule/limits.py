@@ -98,7 +98,7 @@ def _reads_own_rows(call: Any, tensors: set[Tensor]) -> bool:
     if not isinstance(call, KernelCall):
         return False
     places = {n for n, t in enumerate(call.tensors) if t in tensors}
-    return not places or places <= _find_own_rows(call)
+    return not places or places <= find_own_rows(call.kernel)
 
 
 def check_limited(plan: Plan, limits: Sequence[RowLimit], is_left_out: Callable[[Kernel | Rows], bool]) -> None:
@@ -200,7 +200,7 @@ def find_short(plan: Plan, is_untouched: Callable[[Kernel | Rows], bool]) -> set
         return set()
     short: dict[Tensor, bool] = {}
     for _, call, _ in plan.kernel_calls():
-        own = _find_own_rows(call) if is_untouched(call.kernel) else set()
+        own = find_own_rows(call.kernel) if is_untouched(call.kernel) else set()
         for n, t in enumerate(call.tensors):
             base = storage(t)
             owner = plan.home.get(base, base)
@@ -209,9 +209,8 @@ def find_short(plan: Plan, is_untouched: Callable[[Kernel | Rows], bool]) -> set
     return {t for t, is_short in short.items() if is_short}
 
 
-def _find_own_rows(call: KernelCall) -> set[int]:
-    """Return the buffers of a call of which a kernel that has a limit reads and writes only the rows of its own."""
-    kernel = call.kernel
+def find_own_rows(kernel: Kernel | Rows) -> set[int]:
+    """Return the buffers of which a kernel that has a limit reads and writes only the rows of its own."""
     if isinstance(kernel, Rows):
         return {n for n, found in _row_axes(kernel).items() if found == {1}} if kernel.active is not None else set()
     if not isinstance(kernel, LimitedKernel):

@@ -414,6 +414,8 @@ NETWORKS = {
     "elementwise": (lambda x: F.gelu(x) * 2, (48,)),
     "rows": (lambda x: F.softmax(x, 1), (32,)),
     "products": (small_network(nn.Linear(32, 48), nn.ReLU(), nn.Linear(48, 16)), (32,)),
+    "padded windows": (lambda x: F.max_pool2d(x, 3, stride=2, padding=1, ceil_mode=True), (3, 7, 8)),
+    "padded windows of short rows": (lambda x: F.max_pool1d(x, 3, stride=1, padding=1), (1, 5)),
     "convolution": (small_network(nn.Conv2d(2, 5, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)), (2, 8, 8)),
 }
 
@@ -431,7 +433,7 @@ def test_arrays_are_read_and_written_within_their_size(case, monkeypatch) -> Non
         return array, array.ctypes.data
 
     monkeypatch.setattr(buffers, "recycle", guarded)
-    for n in (3, 40, 37, 4, 16, 17):
+    for n in (3, 40, 37, 4, 16, 17, 2):
         x, at = guarded((n, *shape), np.dtype("f"), 4 * n * int(np.prod(shape)))
         x[...] = default_rng(n).normal(size=x.shape)
         np.testing.assert_allclose(shared(x), each(x), rtol=1e-5, atol=1e-6)

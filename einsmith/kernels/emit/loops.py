@@ -28,6 +28,7 @@ from einsmith.ir.nodes import Expr, Read, axes_of, has_read, reads
 from einsmith.kernels.emit.boxes import Box
 from einsmith.kernels.emit.vector import LanePattern, VectorEmitter
 from einsmith.schedule.kernel import Kernel, LimitedKernel
+from einsmith.schedule.limits import find_own_rows
 
 
 def make_emitter(b: Builder, kernel: Kernel, extents: Sequence[int], lanes: int) -> VectorEmitter:
@@ -41,6 +42,8 @@ def make_emitter(b: Builder, kernel: Kernel, extents: Sequence[int], lanes: int)
 def limit_rows(em: VectorEmitter, kernel: Kernel) -> None:
     """Have the loops over a box of a kernel leave out the points of axis 0 that do not count in a run."""
     em.limit = load_limit(em.b, kernel)
+    if em.limit is not None:
+        em.row_sizes = {n: kernel.buffers[n].flat.size // kernel.shape[0] for n in find_own_rows(kernel)}
 
 
 def is_limited(axes: Sequence[int]) -> bool:

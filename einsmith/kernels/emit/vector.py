@@ -63,6 +63,8 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         self._facts = Facts(self.extents)
         self.limit: SSAValue | None = None
         """Number of the first points of axis 0 that count in this run (`schedule.kernel.LimitedKernel`); None: all."""
+        self.row_sizes: dict[int, int] = {}
+        """Elements of a row, by slot, of memory that may end at the limit: there is no more than the rows below it."""
         self._axes: dict[int, Position] = {}
         self._slots: dict[int, BufferMemory | SSAValue] = {}
         self._overrides: dict[Read, SSAValue] = {}
@@ -283,10 +285,10 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
                 lanes = self.lane_mask(guard)
                 assert lanes is not None
                 mask = self.hoist(("any", lanes.id), [lanes], lambda: self.b.any(lanes))
-            at, mask = self._limit_load(source, self.total(part), mask, 1)
+            at, mask = self._limit_load(x, source, self.total(part), mask, 1)
             return self.load(source.pointer, at, elem, 0, mask)
         if all(p == part.pattern[0] + i for i, p in enumerate(part.pattern)):
-            at, guard = self._limit_load(source, self.total(part, part.pattern[0]), guard, self.lanes)
+            at, guard = self._limit_load(x, source, self.total(part, part.pattern[0]), guard, self.lanes)
             return self.load(source.pointer, at, elem, self.lanes, self.lane_mask(guard))
         if not isinstance(self.mask, SSAValue):
             loaded = self._load_wide(x, source, elem, part, guard is not None)
@@ -296,13 +298,13 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         return self.gather(ptr, self._offsets(part.pattern), elem, self.lane_mask(guard))
 
     def _limit_load(
-        self, source: BufferMemory, at: SSAValue, guard: SSAValue | None, count: int
+        self, x: Read, source: BufferMemory, at: SSAValue, guard: SSAValue | None, count: int
     ) -> tuple[SSAValue, SSAValue | None]:
-        """Return (offset, guard) for a load of `count` elements.
+        """Return (offset, guard) for a load of `count` elements by x.
 
         A scalar guard becomes a select of the offset: where it fails, the buffer's first elements are loaded instead.
         That is cheaper than a data-dependent branch and than a load with an empty mask, which is slow in hardware."""
-        if guard is None or guard.type.lanes or source.buffer.size < count:
+        if guard is None or guard.type.lanes or self.row_sizes.get(x.slot, source.buffer.size) < count:
             return at, guard
         return self.op("where", guard, at, 0), None
 
@@ -338,18 +340,20 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         vectors = []
         for k in starts:
             at = self.total(part, k)
-            mask = self._lanes_inside(source, at) if is_guarded and (is_below or beyond) else None
+            mask = self._lanes_inside(x, source, at) if is_guarded and (is_below or beyond) else None
             vectors.append(self.load(source.pointer, at, elem, n, self.first_lanes(high + 1 - k) if is_short else mask))
         return pick_lanes(self, vectors, starts, used)
 
-    def _lanes_inside(self, source: BufferMemory, at: SSAValue) -> SSAValue:
-        """Return the mask of the lanes of a vector at an offset that lie inside of a buffer."""
+    def _lanes_inside(self, x: Read, source: BufferMemory, at: SSAValue) -> SSAValue:
+        """Return the mask of the lanes of a vector at an offset that lie inside of the memory that x reads."""
         n, iota = self.lanes, self.literal(range(self.lanes), "i32")
 
         def limit(x: SSAValue) -> SSAValue:
             return self.splat(self.cast(self.op("min", self.op("max", x, 0), n), "i32"))
 
-        first, end = limit(self.op("neg", at)), limit(self.op("sub", source.buffer.size, at))
+        row = self.row_sizes.get(x.slot)
+        size = source.buffer.size if row is None or self.limit is None else self.op("mul", self.limit, row)
+        first, end = limit(self.op("neg", at)), limit(self.op("sub", size, at))
         return self.op("and", self.op("le", first, iota), self.op("lt", iota, end))
 
     def _gather(self, x: Read, source: BufferMemory, elem: str, guard: SSAValue | None) -> SSAValue:
