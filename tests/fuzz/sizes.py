@@ -175,6 +175,6 @@ def fits(subject: Subject, sizes: Sequence[int]) -> bool:
             for n in sizes:
                 arrays = subject.arrays(n)
                 es.interpret(subject.function)(*arrays)
-    except (es.EinsmithError, ValueError, IndexError, TypeError, ZeroDivisionError, OverflowError):
+    except (es.EinsmithError, ValueError, IndexError, TypeError, ZeroDivisionError, OverflowError, MemoryError):
         return False
     return True
