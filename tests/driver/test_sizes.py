@@ -107,10 +107,10 @@ def test_results_are_those_of_a_program_for_each_size(case, compiled) -> None:
 @pytest.mark.parametrize("first", [0, 1, 5])
 @pytest.mark.parametrize("second", [0, 1, 4])
 def test_empty_arrays_and_those_of_one_row_may_come_first(first, second, sizes) -> None:
-    f = es.jit(lambda x, y: (x * 2, y + 1, x.sum()), sizes=sizes)
+    f = es.jit(lambda x, y, z: (x * 2, y + 1, z - 1, x.sum()), sizes=sizes)
     for n in (first, second, 6, 0, 3, 1, 7):
-        x, y = np.arange(float(n)), np.ones((2 * n, 3))
-        for got, want in zip(f(x, y), (x * 2, y + 1, x.sum()), strict=True):
+        x, y, z = np.arange(float(n)), np.ones((2 * n, 3)), np.ones(n + 3)
+        for got, want in zip(f(x, y, z), (x * 2, y + 1, z - 1, x.sum()), strict=True):
             np.testing.assert_array_equal(got, want)
 
 
