@@ -129,9 +129,10 @@ def _measured(model: Any, loss: Callable, trained: str) -> Callable:
     """Return a function (tuple of inputs, tuple of targets) -> (all losses by name, the outputs, and what losses divide
     by, by name, where that is another number in each batch)."""
 
+    evaluated = losses_and_outputs(model, loss, trained)
+
     def run(inputs: tuple, target: tuple) -> Any:
-        out = model(*inputs)
-        total, parts = traced_losses(loss, out, target, trained)
+        total, out, parts = evaluated(inputs, target)
         named = {"loss": total, **parts}
         divisors = {name: find_divisor(value) for name, value in named.items()}
         return named, out, {name: d for name, d in divisors.items() if d is not None}
