@@ -84,7 +84,7 @@ def run(name: str, first: int, step: int, mode: str) -> None:
             subject = make()
         except es.EinsmithError:
             continue
-        chosen = sizes.draw_sizes(default_rng(k))
+        chosen = sizes.draw_sizes(default_rng(k), subject)
         if not sizes.fits(subject, chosen):
             continue
         with sizes.guarded_memory() as guards:

@@ -7,7 +7,7 @@ size is poison: bytes that are NaN or a large number as floats, and no index as 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -26,6 +26,9 @@ POISON = 0x4B, 0xFF
 """Bytes that fill memory: 1.3e7 and 1263225675, or NaN (of which a kernel may rid a sum) and -1."""
 LONGEST = 44, 44, 220
 """Sizes are drawn below one of these."""
+SHORT, ELEMENTS = 12, 200_000
+"""Sizes are drawn below SHORT where at longer ones the arrays have more elements: the reference evaluator visits each
+point of a sum, of which a convolution has 10**11 where all its extents become 38."""
 
 
 class Subject(NamedTuple):
@@ -139,11 +142,6 @@ def _agree(a: np.ndarray, b: np.ndarray, what: str, tolerance: float) -> None:
         np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance * scale, err_msg=what)
 
 
-def draw_sizes(rng: Generator) -> list[int]:
-    """Return five sizes in random order."""
-    return [int(n) for n in rng.choice(np.arange(2, rng.choice(LONGEST)), 5, replace=False)]
-
-
 # ------------------------------------------------------------------------------------------------------------ subjects
 
 
@@ -166,6 +164,16 @@ def of_case(case: Case, extent: int) -> Subject:
 def extents_of(shapes: Sequence[tuple[int, ...]]) -> list[int]:
     """Return the extents that shapes have, above one point."""
     return sorted({n for s in shapes for n in s if n > 1})
+
+
+def draw_sizes(rng: Generator, subject: Subject) -> list[int]:
+    """Return five sizes in random order at which to call a function."""
+    for longest in rng.choice(LONGEST), SHORT:
+        drawn = [int(n) for n in rng.choice(np.arange(2, longest), 5, replace=False)]
+        with suppress(ValueError, IndexError):  # there are no arrays of this size, which `fits` tells
+            if sum(a.size for a in subject.arrays(max(drawn))) <= ELEMENTS:
+                break
+    return drawn
 
 
 def fits(subject: Subject, sizes: Sequence[int]) -> bool:

@@ -193,7 +193,8 @@ class Trial:
         if self.case.special or not extents:
             raise Unfit("no extent varies, or infinite numbers, of which sums depend on their order")
         rng = np.random.default_rng(seed)
-        subject, chosen = sizes.of_case(self.case, int(rng.choice(extents))), sizes.draw_sizes(rng)
+        subject = sizes.of_case(self.case, int(rng.choice(extents)))
+        chosen = sizes.draw_sizes(rng, subject)
         if not sizes.fits(subject, chosen):
             raise Unfit("the formula has one size")
         with observed(self.seen), sizes.guarded_memory() as guards:
