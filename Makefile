@@ -27,7 +27,7 @@ help:
 	@echo "  make bench   compile budgets; training steps, operators and kernels against PyTorch, JAX and TensorFlow"
 	@echo "               (installs them); how good choices without search are"
 	@echo "  make docs    the pages of docs/ as a site, in site/"
-	@echo "  make lint    ruff (format and rules), mypy and import-linter"
+	@echo "  make lint    ruff (format and rules), mypy, import-linter and the ceilings of budgets.toml"
 	@echo "  make package wheel and source archive, tried out in an empty environment (others: ARGS='python3.13')"
 	@echo "  make clean   remove .venv and caches of the tools"
 	@echo "Arguments are passed on with ARGS, for example: make test ARGS='tests/ir -x'"
@@ -90,6 +90,7 @@ lint: $(VENV)/.ready-dev
 	$(BIN)/ruff check . $(ARGS)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.lint
 
 clean:
 	rm -rf $(VENV) build site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
