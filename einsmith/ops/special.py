@@ -1,9 +1,8 @@
-"""The log-gamma function and its derivatives, the Hurwitz zeta function, inverses of the error function and the normal
-distribution.
+"""The log-gamma function and its derivative, inverses of the error function and the normal distribution.
 
 Arguments are shifted into a range where a short series has full precision; negative arguments are reflected.
-Everything is computed in float64, whatever the type of the operand. Sources: Abramowitz, Stegun 1964, 6.1.41, 6.3.18,
-6.4.11, 23.2 and 26.2; Clenshaw 1955.
+Everything is computed in float64, whatever the type of the operand. Sources: Abramowitz, Stegun 1964, 6.1.41, 6.3.18
+and 26.2; Clenshaw 1955.
 """
 
 from __future__ import annotations
@@ -17,26 +16,10 @@ from einsmith.ops.operator import pointwise_operator
 
 SHIFT = 10
 """Smallest argument at which the asymptotic series are evaluated."""
-BERNOULLI = tuple(
-    a / b
-    for a, b in (
-        (1, 6),
-        (-1, 30),
-        (1, 42),
-        (-1, 30),
-        (5, 66),
-        (-691, 2730),
-        (7, 6),
-        (-3617, 510),
-        (43867, 798),
-        (-174611, 330),
-        (854513, 138),
-        (-236364091, 2730),
-    )
-)
-"""Bernoulli's numbers B(2), B(4), .."""
-STIRLING = tuple(b / (2 * j * (2 * j - 1)) for j, b in enumerate(BERNOULLI[:7], 1))
-HARMONIC = tuple(b / (2 * j) for j, b in enumerate(BERNOULLI[:7], 1))
+BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6)
+"""Bernoulli's numbers B(2), B(4), .. B(14)."""
+STIRLING = tuple(b / (2 * j * (2 * j - 1)) for j, b in enumerate(BERNOULLI, 1))
+HARMONIC = tuple(b / (2 * j) for j, b in enumerate(BERNOULLI, 1))
 
 
 def polynomial(x: Any, coefficients: Any) -> Any:
@@ -107,41 +90,6 @@ digamma = pointwise_operator(
     _digamma,
     family="special",
 )
-
-
-def _positive_hurwitz(s: Any, q: Any) -> Any:
-    """Return the sum over k >= 0 of (q + k)**-s, for s > 1 and q > 0, by Euler's and Maclaurin's formula."""
-    total: Any = 0.0
-    for k in range(SHIFT):
-        total = total + (q + k) ** (-s)
-    w = q + SHIFT
-    last = w ** (-s)
-    total = total + last * w / (s - 1.0) + last * 0.5
-    term = s * last / w * (BERNOULLI[0] / 2)
-    total = total + term
-    for j in range(1, len(BERNOULLI)):
-        ratio = BERNOULLI[j] / BERNOULLI[j - 1] / ((2 * j + 1) * (2 * j + 2))
-        term = term * ((s + (2.0 * j - 1)) * (s + 2.0 * j) / (w * w) * ratio)
-        total = total + term
-    return total
-
-
-def hurwitz(s: Any, q: Any) -> Any:
-    """Return Hurwitz's zeta function of s and q.
-
-    For q < 0 and integral s, the terms with a negative base are the difference of two series of positive terms.
-    """
-    below = q <= 0
-    rest = builder.where(below, q - builder.floor(q), 0.5)
-    away = builder.where(rest == 0, 0.5, rest)
-    sign = builder.where(s % 2.0 == 0, 1.0, -1.0)
-    order = builder.where(s > 1, s, 2.0)
-    positive = _positive_hurwitz(order, builder.where(below, 1 - q, q))
-    negative = _positive_hurwitz(order, away) + sign * (_positive_hurwitz(order, 1 - away) - positive)
-    found = builder.where(
-        below, builder.where(rest == 0, inf, builder.where(s == builder.floor(s), negative, nan)), positive
-    )
-    return builder.where(s > 1, found, builder.where(s == 1, inf, nan))
 
 
 # -------------------------------------------------------------------------------------------------- the error function

@@ -32,6 +32,37 @@ def test_operators_without_a_formula_run_in_pytorch():
     agree(torch.autograd.grad(got.sum(), (a, x)), torch.autograd.grad(_spectral(a, x).sum(), (a, x)))
 
 
+_DEGREES = torch.tensor([0.0, 1.0, 2.0, 5.0], dtype=torch.float64)
+_KINDS = ("chebyshev_polynomial_", "shifted_chebyshev_polynomial_", "hermite_polynomial_")
+_POLYNOMIALS = [kind + end for kind in _KINDS for end in (("h", "he") if kind.startswith("hermite") else "tuvw")]
+DIFFERENTIABLE = {
+    "polygamma": lambda x: torch.polygamma(7, x),
+    "special.zeta": lambda x: torch.special.zeta(2.0, x),
+    "ormqr": lambda x: torch.ormqr(x, torch.ones(4, dtype=x.dtype), x),
+    "lu_unpack": lambda x: torch.lu_unpack(*torch.linalg.lu_factor(x))[1],
+    "put": lambda x: x.put(torch.tensor([1, 2, -1]), x.flatten()[:3] * 2),
+}
+CONSTANT = {
+    "geqrf": lambda x: torch.geqrf(x)[0],
+    "histogramdd": lambda x: torch.histogramdd(x, [3] * 4)[0],
+    **{name: lambda x, name=name: getattr(torch.special, name)(x, _DEGREES) for name in _POLYNOMIALS},
+}
+"""Operators without a derivative in PyTorch."""
+
+
+@pytest.mark.parametrize("name", DIFFERENTIABLE | CONSTANT)
+def test_operators_left_to_pytorch_give_its_values_and_gradients(name):
+    def f(v):
+        return (DIFFERENTIABLE | CONSTANT)[name](v.sin() + 2).sin() * 3
+
+    x = randn(4, 4, grad=name in DIFFERENTIABLE)
+    with pytest.warns(UserWarning, match="no formula is in the table|order 7 is not supported"):
+        got = torch.compile(f, backend="einsmith")(x)
+        if x.requires_grad:
+            agree(torch.autograd.grad(got.sum(), x), torch.autograd.grad(f(x).sum(), x))
+    agree(got.detach(), f(x).detach())
+
+
 def test_the_fallback_can_be_an_error():
     with pytest.raises(Exception, match=r"_linalg_eigh.*runs in PyTorch"):
         compiled(_spectral)(randn(3, 3), randn(2, 3))

@@ -13,14 +13,12 @@ from einsmith.frontends.aten import (
     normalization,
     numbers,
     pointwise,
-    polynomials,
     pooling,
     randomness,
     recurrent,
     reductions,
     same,  # noqa: F401  # fills the table
     sampling,
-    special,
     views,
 )
 from einsmith.frontends.aten.graph import OperatorGraph, check, evaluate
@@ -29,7 +27,7 @@ from einsmith.frontends.aten.table import TABLE
 from einsmith.frontends.graph import OperatorEntry
 
 FAMILIES = (
-    pointwise, integers, special, polynomials, reductions, views, indexing, counting, contractions,
+    pointwise, integers, reductions, views, indexing, counting, contractions,
     linalg, normalization, pooling, sampling, attention, recurrent, losses, factories, randomness, gradients, numbers,
 )  # fmt: skip
 

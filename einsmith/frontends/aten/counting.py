@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import prod
 from typing import Any
 
 from einsmith import ops as F
@@ -87,10 +86,10 @@ def histc(x: Value, bins: int = 100, min: float = 0, max: float = 0) -> Value:
     return _count(place, inside, None, bins, x.dtype)
 
 
-def _edges(x: Value, bins: int, given: Sequence[float]) -> Value:
-    """Return the bins + 1 edges of `bins` equal parts of the range `given` as (low, high), or of the range of x [n]."""
-    low, high = _range(x, *(given or ((0.0, 0.0) if x.size else (0.0, 1.0))))
-    if not given:
+def _edges(x: Value, bins: int, bounds: Sequence[float]) -> Value:
+    """Return the bins + 1 edges of `bins` equal parts of the range `bounds`, (low, high), or of the range of x [n]."""
+    low, high = _range(x, *(bounds or ((0.0, 0.0) if x.size else (0.0, 1.0))))
+    if not bounds:
         same = low == high
         low, high = builder.where(same, low - 0.5, low), builder.where(same, high + 0.5, high)
     step = (high - low) / float(bins)
@@ -100,35 +99,17 @@ def _edges(x: Value, bins: int, given: Sequence[float]) -> Value:
     ).astype(x.dtype)
 
 
-def _histogram(x: Value, edges: Sequence[Value], weight: Value | None, density: bool) -> Value:
-    """Return the weight of the points x [n, d] in each cell between the edges.
-
-    density: divide by the total weight and the cell's size.
-    """
-    x = builder.stop_gradient(x)
-    sizes = [e.shape[0] - 1 for e in edges]
-    place, inside = builder.full((x.shape[0],), 0, dt.i64), builder.full((x.shape[0],), True, dt.bool_)
-    for d, (e, n) in enumerate(zip(edges, sizes, strict=True)):
-        own = x[:, d] if x.shape[0] else x.reshape((0,))
-        at_ = count_before(e, own, True) - 1
-        last = own == e[n]
-        inside = inside & (own >= e[0]) & (own <= e[n])
-        place = place * n + builder.where(last, n - 1, at_)
-    counts = _count(place, inside, None if weight is None else weight.reshape((-1,)), prod(sizes), x.dtype)
-    counts = counts.reshape(tuple(sizes))
-    if not density:
-        return counts
-    shares = counts / F.sum(counts)
-    for d, e in enumerate(edges):
-        widths = (e[1:] - e[:-1]).reshape(at((1,) * len(sizes), d, sizes[d]))
-        shares = shares / widths
-    return shares
-
-
 @aten("histogram.bins_tensor")
-def histogram(x: Value, bins: Value, weight: Value | None = None, density: bool = False) -> tuple[Value, Value]:
+def histogram(x: Value, edges: Value, weight: Value | None = None, density: bool = False) -> tuple[Value, Value]:
     """(number or weight of the elements in each bin, edges)"""
-    return _histogram(x.reshape((-1, 1)), [bins], weight, density), bins
+    x = builder.stop_gradient(x).reshape((-1,))
+    bins = edges.shape[0] - 1
+    place = builder.where(x == edges[bins], bins - 1, count_before(edges, x, True) - 1)
+    inside = (x >= edges[0]) & (x <= edges[bins])
+    counts = _count(place, inside, None if weight is None else weight.reshape((-1,)), bins, x.dtype)
+    if density:
+        counts = counts / F.sum(counts) / (edges[1:] - edges[:-1])
+    return counts, edges
 
 
 @aten("histogram.bin_ct")
@@ -141,41 +122,6 @@ def histogram_of_equal_parts(
 ) -> tuple[Value, Value]:
     """histogram.bins_tensor with `bins` equal bins"""
     return histogram(x, _edges(x.reshape((-1,)), bins, range or ()), weight, density)
-
-
-def _points(x: Value) -> Value:
-    return x.reshape((-1, x.shape[-1]))
-
-
-@aten("_histogramdd_bin_edges.default")
-def histogramdd_edges(
-    x: Value,
-    bins: Sequence[int],
-    range: Sequence[float] | None = None,
-    weight: Value | None = None,
-    density: bool = False,
-) -> list[Value]:
-    """the edges of `bins` equal bins along each coordinate"""
-    given = list(range or ())
-    return [_edges(_points(x)[:, d], n, given[2 * d : 2 * d + 2]) for d, n in enumerate(bins)]
-
-
-@aten("_histogramdd_from_bin_cts.default")
-def histogramdd(
-    x: Value,
-    bins: Sequence[int],
-    range: Sequence[float] | None = None,
-    weight: Value | None = None,
-    density: bool = False,
-) -> Value:
-    """number or weight of the points in each cell of `bins` equal bins along each coordinate"""
-    return _histogram(_points(x), histogramdd_edges(x, bins, range), weight, density)
-
-
-@aten("_histogramdd_from_bin_tensors.default")
-def histogramdd_between(x: Value, bins: Sequence[Value], weight: Value | None = None, density: bool = False) -> Value:
-    """number or weight of the points in each cell between the edges along each coordinate"""
-    return _histogram(_points(x), bins, weight, density)
 
 
 # ----------------------------------------------------------------------------------------------------- one of a row

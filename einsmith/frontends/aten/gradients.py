@@ -9,8 +9,9 @@ from typing import Any
 
 from einsmith import ops as F
 from einsmith.api.transforms import vjp
+from einsmith.base.errors import ArgumentError
 from einsmith.frontends.aten.contractions import convolution
-from einsmith.frontends.aten.promotion import convert
+from einsmith.frontends.aten.promotion import DEFAULT, convert
 from einsmith.frontends.aten.table import TABLE, aten, enter
 from einsmith.lang import builder, views
 from einsmith.lang.builder import Value
@@ -44,6 +45,17 @@ for _n in (1, 2, 3):
         _pullback(f"{_way}_pad{_n}d_backward.default", f"{_way}_pad{_n}d.default")
 # PyTorch's decomposition of it is 0 at NaN.
 _pullback("smooth_l1_loss_backward.default", "smooth_l1_loss.default")
+
+
+@aten("polygamma.default")
+def polygamma(n: int, x: Value) -> Value:
+    """the n-th derivative of digamma, up to the fourth"""
+    if not 0 <= n <= 4:
+        raise ArgumentError(f"polygamma of order {n} is not supported; 0 to 4 are")
+    if n == 0:
+        return F.digamma(x if x.dtype.is_float else x.astype(DEFAULT))
+    value, pullback = vjp(lambda v: polygamma(n - 1, v), x if x.dtype.is_float else x.astype(DEFAULT))
+    return pullback(F.ones_like(value))[0]
 
 
 def _resizing(name: str) -> None:

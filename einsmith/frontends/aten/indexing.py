@@ -268,14 +268,6 @@ def take(x: Value, index: Value) -> Value:
     return F.index_select(flat, 0, wrap(index, flat.size).reshape((-1,))).reshape(index.shape)
 
 
-@aten("put.default")
-def put(x: Value, index: Value, source: Value, accumulate: bool = False) -> Value:
-    """x with the elements of source stored or added at indices of flattened x"""
-    if not index.size:
-        return x
-    return index_put(x.reshape((-1,)), [index.reshape((-1,))], source.reshape((-1,)), accumulate).reshape(x.shape)
-
-
 @aten("index_reduce.default")
 def index_reduce(x: Value, dim: int, index: Value, source: Value, reduce: str, include_self: bool = True) -> Value:
     """product, mean, max or min of x[.., index[i], ..] and source[.., i, ..]"""

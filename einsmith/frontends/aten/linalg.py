@@ -71,20 +71,17 @@ _QR = op(
     """,
     extents={"k": "min(A.shape[1], A.shape[2])"},
 )
-# The reflections of the columns of V, the last one first, or the first one, of C.
-_REFLECTED = {
-    forward: op(
-        f"""
-        p[k,b,i,j] = where({"k > 0" if forward else "k < size(k)-1"}, m[k{"-" if forward else "+"}1,b,i,j], C[b,i,j])
-        v[k,b,i] = where(i < k, 0, where(i == k, 1, V[b,i,k]))
-        z[k,b,j] = sum[i](v[k,b,i]*p[k,b,i,j])
-        m[k,b,i,j] = p[k,b,i,j] - tau[b,k]*v[k,b,i]*z[k,b,j]
-        return m
-        """,
-        extents={"k": "tau.shape[1]"},
-    )
-    for forward in (True, False)
-}
+# The reflections of the columns of V, the last one first, of C.
+_REFLECTED = op(
+    """
+    p[k,b,i,j] = where(k < size(k)-1, m[k+1,b,i,j], C[b,i,j])
+    v[k,b,i] = where(i < k, 0, where(i == k, 1, V[b,i,k]))
+    z[k,b,j] = sum[i](v[k,b,i]*p[k,b,i,j])
+    m[k,b,i,j] = p[k,b,i,j] - tau[b,k]*v[k,b,i]*z[k,b,j]
+    return m
+    """,
+    extents={"k": "tau.shape[1]"},
+)
 
 
 def _join_batch_dims(x: Value, rank: int = 2) -> Value:
@@ -183,32 +180,20 @@ def lu_factor(a: Value, pivot: bool = True, check_errors: bool = False) -> tuple
     return packed, (rows + 1).astype(dt.i32), _info(_diagonal(packed), lambda d: d != 0)
 
 
-@aten("lu_unpack.default")
-def lu_unpack(
-    packed: Value, pivots: Value, unpack_data: bool = True, unpack_pivots: bool = True
-) -> tuple[Value, Value, Value]:
-    """(P, L, U) from the results of linalg_lu_factor_ex"""
-    nothing = builder.full((0,), 0, packed.dtype)
-    p = lower = upper = nothing
-    m, n = packed.shape[-2:]
-    k = min(m, n)
-    if unpack_data:
-        unit = _eye(packed, m, k)
-        lower = F.tril(packed[(..., slice(0, k))], -1) + unit if k else unit
-        upper = F.triu(packed[(..., slice(0, k), slice(None))])
-    if unpack_pivots:
-        order = _order(pivots.astype(dt.i64) - 1, m)
-        p = builder.compute(
-            (*packed.shape[:-2], m, m), lambda *i: builder.where(order[(*i[:-2], i[-1])] == i[-2], 1, 0)
-        ).astype(packed.dtype)
-    return p, lower, upper
-
-
 @aten("linalg_lu.default")
 def lu(a: Value, pivot: bool = True) -> tuple[Value, Value, Value]:
     """(P, L, U) with a = P*L*U, by elimination with partial pivoting"""
     packed, pivots, _ = lu_factor(a, pivot)
-    return lu_unpack(packed, pivots)
+    m, n = a.shape[-2:]
+    k = min(m, n)
+    unit = _eye(packed, m, k)
+    lower = F.tril(packed[(..., slice(0, k))], -1) + unit if k else unit
+    upper = F.triu(packed[(..., slice(0, k), slice(None))])
+    order = _order(pivots.astype(dt.i64) - 1, m)
+    p = builder.compute((*a.shape[:-2], m, m), lambda *i: builder.where(order[(*i[:-2], i[-1])] == i[-2], 1, 0)).astype(
+        a.dtype
+    )
+    return p, lower, upper
 
 
 @aten("linalg_lu_solve.default")
@@ -311,9 +296,8 @@ def cholesky_inverse(root: Value, upper: bool = False) -> Value:
 # -------------------------------------------------------------------------------------------------------- reflections
 
 
-@aten("geqrf.default")
-def geqrf(a: Value) -> tuple[Value, Value]:
-    """(R, with the Householder vectors v of the reflections 1 - tau*v*v^T below the diagonal; tau)"""
+def _reflect(a: Value) -> tuple[Value, Value]:
+    """Return (R, with the Householder vectors v of the reflections 1 - tau*v*v^T below the diagonal; tau)."""
     k = min(a.shape[-2:])
     lead = a.shape[:-2]
     if not a.size:
@@ -322,29 +306,19 @@ def geqrf(a: Value) -> tuple[Value, Value]:
     return steps[k - 1].reshape(a.shape), F.transpose(tau, 0, 1).reshape((*lead, k))
 
 
-def _apply_reflections(v: Value, tau: Value, c: Value, forward: bool) -> Value:
-    """Apply the Householder reflections of v's columns [.., m, k] to c [.., m, n], the last first unless `forward`."""
+def _apply_reflections(v: Value, tau: Value, c: Value) -> Value:
+    """Apply the Householder reflections of v's columns [.., m, k] to c [.., m, n], the last one first."""
     k = tau.shape[-1]
     if not k or not c.size:
         return c
-    found = _REFLECTED[forward](
-        C=_join_batch_dims(c), V=_join_batch_dims(v[(..., slice(0, k))]), tau=_join_batch_dims(tau, 1)
-    )
-    return found[k - 1 if forward else 0].reshape(c.shape)
+    steps = _REFLECTED(C=_join_batch_dims(c), V=_join_batch_dims(v[(..., slice(0, k))]), tau=_join_batch_dims(tau, 1))
+    return steps[0].reshape(c.shape)
 
 
 @aten("linalg_householder_product.default orgqr.default")
 def householder_product(v: Value, tau: Value) -> Value:
     """the first columns of the product of the reflections 1 - tau*v*v^T, one for each column of v"""
-    return _apply_reflections(v, tau, _eye(v, *v.shape[-2:]), False)
-
-
-@aten("ormqr.default")
-def ormqr(v: Value, tau: Value, c: Value, left: bool = True, transpose: bool = False) -> Value:
-    """q*c with q = linalg_householder_product, or its transpose; c*q if not left"""
-    if left:
-        return _apply_reflections(v, tau, c, transpose)
-    return _transpose(_apply_reflections(v, tau, _transpose(c), not transpose))
+    return _apply_reflections(v, tau, _eye(v, *v.shape[-2:]))
 
 
 @aten("linalg_qr.default")
@@ -352,9 +326,9 @@ def qr(a: Value, mode: str = "reduced") -> tuple[Value, Value]:
     """(q, r) with a = q*r, by Householder reflections"""
     m, n = a.shape[-2:]
     k = min(m, n)
-    packed, tau = geqrf(a)
+    packed, tau = _reflect(a)
     rows = m if mode == "complete" else k
     r = F.triu(packed[(..., slice(0, rows), slice(None))])
     if mode == "r":
         return builder.full((0,), 0.0, a.dtype), r
-    return _apply_reflections(packed, tau, _eye(a, m, rows), False), r
+    return _apply_reflections(packed, tau, _eye(a, m, rows)), r

@@ -19,7 +19,7 @@ FAMILIES = {
     "elementwise": "pointwise",
     "activation": "pointwise",
     "inverse": "pointwise",
-    "special": "special",
+    "special": "pointwise",
     "losses": "losses",
     "conv": "contractions",
     "max_pool": "pooling",

@@ -34,7 +34,7 @@ from einsmith.frontends.torch_nodes import TYPES, addresses_memory, line_of, nod
 COPY = torch.ops.aten.copy_.default
 _FLEX = {torch.ops.higher_order.flex_attention: (3, 4), torch.ops.higher_order.flex_attention_backward: (7, 9)}
 """Operators that take functions of scalars -> places of score_mod and of the block mask, which ends with mask_mod."""
-_SCALAR_FAMILIES = {"pointwise", "integers", "special", "numbers"}
+_SCALAR_FAMILIES = {"pointwise", "integers", "numbers"}
 """Families of operators that act on each element, so a function of scalars that uses them acts on tensors of them."""
 _SAID = Once("operators that run in PyTorch")
 
