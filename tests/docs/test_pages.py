@@ -20,7 +20,7 @@ from numpy.random import default_rng
 import einsmith as es
 from tests.docs.blocks import ROOT, blocks, is_shown, run
 
-ELSEWHERE = {"docs/patterns.md"}  # test_patterns.py runs its programs one by one
+ELSEWHERE = {"docs/patterns.md", "docs/configurations.md"}  # test_patterns.py runs their programs one by one
 SLOW: set[str] = set()  # pages whose programs take more than about ten seconds
 PAGES = sorted(
     p

@@ -1,4 +1,4 @@
-"""Each program of docs/patterns.md runs, alone, and does what the page says."""
+"""Each program of docs/patterns.md and docs/configurations.md runs, alone, and does what its page says."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from einsmith.api.jit import trace_call
 from einsmith.driver.executable import Executable
 from einsmith.kernels import autoconfig
 
-PAGE = Path(__file__).parents[2] / "docs" / "patterns.md"
-BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+DOCS = Path(__file__).parents[2] / "docs"
+TEXT = "".join((DOCS / page).read_text() for page in ("patterns.md", "configurations.md"))
+BLOCKS = re.findall(r"^```python\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
 
 
 @pytest.fixture
@@ -22,7 +23,7 @@ def names(request, monkeypatch) -> dict:
     """What one of the programs defines."""
     monkeypatch.setattr(autoconfig, "PATTERNS", [*autoconfig.PATTERNS])
     found: dict = {"__name__": "page"}
-    exec(compile(BLOCKS[request.param], str(PAGE), "exec"), found)
+    exec(compile(BLOCKS[request.param], str(DOCS), "exec"), found)
     yield found
     monkeypatch.undo()
     autoconfig._CHOSEN.clear()
