@@ -1,12 +1,12 @@
 """`python -m tests.docs --update` generates what is generated of docs/: the stages in architecture.md, the tables in
-aten.md, formulas.md, onnx.md and torch.md, gallery.md, the pages of reference/; and the declarations of operators for
-type checkers. Without it, the stages are printed."""
+aten.md, formulas.md, onnx.md and torch.md, gallery.md, the pages of reference/, the picture of speed on the home page;
+and the declarations of operators for type checkers. Without it, the stages are printed."""
 
 from __future__ import annotations
 
 import sys
 
-from tests.docs import aten, formulas, gallery, onnx, reference, refused, stubs
+from tests.docs import aten, formulas, gallery, onnx, reference, refused, speed, stubs
 from tests.docs.architecture import PATH, updated
 
 if __name__ == "__main__":
@@ -19,6 +19,7 @@ if __name__ == "__main__":
             (reference.FOLDER / name).write_text(generate())
         gallery.draw_missing()
         gallery.PATH.write_text(gallery.page())
+        speed.draw_outdated()
         stubs.FUNCTIONS.write_text(stubs.functions())
         stubs.LAYERS.write_text(stubs.layers())
     else:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from docs import hooks
-from tests.docs import reference
+from tests.docs import reference, speed
 from tests.docs.blocks import ROOT
 
 DOCS = ROOT / "docs"
@@ -100,6 +100,14 @@ def test_the_navigation_has_every_page() -> None:
 def test_reference_pages_are_as_the_program_is(name: str) -> None:
     text = (reference.FOLDER / name).read_text()
     assert text == reference.PAGES[name](), "python -m tests.docs --update makes it anew"
+
+
+@pytest.mark.parametrize("theme", speed.PICTURES)
+def test_the_picture_of_speed_shows_the_recorded_figures(theme: str) -> None:
+    shown = speed.strips()
+    assert speed.recorded(speed.PICTURES[theme]) == [list(strip) for strip in shown], "python -m tests.docs --update"
+    assert {*speed.LABELS} <= {name for strip in shown for name in strip.cases}
+    assert min(value for strip in shown for value in strip.cases.values()) < 1  # cases that are slower are among them
 
 
 def resolve(name: str) -> Any:
