@@ -7,17 +7,16 @@ S-th state is saved for the backward pass, which recomputes the others; 0: all a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import sqrt
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from einsmith.base.arguments import Count, Share, Size
-from einsmith.base.errors import KindError
+from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.nn import init
 from einsmith.nn.linear import empty
-from einsmith.nn.module import Module
-from einsmith.nn.recurrent import pair, recurrence, sequence, state
+from einsmith.nn.recurrence import recurrence
+from einsmith.nn.recurrent import RecurrentModule
 
 MILSTM_FORMULA = """
     u[t,b,n] = sum[i](x[t,b,i] * W_ih[n,i]) + b_ih[n]
@@ -51,59 +50,50 @@ LLTM_FORMULA = """
 """
 
 
-class _Cell(Module):
-    """Base of cells: one recurrence over a sequence. Subclasses define `formula`, the names of the two `states` and
-    `_inputs`."""
+_GATED = {"weight_ih": "W_ih", "weight_hh": "W_hh", "bias_ih": "b_ih", "bias_hh": "b_hh"}
 
-    formula: str
-    states: tuple[str, str] = ("h0", "c0")
 
-    def __init__(self, input_size: Count, hidden_size: Count, batch_first: bool, checkpoint: Size):
-        self.input_size, self.hidden_size, self.batch_first = input_size, hidden_size, batch_first
-        self.checkpoint = checkpoint
+class _Cell(RecurrentModule):
+    """Base of cells. Subclasses define `formula`, the names of the two `states`, `names` and `_shapes`.
 
-    def _sizes(self) -> tuple[int, int]:
-        """Return the sizes of the two states."""
-        return self.hidden_size, self.hidden_size
+    names: names of parameters -> names in the formula.
+    """
 
-    def _inputs(self) -> dict[str, Any]:
-        """Return the inputs and parameters of the formula except x and the initial states."""
-        raise KindError(f"{type(self).__name__} names no inputs")
+    names: Mapping[str, str]
 
-    def reset_parameters(self) -> None:
-        """Draw new initial values, uniform in +-1/sqrt(hidden_size)."""
-        bound = 1 / sqrt(self.hidden_size)
-        for p in self.parameters():
-            init.uniform_(p, -bound, bound)
+    def __init__(
+        self,
+        input_size: Count,
+        hidden_size: Count,
+        batch_first: bool = False,
+        *,
+        dtype: Any = "float32",
+        checkpoint: Size = 0,
+    ):
+        super().__init__(input_size, hidden_size, batch_first, checkpoint)
+        for name, shape in self._shapes(hidden_size, input_size).items():
+            setattr(self, name, empty(shape, dtype))
+        self.reset_parameters()
 
-    def _run(self, input: Any, hx: Any) -> tuple[tuple[Value, Value], bool]:
-        """Return the sequences of both states [T, B, size], and whether the input has no batch axis."""
-        name = type(self).__name__
-        x, single = sequence(input, name, self.input_size, self.batch_first)
-        initial = {}
-        for what, size, given in zip(self.states, self._sizes(), pair(hx, name), strict=True):
-            shape = (size,) if single else (x.shape[1], size)
-            initial[what] = state(given, name, what, shape, x).reshape((x.shape[1], size))
-        operator = recurrence(self.formula, name=name)
-        return operator(x=x, **initial, **self._inputs(), checkpoint=self.checkpoint), single
+    def _shapes(self, h: int, i: int) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the parameters by name. h, i: hidden_size and input_size."""
+        return {"weight_ih": (4 * h, i), "weight_hh": (4 * h, h), "bias_ih": (4 * h,), "bias_hh": (4 * h,)}
 
-    def _results(self, output: Value, last: Sequence[Value], single: bool) -> tuple[Value, tuple[Value, Value]]:
-        a, b = last
-        if single:
-            return output.reshape((output.shape[0], output.shape[2])), (a.reshape((-1,)), b.reshape((-1,)))
-        return output.transpose(1, 0, 2) if self.batch_first else output, (a, b)
+    def _settings(self) -> dict[str, Any]:
+        """Return the numbers that the formula takes."""
+        return {"H": self.hidden_size}
 
-    def forward(self, input: Value, hx: Any = None) -> tuple[Value, tuple[Value, Value]]:
-        (h, c), single = self._run(input, hx)
-        return self._results(h, [s[h.shape[0] - 1] for s in (h, c)], single)
+    def _run(self, x: Value, initial: list[Value | None]) -> tuple[Value, Sequence[Value]]:
+        tensors = {formula: getattr(self, name) for name, formula in self.names.items()}
+        for what, (size,), given in zip(self.states, self._state_shapes(), initial, strict=True):
+            tensors[what] = builder.full((x.shape[1], size), 0.0, x.dtype) if given is None else given
+        operator = recurrence(self.formula, name=type(self).__name__)
+        states = operator(x=x, **tensors, **self._settings(), checkpoint=self.checkpoint)
+        return self._output(*states), [s[x.shape[0] - 1] for s in states]
 
-    def extra_repr(self) -> str:
-        return f"{self.input_size}, {self.hidden_size}" + self._options()
-
-    def _options(self) -> str:
-        """Format the arguments that differ from their defaults, for extra_repr."""
-        usual = (("batch_first", False), ("checkpoint", 0))
-        return "".join(f", {n}={getattr(self, n)}" for n, v in usual if getattr(self, n) != v)
+    def _output(self, h: Value, s: Value) -> Value:
+        """Return the output for sequences of both states [T, B, size]."""
+        return h
 
 
 class MILSTM(_Cell):
@@ -123,22 +113,10 @@ class MILSTM(_Cell):
     """
 
     formula = MILSTM_FORMULA
+    names = _GATED | {n: n for n in ("alpha", "beta1", "beta2")}
 
-    def __init__(
-        self,
-        input_size: Count,
-        hidden_size: Count,
-        batch_first: bool = False,
-        *,
-        dtype: Any = "float32",
-        checkpoint: Size = 0,
-    ):
-        super().__init__(input_size, hidden_size, batch_first, checkpoint)
-        rows = 4 * hidden_size
-        self.weight_ih, self.weight_hh = empty((rows, input_size), dtype), empty((rows, hidden_size), dtype)
-        self.bias_ih, self.bias_hh = empty((rows,), dtype), empty((rows,), dtype)
-        self.alpha, self.beta1, self.beta2 = (empty((rows,), dtype) for _ in range(3))
-        self.reset_parameters()
+    def _shapes(self, h: int, i: int) -> dict[str, tuple[int, ...]]:
+        return super()._shapes(h, i) | dict.fromkeys(("alpha", "beta1", "beta2"), (4 * h,))
 
     def reset_parameters(self) -> None:
         """Draw new initial values; alpha is 1, beta1 and beta2 are 1/2."""
@@ -146,18 +124,6 @@ class MILSTM(_Cell):
         init.ones_(self.alpha)
         init.constant_(self.beta1, 0.5)
         init.constant_(self.beta2, 0.5)
-
-    def _inputs(self) -> dict[str, Any]:
-        return {
-            "W_ih": self.weight_ih,
-            "W_hh": self.weight_hh,
-            "b_ih": self.bias_ih,
-            "b_hh": self.bias_hh,
-            "alpha": self.alpha,
-            "beta1": self.beta1,
-            "beta2": self.beta2,
-            "H": self.hidden_size,
-        }
 
 
 class SubLSTM(_Cell):
@@ -176,30 +142,7 @@ class SubLSTM(_Cell):
     """
 
     formula = SUBLSTM_FORMULA
-
-    def __init__(
-        self,
-        input_size: Count,
-        hidden_size: Count,
-        batch_first: bool = False,
-        *,
-        dtype: Any = "float32",
-        checkpoint: Size = 0,
-    ):
-        super().__init__(input_size, hidden_size, batch_first, checkpoint)
-        rows = 4 * hidden_size
-        self.weight_ih, self.weight_hh = empty((rows, input_size), dtype), empty((rows, hidden_size), dtype)
-        self.bias_ih, self.bias_hh = empty((rows,), dtype), empty((rows,), dtype)
-        self.reset_parameters()
-
-    def _inputs(self) -> dict[str, Any]:
-        return {
-            "W_ih": self.weight_ih,
-            "W_hh": self.weight_hh,
-            "b_ih": self.bias_ih,
-            "b_hh": self.bias_hh,
-            "H": self.hidden_size,
-        }
+    names = _GATED
 
 
 class LLTM(_Cell):
@@ -218,23 +161,10 @@ class LLTM(_Cell):
     """
 
     formula = LLTM_FORMULA
+    names = {"weight": "W", "bias": "bias"}
 
-    def __init__(
-        self,
-        input_size: Count,
-        hidden_size: Count,
-        batch_first: bool = False,
-        *,
-        dtype: Any = "float32",
-        checkpoint: Size = 0,
-    ):
-        super().__init__(input_size, hidden_size, batch_first, checkpoint)
-        self.weight = empty((3 * hidden_size, hidden_size + input_size), dtype)
-        self.bias = empty((3 * hidden_size,), dtype)
-        self.reset_parameters()
-
-    def _inputs(self) -> dict[str, Any]:
-        return {"W": self.weight, "bias": self.bias, "H": self.hidden_size}
+    def _shapes(self, h: int, i: int) -> dict[str, tuple[int, ...]]:
+        return {"weight": (3 * h, h + i), "bias": (3 * h,)}
 
 
 class SCRN(_Cell):
@@ -253,6 +183,7 @@ class SCRN(_Cell):
 
     formula = SCRN_FORMULA
     states = ("h0", "s0")
+    names = {"B": "B", "weight": "W", "bias": "b_h"}
 
     def __init__(
         self,
@@ -266,27 +197,24 @@ class SCRN(_Cell):
         dtype: Any = "float32",
         checkpoint: Size = 0,
     ):
-        super().__init__(input_size, hidden_size, batch_first, checkpoint)
         self.context_size, self.alpha, self.output_size = context_size, alpha, output_size or hidden_size
-        self.B = empty((context_size, input_size), dtype)
-        self.weight = empty((hidden_size, context_size + input_size + hidden_size), dtype)
-        self.bias = empty((hidden_size,), dtype)
-        self.U, self.V = empty((self.output_size, hidden_size), dtype), empty((self.output_size, context_size), dtype)
-        self.reset_parameters()
+        super().__init__(input_size, hidden_size, batch_first, dtype=dtype, checkpoint=checkpoint)
 
-    def _sizes(self) -> tuple[int, int]:
-        return self.hidden_size, self.context_size
+    def _shapes(self, h: int, i: int) -> dict[str, tuple[int, ...]]:
+        s, out = self.context_size, self.output_size
+        return {"B": (s, i), "weight": (h, s + i + h), "bias": (h,), "U": (out, h), "V": (out, s)}
 
-    def _inputs(self) -> dict[str, Any]:
-        return {"B": self.B, "W": self.weight, "b_h": self.bias, "alpha": self.alpha, "S": self.context_size}
+    def _state_shapes(self) -> tuple[tuple[int, ...], ...]:
+        return (self.hidden_size,), (self.context_size,)
+
+    def _settings(self) -> dict[str, Any]:
+        return {"alpha": self.alpha, "S": self.context_size}
 
     def output(self, h: Value, s: Value) -> Value:
         """Return U h + V s for hidden states h [..., hidden_size] and contexts s [..., context_size]."""
         return h @ self.U.T + s @ self.V.T
 
-    def forward(self, input: Value, hx: Any = None) -> tuple[Value, tuple[Value, Value]]:
-        (h, s), single = self._run(input, hx)
-        return self._results(self.output(h, s), [v[h.shape[0] - 1] for v in (h, s)], single)
+    _output = output
 
-    def extra_repr(self) -> str:
-        return f"{self.input_size}, {self.hidden_size}, {self.context_size}, alpha={self.alpha}" + self._options()
+    def _sizes(self) -> tuple[Any, ...]:
+        return self.input_size, self.hidden_size, self.context_size, f"alpha={self.alpha}"

@@ -6,189 +6,141 @@ A layer in one direction is one formula, whose carried tensors read themselves a
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Sequence
 from math import sqrt
 from typing import Any
 
-from einsmith import ops as F
 from einsmith.base.arguments import Count, Depth, Share, Size
-from einsmith.base.errors import ArgumentError, ShapeError
-from einsmith.lang import builder
+from einsmith.base.errors import ArgumentError, KindError, ShapeError
 from einsmith.lang.builder import Value
-from einsmith.lang.op import Operator, op
 from einsmith.nn import init
 from einsmith.nn.linear import empty
 from einsmith.nn.module import Module
-from einsmith.ops.call import recorded
+from einsmith.nn.recurrence import (
+    GRU_FORMULA,
+    LSTM_FORMULA,
+    LSTM_PROJECTED_FORMULA,
+    RNN_FORMULA,
+    recurrent_layer,
+    run_layers,
+)
 from einsmith.ops.common import tensor
 from einsmith.ops.random import layer_drop
 
-RNN_FORMULA = """
-    p[t,b,k] = sum[i](x[t,b,i] * W_ih[k,i]) + b_ih[k] + b_hh[k]
-    h[t,b,k] = tanh(p[t,b,k] + sum[j](where(t > 0, h[t-1,b,j], h0[b,j]) * W_hh[k,j]))
-    return h
-"""
-LSTM_FORMULA = """
-    p[t,b,n] = sum[i](x[t,b,i] * W_ih[n,i]) + b_ih[n] + b_hh[n]
-    a[t,b,n] = p[t,b,n] + sum[j](where(t > 0, h[t-1,b,j], h0[b,j]) * W_hh[n,j])
-    c[t,b,k] = sigmoid(a[t,b,H+k]) * where(t > 0, c[t-1,b,k], c0[b,k]) + sigmoid(a[t,b,0*H+k]) * tanh(a[t,b,2*H+k])
-    h[t,b,k] = sigmoid(a[t,b,3*H+k]) * tanh(c[t,b,k])
-    return h, c
-"""
-LSTM_PROJECTED_FORMULA = """
-    p[t,b,n] = sum[i](x[t,b,i] * W_ih[n,i]) + b_ih[n] + b_hh[n]
-    a[t,b,n] = p[t,b,n] + sum[j](where(t > 0, h[t-1,b,j], h0[b,j]) * W_hh[n,j])
-    c[t,b,k] = sigmoid(a[t,b,H+k]) * where(t > 0, c[t-1,b,k], c0[b,k]) + sigmoid(a[t,b,0*H+k]) * tanh(a[t,b,2*H+k])
-    h[t,b,m] = sum[k](sigmoid(a[t,b,3*H+k]) * tanh(c[t,b,k]) * W_hr[m,k])
-    return h, c
-"""
-GRU_FORMULA = """
-    p[t,b,n] = sum[i](x[t,b,i] * W_ih[n,i]) + b_ih[n]
-    q[t,b,n] = sum[j](where(t > 0, h[t-1,b,j], h0[b,j]) * W_hh[n,j]) + b_hh[n]
-    z[t,b,k] = sigmoid(p[t,b,H+k] + q[t,b,H+k])
-    m[t,b,k] = tanh(p[t,b,2*H+k] + sigmoid(p[t,b,0*H+k] + q[t,b,0*H+k]) * q[t,b,2*H+k])
-    h[t,b,k] = (1 - z[t,b,k]) * m[t,b,k] + z[t,b,k] * where(t > 0, h[t-1,b,k], h0[b,k])
-    return h
-"""
+
+class RecurrentModule(Module):
+    """Base of modules that run a recurrence over a sequence. Subclasses define `formula`, the names of its `states`,
+    and how they run it."""
+
+    formula: str
+    states: tuple[str, ...] = ("h0", "c0")
+
+    def __init__(self, input_size: Count, hidden_size: Count, batch_first: bool, checkpoint: Size):
+        self.input_size, self.hidden_size, self.batch_first = input_size, hidden_size, batch_first
+        self.checkpoint = checkpoint
+
+    def reset_parameters(self) -> None:
+        """Draw new initial values, uniform in +-1/sqrt(hidden_size)."""
+        bound = 1 / sqrt(self.hidden_size)
+        for p in self.parameters():
+            init.uniform_(p, -bound, bound)
+
+    def _state_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Return the shape of each state without its batch, whose dimension is the last but one."""
+        return ((self.hidden_size,), (self.hidden_size,))
+
+    def _run(self, x: Value, initial: list[Value | None]) -> tuple[Value, Sequence[Value]]:
+        """Return the output [T, B, features] for x [T, B, input_size], and the last states. initial: None for zeros."""
+        raise KindError(f"{type(self).__name__} runs no recurrence")
+
+    def forward(self, input: Value, hx: Any = None) -> tuple[Value, Any]:
+        name = type(self).__name__
+        x = tensor(input, name, "input", rank=(2, 3), kind="float")
+        if x.shape[-1] != self.input_size:
+            raise ShapeError(
+                f"{name}: 'input' has shape {x.shape}; its last extent must be input_size={self.input_size}"
+            )
+        single = x.ndim == 2
+        if single:
+            x = x.reshape((x.shape[0], 1, self.input_size))
+        elif self.batch_first:
+            x = x.transpose(1, 0, 2)
+        if not x.shape[0]:
+            raise ShapeError(f"{name}: 'input' has shape {tuple(input.shape)}; it needs at least one step")
+        given = (hx,) if len(self.states) == 1 else _pair(hx, name)
+        initial: list[Value | None] = []
+        for what, (*lead, size), state in zip(self.states, self._state_shapes(), given, strict=True):
+            shape = (*lead, size) if single else (*lead, x.shape[1], size)
+            known = None if state is None else _check_state(state, name, what, shape)
+            initial.append(None if known is None else known.reshape((*lead, x.shape[1], size)))
+        output, last = self._run(x, initial)
+        if single:
+            output, *last = (s.reshape((*s.shape[:-2], s.shape[-1])) for s in (output, *last))
+        elif self.batch_first:
+            output = output.transpose(1, 0, 2)
+        return output, (last[0] if len(last) == 1 else tuple(last))
+
+    def extra_repr(self) -> str:
+        return ", ".join(map(str, (*self._sizes(), *self._options(batch_first=False, checkpoint=0))))
+
+    def _sizes(self) -> tuple[Any, ...]:
+        """Return the arguments that `extra_repr` always shows."""
+        return self.input_size, self.hidden_size
+
+    def _options(self, **usual: Any) -> list[str]:
+        """Return the arguments that differ from their defaults, as `name=value`."""
+        return [f"{n}={getattr(self, n)}" for n, v in usual.items() if getattr(self, n) != v]
 
 
-@lru_cache(maxsize=64)
-def recurrence(text: str, bias: bool = True, reverse: bool = False, name: str | None = None) -> Operator:
-    """Compile a recurrence's formula, in which t counts from 0 upward, to an operator.
-
-    bias: False removes the terms b_ih[..] and b_hh[..]; reverse: run from the last t down to 0; name: the operator's.
-    """
-    if not bias:
-        for term in ("b_ih[n]", "b_hh[n]", "b_ih[k]", "b_hh[k]"):
-            text = text.replace(f" + {term}", "")
-    if reverse:
-        text = text.replace("t > 0", "t < x.shape[0]-1").replace("[t-1,", "[t+1,")
-    return op(text, name=name)
+def _pair(hx: Any, name: str) -> tuple[Any, Any]:
+    """Return the two initial states, of which both may be None. Raises ArgumentError where they are not a pair."""
+    if hx is None:
+        return None, None
+    if not isinstance(hx, (tuple, list)) or len(hx) != 2:
+        raise ArgumentError(f"{name}: the initial state must be a pair of tensors, (h_0, c_0)")
+    return hx[0], hx[1]
 
 
-def sequence(x: Any, name: str, input_size: int, batch_first: bool) -> tuple[Value, bool]:
-    """Return the input as [T, B, input_size], and whether it has no batch axis: [T, input_size]. Raises ShapeError."""
-    value = tensor(x, name, "input", rank=(2, 3), kind="float")
-    if value.shape[-1] != input_size:
-        raise ShapeError(f"{name}: 'input' has shape {value.shape}; its last extent must be input_size={input_size}")
-    single = value.ndim == 2
-    if single:
-        value = value.reshape((value.shape[0], 1, input_size))
-    elif batch_first:
-        value = value.transpose(1, 0, 2)
-    if not value.shape[0]:
-        raise ShapeError(f"{name}: 'input' has shape {tuple(x.shape)}; it needs at least one step")
-    return value, single
-
-
-def state(given: Any, name: str, what: str, shape: tuple[int, ...], like: Value) -> Value:
-    """Return an initial state of the given shape, zeros where none is given. Raises ShapeError, ArgumentError."""
-    if given is None:
-        return builder.full(shape, 0.0, like.dtype)
-    if isinstance(given, (tuple, list)):
-        raise ArgumentError(f"{name}: {what!r} must be one tensor of shape {shape}, not {len(given)} tensors")
-    value = tensor(given, name, what, kind="float")
+def _check_state(state: Any, name: str, what: str, shape: tuple[int, ...]) -> Value:
+    """Return an initial state of the given shape. Raises ShapeError, ArgumentError."""
+    if isinstance(state, (tuple, list)):
+        raise ArgumentError(f"{name}: {what!r} must be one tensor of shape {shape}, not {len(state)} tensors")
+    value = tensor(state, name, what, kind="float")
     if value.shape != shape:
         raise ShapeError(f"{name}: {what!r} has shape {value.shape}, needs {shape}")
     return value
 
 
-@recorded
-def recurrent_layer(
-    formula: str,
-    x: Value,
-    weights: Sequence[Mapping[str, Any]],
-    initial: Mapping[str, Value | None],
-    checkpoint: int = 0,
-) -> tuple[Value, list[Value]]:
-    """Return a layer's output [T, B, D*H], and the last value [D, B, ..] of each state, in D = 1 or 2 directions.
-
-    Args:
-        formula: text of the recurrence, whose results are the states, the output first
-        x: the input [T, B, I]
-        weights: the other tensors of the formula by name, for each direction
-        initial: the first values [D, B, ..] of the states by name, None for zeros
-        checkpoint: distance of the states that are saved for the backward pass; 0: all are saved
-    """
-    outputs: list[Value] = []
-    last: list[list[Value]] = [[] for _ in initial]
-    for d, tensors in enumerate(weights):
-        operator = recurrence(formula, "b_ih" in tensors, reverse=d == 1)
-        hidden = tensors.get("W_hr", tensors["W_hh"]).shape[1]
-        first = {
-            n: builder.full((x.shape[1], tensors["W_hh"].shape[1] if n == "h0" else hidden), 0.0, x.dtype)
-            if s is None
-            else s[d]
-            for n, s in initial.items()
-        }
-        size = {"H": hidden} if "H" in operator.parameters else {}
-        out = operator(x=x, **tensors, **first, **size, checkpoint=checkpoint)
-        sequences = out if isinstance(out, tuple) else (out,)
-        outputs.append(sequences[0])
-        for values, s in zip(last, sequences, strict=True):
-            values.append(s[0 if d else x.shape[0] - 1])
-    return outputs[0] if len(outputs) == 1 else F.cat(outputs, 2), [F.stack(values) for values in last]
-
-
-def run_layers(
-    formula: str,
-    x: Value,
-    weights: Sequence[Sequence[Mapping[str, Any]]],
-    initial: Mapping[str, Value | None],
-    drop: Callable[[Value, int], Value] | None = None,
-    checkpoint: int = 0,
-) -> tuple[Value, list[Value]]:
-    """Return the last layer's output, and the last values [layers*D, B, ..] of each state.
-
-    weights: of each layer as in `recurrent_layer`; initial: values [layers*D, B, ..] or None; drop: function of the
-    input of a layer after the first one, and of the layer's number, None for no dropout; others as in
-    `recurrent_layer`.
-    """
-    last: list[list[Value]] = [[] for _ in initial]
-    for n, tensors in enumerate(weights):
-        if n and drop is not None:
-            x = drop(x, n)
-        rows = slice(n * len(tensors), (n + 1) * len(tensors))
-        first = {name: s if s is None or len(weights) == 1 else s[rows] for name, s in initial.items()}
-        x, states = recurrent_layer(formula, x, tensors, first, checkpoint)
-        for values, s in zip(last, states, strict=True):
-            values.append(s)
-    return x, [values[0] if len(values) == 1 else F.cat(values, 0) for values in last]
-
-
-class _Layers(Module):
+class _Layers(RecurrentModule):
     """Layers of one recurrence, in one direction or two, with dropout between layers. Subclasses define `formula`,
     `gates` and `states`."""
 
     gates: int
     states: tuple[str, ...] = ("h0",)
-    formula: str
+    proj_size = 0
 
     def __init__(
         self,
         input_size: Count,
         hidden_size: Count,
-        num_layers: Depth,
-        bias: bool,
-        batch_first: bool,
-        dropout: Share,
-        bidirectional: bool,
-        proj_size: Size,
-        dtype: Any,
-        checkpoint: Size,
+        num_layers: Depth = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: Share = 0.0,
+        bidirectional: bool = False,
+        *,
+        dtype: Any = "float32",
+        checkpoint: Size = 0,
     ):
-        name = type(self).__name__
-        if proj_size >= hidden_size and proj_size:
-            raise ArgumentError(f"{name}: proj_size={proj_size} must be smaller than hidden_size={hidden_size}")
         if dropout and num_layers == 1:
             warnings.warn(
-                f"{name}: dropout={dropout} has no effect, as it applies between layers and num_layers is 1",
+                f"{type(self).__name__}: dropout={dropout} has no effect, as it applies between layers and num_layers "
+                "is 1",
                 stacklevel=3,
             )
-        self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
-        self.bias, self.batch_first, self.dropout = bias, batch_first, float(dropout)
-        self.bidirectional, self.proj_size, self.checkpoint = bidirectional, proj_size, checkpoint
+        super().__init__(input_size, hidden_size, batch_first, checkpoint)
+        self.num_layers, self.bias = num_layers, bias
+        self.dropout, self.bidirectional = float(dropout), bidirectional
         for layer in range(num_layers):
             for suffix in self._directions:
                 n_in = input_size if layer == 0 else self.output_size * len(self._directions)
@@ -199,8 +151,8 @@ class _Layers(Module):
                 if bias:
                     setattr(self, f"bias_ih_{at}", empty((rows,), dtype))
                     setattr(self, f"bias_hh_{at}", empty((rows,), dtype))
-                if proj_size:
-                    setattr(self, f"weight_hr_{at}", empty((proj_size, hidden_size), dtype))
+                if self.proj_size:
+                    setattr(self, f"weight_hr_{at}", empty((self.proj_size, hidden_size), dtype))
         self.reset_parameters()
 
     @property
@@ -212,11 +164,9 @@ class _Layers(Module):
     def _directions(self) -> tuple[str, ...]:
         return ("", "_reverse") if self.bidirectional else ("",)
 
-    def reset_parameters(self) -> None:
-        """Draw new initial values, uniform in +-1/sqrt(hidden_size)."""
-        bound = 1 / sqrt(self.hidden_size)
-        for p in self.parameters():
-            init.uniform_(p, -bound, bound)
+    def _state_shapes(self) -> tuple[tuple[int, ...], ...]:
+        rows = self.num_layers * len(self._directions)
+        return ((rows, self.output_size), (rows, self.hidden_size))[: len(self.states)]
 
     def _weights(self, at: str) -> dict[str, Any]:
         """Return the tensors of the layer and direction `at` by their names in the formula."""
@@ -225,45 +175,19 @@ class _Layers(Module):
         names |= {"W_hr": "weight_hr"} if self.proj_size else {}
         return {n: getattr(self, f"{name}_{at}") for n, name in names.items()}
 
-    def _run(self, input: Any, given: Sequence[Any]) -> tuple[Value, list[Value]]:
-        """Return the last layer's output, and the last states of all layers and directions."""
-        name = type(self).__name__
-        x, single = sequence(input, name, self.input_size, self.batch_first)
-        rows = self.num_layers * len(self._directions)
-        initial: dict[str, Value | None] = {}
-        for what, value in zip(self.states, given, strict=True):
-            width = self.output_size if what == "h0" else self.hidden_size
-            shape = (rows, width) if single else (rows, x.shape[1], width)
-            known = None if value is None else state(value, name, what, shape, x)
-            initial[what] = None if known is None else known.reshape((rows, x.shape[1], width))
+    def _run(self, x: Value, initial: list[Value | None]) -> tuple[Value, Sequence[Value]]:
+        def layer(x: Value, weights: Any, initial: list[Value | None]) -> tuple[Value, list[Value]]:
+            return recurrent_layer(
+                self.formula, x, weights, dict(zip(self.states, initial, strict=True)), self.checkpoint
+            )
+
         weights = [[self._weights(f"l{n}{suffix}") for suffix in self._directions] for n in range(self.num_layers)]
-        dropout = self.dropout if self.training else 0.0
-        x, final = run_layers(
-            self.formula,
-            x,
-            weights,
-            initial,
-            (lambda y, n: layer_drop(y, dropout, self, str(n))) if dropout else None,
-            self.checkpoint,
-        )
-        if single:
-            return x.reshape((x.shape[0], x.shape[2])), [s.reshape((rows, s.shape[2])) for s in final]
-        return x.transpose(1, 0, 2) if self.batch_first else x, final
+        p = self.dropout if self.training else 0.0
+        return run_layers(layer, x, weights, initial, (lambda y, n: layer_drop(y, p, self, str(n))) if p else None)
 
     def extra_repr(self) -> str:
-        text = f"{self.input_size}, {self.hidden_size}"
-        for what, usual in (
-            ("proj_size", 0),
-            ("num_layers", 1),
-            ("bias", True),
-            ("batch_first", False),
-            ("dropout", 0.0),
-            ("bidirectional", False),
-            ("checkpoint", 0),
-        ):
-            if getattr(self, what) != usual:
-                text += f", {what}={getattr(self, what)}"
-        return text
+        usual = {"proj_size": 0, "num_layers": 1, "bias": True, "batch_first": False, "dropout": 0.0}
+        return ", ".join(map(str, (*self._sizes(), *self._options(**usual, bidirectional=False, checkpoint=0))))
 
 
 class RNN(_Layers):
@@ -299,18 +223,13 @@ class RNN(_Layers):
         if nonlinearity not in ("tanh", "relu"):
             raise ArgumentError(f"RNN: nonlinearity={nonlinearity!r} must be 'tanh' or 'relu'")
         self.nonlinearity = nonlinearity
-        super().__init__(
-            input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, 0, dtype, checkpoint
-        )
+        options: dict[str, Any] = {"dtype": dtype, "checkpoint": checkpoint}
+        super().__init__(input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, **options)
 
     @property
     def formula(self) -> str:  # type: ignore[override]
         """The formula of a layer, with the chosen nonlinearity."""
         return RNN_FORMULA.replace("tanh(", f"{self.nonlinearity}(")
-
-    def forward(self, input: Value, hx: Any = None) -> tuple[Value, Value]:
-        output, (h,) = self._run(input, (hx,))
-        return output, h
 
 
 class GRU(_Layers):
@@ -329,27 +248,6 @@ class GRU(_Layers):
 
     gates = 3
     formula = GRU_FORMULA
-
-    def __init__(
-        self,
-        input_size: Count,
-        hidden_size: Count,
-        num_layers: Depth = 1,
-        bias: bool = True,
-        batch_first: bool = False,
-        dropout: Share = 0.0,
-        bidirectional: bool = False,
-        *,
-        dtype: Any = "float32",
-        checkpoint: Size = 0,
-    ):
-        super().__init__(
-            input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, 0, dtype, checkpoint
-        )
-
-    def forward(self, input: Value, hx: Any = None) -> tuple[Value, Value]:
-        output, (h,) = self._run(input, (hx,))
-        return output, h
 
 
 class LSTM(_Layers):
@@ -383,24 +281,13 @@ class LSTM(_Layers):
         dtype: Any = "float32",
         checkpoint: Size = 0,
     ):
-        super().__init__(
-            input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size, dtype, checkpoint
-        )
+        if proj_size >= hidden_size and proj_size:
+            raise ArgumentError(f"LSTM: proj_size={proj_size} must be smaller than hidden_size={hidden_size}")
+        self.proj_size = proj_size
+        options: dict[str, Any] = {"dtype": dtype, "checkpoint": checkpoint}
+        super().__init__(input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, **options)
 
     @property
     def formula(self) -> str:  # type: ignore[override]
         """The formula of a layer, with or without a projection."""
         return LSTM_PROJECTED_FORMULA if self.proj_size else LSTM_FORMULA
-
-    def forward(self, input: Value, hx: Any = None) -> tuple[Value, tuple[Value, Value]]:
-        output, (h, c) = self._run(input, pair(hx, "LSTM"))
-        return output, (h, c)
-
-
-def pair(hx: Any, name: str) -> tuple[Any, Any]:
-    """Return the two initial states, of which both may be None. Raises ArgumentError where they are not a pair."""
-    if hx is None:
-        return None, None
-    if not isinstance(hx, (tuple, list)) or len(hx) != 2:
-        raise ArgumentError(f"{name}: the initial state must be a pair of tensors, (h_0, c_0)")
-    return hx[0], hx[1]

@@ -161,7 +161,7 @@ def test_initial_values_of_multiplicative_integration() -> None:
 
 
 def test_formulas_in_the_documentation_are_those_that_run() -> None:
-    from einsmith.nn import cells, recurrent
+    from einsmith.nn import cells, recurrence
 
     guide = (Path(__file__).parents[2] / "docs" / "recurrences.md").read_text()
 
@@ -169,7 +169,7 @@ def test_formulas_in_the_documentation_are_those_that_run() -> None:
         return {line.strip() for line in text.splitlines() if "] = " in line}
 
     for name, module in (
-        ("RNN", recurrent), ("GRU", recurrent), ("LSTM", recurrent), ("MILSTM", cells), ("SubLSTM", cells),
+        ("RNN", recurrence), ("GRU", recurrence), ("LSTM", recurrence), ("MILSTM", cells), ("SubLSTM", cells),
         ("LLTM", cells), ("SCRN", cells),
     ):  # fmt: skip
         formula = lines(getattr(module, f"{name.upper()}_FORMULA"))

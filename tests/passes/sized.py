@@ -11,7 +11,7 @@ from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType
 from einsmith.lang.op import Operator
 from einsmith.nn import cells
-from einsmith.nn.recurrent import GRU_FORMULA, LSTM_FORMULA, LSTM_PROJECTED_FORMULA, RNN_FORMULA, recurrence
+from einsmith.nn.recurrence import GRU_FORMULA, LSTM_FORMULA, LSTM_PROJECTED_FORMULA, RNN_FORMULA, recurrence
 from tests.gallery.convolutions import conv_case, convolution, spatial
 from tests.gallery.entries import ENTRIES
 from tests.gallery.entry import Entry, Ints

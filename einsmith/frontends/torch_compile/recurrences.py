@@ -14,6 +14,7 @@ import torch
 
 from einsmith.frontends.aten import TABLE
 from einsmith.frontends.torch_operator import TorchOperator, operator
+from einsmith.nn.recurrence import run_layers
 
 
 def replace_recurrences(gm: torch.nn.Module) -> None:
@@ -41,7 +42,7 @@ def _layer_operator(kind: str, states: int, has_biases: bool, bidirectional: boo
     return operator(layer)
 
 
-def _run_layers(
+def _run(
     kind: str,
     x: torch.Tensor,
     initial: Sequence[torch.Tensor],
@@ -54,25 +55,28 @@ def _run_layers(
     batch_first: bool,
 ) -> tuple[torch.Tensor, ...]:
     """Compute the layers one after the other. Dropout between them is PyTorch's, of which the backend knows."""
-    layer = _layer_operator(kind, len(initial), has_biases, bidirectional)
-    each, directions = len(weights) // num_layers, 2 if bidirectional else 1
-    last = []
-    x = x.transpose(0, 1) if batch_first else x  # here, so that strides of results and gradients are PyTorch's
-    for n in range(num_layers):
-        if n and dropout and train:
-            x = torch.dropout(x, dropout, True)
-        states = [s[n * directions : (n + 1) * directions] for s in initial]
-        x, *found = layer(x, *states, *weights[n * each : (n + 1) * each])
-        last.append(found)
-    x = x.transpose(0, 1) if batch_first else x
-    return x, *(torch.cat(found) for found in zip(*last, strict=True))
+    run, each = _layer_operator(kind, len(initial), has_biases, bidirectional), len(weights) // num_layers
+
+    def layer(x: torch.Tensor, tensors: Any, states: Sequence[torch.Tensor]) -> tuple[torch.Tensor, Any]:
+        y, *last = run(x, *states, *tensors)
+        return y, last
+
+    y, last = run_layers(
+        layer,
+        x.transpose(0, 1) if batch_first else x,  # here, so that strides of results and gradients are PyTorch's
+        [weights[n : n + each] for n in range(0, len(weights), each)],
+        initial,
+        (lambda y, _: torch.dropout(y, dropout, True)) if dropout and train else None,
+        torch.cat,
+    )
+    return y.transpose(0, 1) if batch_first else y, *last
 
 
 def _define(kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
     def recurrent(x: torch.Tensor, hx: Any, weights: Sequence[torch.Tensor], *settings: Any) -> Any:
         if not x.is_cpu:
             return original(x, hx, weights, *settings)
-        results = _run_layers(kind, x, hx if kind == "lstm" else (hx,), weights, *settings)
+        results = _run(kind, x, hx if kind == "lstm" else (hx,), weights, *settings)
         if torch.is_autocast_enabled("cpu") and x.dtype is not torch.float64:  # which computes in float32
             dtype = x.dtype if kind == "gru" else torch.get_autocast_dtype("cpu")  # PyTorch's results
             return tuple(r.to(dtype) for r in results)

@@ -22,7 +22,7 @@ from einsmith.lang import builder
 from einsmith.lang.builder import Value, as_value
 from einsmith.lang.op import Operator
 from einsmith.lang.trace import Call
-from einsmith.nn.recurrent import GRU_FORMULA, LSTM_FORMULA, RNN_FORMULA
+from einsmith.nn.recurrence import GRU_FORMULA, LSTM_FORMULA, RNN_FORMULA
 from einsmith.ops import softmax
 from einsmith.ops.attention import average
 from einsmith.ops.common import dimension, ints
