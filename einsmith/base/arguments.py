@@ -56,13 +56,13 @@ def check_arguments(function: F) -> F:
     return call  # type: ignore[return-value]
 
 
-def check_options(kind: Callable[..., Any], given: Iterable[str]) -> None:
+def check_options(kind: Callable[..., Any], names: Iterable[str]) -> None:
     """Raise UnknownOptionError for a keyword that a class or a function does not take."""
-    made = kind.__init__ if isinstance(kind, type) else kind  # type: ignore[misc]
-    found = list(inspect.signature(made).parameters.values())[isinstance(kind, type) :]
-    if not any(p.kind is p.VAR_KEYWORD for p in found):
-        known = [p.name for p in found if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-        _refuse_unknown(getattr(kind, "__name__", type(kind).__name__), given, known)
+    function = kind.__init__ if isinstance(kind, type) else kind  # type: ignore[misc]
+    parameters = list(inspect.signature(function).parameters.values())[isinstance(kind, type) :]
+    if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+        known = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+        _refuse_unknown(getattr(kind, "__name__", type(kind).__name__), names, known)
 
 
 def bound(
@@ -80,9 +80,9 @@ def bound(
         raise KindError(f"{what()} takes {inspect.Signature(plain)}: {e}") from None
 
 
-def _refuse_unknown(what: str, given: Iterable[str], known: Sequence[str]) -> None:
+def _refuse_unknown(what: str, names: Iterable[str], known: Sequence[str]) -> None:
     """Raise UnknownOptionError for the first keyword that `what` does not take."""
-    for name in given:
+    for name in names:
         if name not in known:
             near = get_close_matches(name, known, 1)
             hint = f"did you mean {near[0]!r}?" if near else f"the options are {', '.join(known) or 'none'}"
@@ -123,16 +123,16 @@ def refuse_torch(x: Any, what: str) -> None:
             )
 
 
-def whole_numbers(given: Any, what: str) -> tuple[int, ...]:
+def whole_numbers(value: Any, what: str) -> tuple[int, ...]:
     """Return one integer or a sequence of integers as a tuple of Python's ints. Raises KindError, which names
     `what`."""
     try:
-        many = isinstance(given, (tuple, list)) or getattr(given, "ndim", 0) == 1 and len(given) > 0
-        listed = given if many else (given,)
+        many = isinstance(value, (tuple, list)) or getattr(value, "ndim", 0) == 1 and len(value) > 0
+        listed = value if many else (value,)
         return tuple(map(_whole, listed))
     except _Misfit:
-        unknown = _UNKNOWN if hasattr(given, "tensor") else ""
-        raise KindError(f"{what}={show(given)} must be an integer or a sequence of integers{unknown}") from None
+        unknown = _UNKNOWN if hasattr(value, "tensor") else ""
+        raise KindError(f"{what}={show(value)} must be an integer or a sequence of integers{unknown}") from None
 
 
 class Shown:
@@ -173,17 +173,17 @@ class _Fits:
         self.many = any(p.kind is p.VAR_POSITIONAL for p in parameters)
         single = (p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD))
         self.needed = [(n, p.name) for n, p in enumerate(single) if p.default is p.empty]
-        found = ((n, hints.get(n, Any)) for n in dict.fromkeys((*self.order, *self.known)))
-        self.fits = {name: (fit, hint) for name, hint in found if (fit := _fit(hint)) is not None}
+        hinted = ((n, hints.get(n, Any)) for n in dict.fromkeys((*self.order, *self.known)))
+        self.fits = {name: (fit, hint) for name, hint in hinted if (fit := _fit(hint)) is not None}
 
     def __call__(self, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         name = type(args[0]).__name__ if self.name == "__init__" else self.name
         if not self.open:
             _refuse_unknown(name, kwargs, [n for n in self.known if n != "self"])
-        given = len(args)
-        more = given > len(self.order) and not self.many
-        twice = any(n in kwargs and n in self.known for n in self.order[:given])
-        if more or twice or any(place >= given and n not in kwargs for place, n in self.needed):
+        positional = len(args)
+        more = positional > len(self.order) and not self.many
+        twice = any(n in kwargs and n in self.known for n in self.order[:positional])
+        if more or twice or any(place >= positional and n not in kwargs for place, n in self.needed):
             bound(self.function, args, kwargs, lambda: name)
         fitting = [self._one(name, n, x) for n, x in zip(self.order, args, strict=False)]
         return (*fitting, *args[len(fitting) :]), {n: self._one(name, n, x) for n, x in kwargs.items()}

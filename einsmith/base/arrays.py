@@ -142,17 +142,17 @@ def _parts(x: list | tuple) -> Iterator[Any]:
 
 def _foreign(x: Any, name: str) -> np.ndarray:
     """Return the elements of another library's array, where NumPy can read them."""
-    given = x
+    original = x
     try:
         for view in ("resolve_conj", "resolve_neg"):  # conjugated or negated lazily by torch
             x = getattr(x, view)() if hasattr(x, view) else x
         return np.asarray(x) if hasattr(x, "__array__") else np.from_dlpack(x)
     except _UNREADABLE as e:
-        remedy = _remedy(given)
-        if remedy is None and getattr(given, "requires_grad", False):  # torch refuses while recording gradients
+        remedy = _remedy(original)
+        if remedy is None and getattr(original, "requires_grad", False):  # torch refuses while recording gradients
             raise _losing(name) from e
         raise DtypeError(
-            f"{name} is {describe(given)} that cannot be converted to a NumPy array: {remedy or _first_line(e)}"
+            f"{name} is {describe(original)} that cannot be converted to a NumPy array: {remedy or _first_line(e)}"
         ) from e
 
 

@@ -41,8 +41,8 @@ class Bound:
 
     def caches(self) -> list[Cache]:
         """Return the caches that are still alive."""
-        found = [ref() for ref in self._caches.valuerefs()]  # one atomic copy: other threads make and drop some
-        return [c for c in found if c is not None]
+        alive = [ref() for ref in self._caches.valuerefs()]  # one atomic copy: other threads make and drop some
+        return [c for c in alive if c is not None]
 
     def _evict(self, last: Entry) -> list[tuple[Cache, Entry]]:
         """Remove the least recently used entries until the rest fits, with the lock held; return them with their
@@ -120,8 +120,8 @@ class Cache(Generic[K, V]):
     def setdefault(self, key: K, value: V) -> V:
         """Return the value of a key, after storing `value` if there is none yet; all threads get one and the same
         value."""
-        found = self._put(key, value, False).value
-        return value if found is None else found
+        stored = self._put(key, value, False).value
+        return value if stored is None else stored
 
     def _put(self, key: K, value: V, replace: bool) -> Entry[V]:
         entry = Entry(value, self._weigh(value) if self._weigh is not None else 0)
@@ -144,8 +144,8 @@ class Cache(Generic[K, V]):
     def used_since(self, first: int) -> dict[K, V]:
         """Return the values that were used at a time stamp (`tick`) from `first` on, without marking them as used."""
         with self.bound.lock:
-            found = [(key, e.value) for key, e in self._entries.items() if e.used >= first]
-        return {key: value for key, value in found if value is not None}
+            used = [(key, e.value) for key, e in self._entries.items() if e.used >= first]
+        return {key: value for key, value in used if value is not None}
 
     def drop(self, key: K) -> None:
         """Remove the value of a key, if there is one."""
@@ -181,8 +181,8 @@ class Cache(Generic[K, V]):
     def items(self) -> list[tuple[K, V]]:
         """Return keys and values in order of insertion, without marking them as used."""
         with self.bound.lock:
-            found = [(key, e.value) for key, e in self._entries.items()]
-        return [(key, value) for key, value in found if value is not None]
+            entries = [(key, e.value) for key, e in self._entries.items()]
+        return [(key, value) for key, value in entries if value is not None]
 
     def values(self) -> list[V]:
         """Return the values in order of insertion."""

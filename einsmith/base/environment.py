@@ -302,9 +302,9 @@ def checks_gradients() -> bool:
 
 def cache_dir() -> Path:
     """Return the directory of compiled code and measurements (it need not exist yet)."""
-    given = CACHE_DIR.get()
-    if given is not None:
-        return given
+    configured = CACHE_DIR.get()
+    if configured is not None:
+        return configured
     with locks.IMPORTING:
         from platformdirs import user_cache_dir  # imported late: it is needed only where the variable is unset
 

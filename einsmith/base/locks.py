@@ -63,9 +63,9 @@ _guard_numbers = itertools.count()
 def lock() -> Any:
     """Return a reentrant lock that is free in a forked child, unless the thread that forked holds it. Its holder
     acquires no Awaited lock."""
-    made = threading.RLock()
-    _free_in_child.add(made)
-    return made
+    rlock = threading.RLock()
+    _free_in_child.add(rlock)
+    return rlock
 
 
 def _go_on(me: int, before: Reentrant | Turn | None) -> None:

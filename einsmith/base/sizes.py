@@ -21,9 +21,9 @@ _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([A-Za-z]*)\s*")
 def size_of(x: Any, name: str, least: int = 1) -> int:
     """Return a size in bytes, given as a number or as text such as "800MB", "1.5 GiB". Raises ArgumentError, which
     names `name`, for other values and for less than `least` bytes."""
-    found = _SIZE.fullmatch(x) if isinstance(x, str) else None
-    if found and found[2].lower() in UNITS:
-        n = int(Decimal(found[1]) * UNITS[found[2].lower()])
+    match = _SIZE.fullmatch(x) if isinstance(x, str) else None
+    if match and match[2].lower() in UNITS:
+        n = int(Decimal(match[1]) * UNITS[match[2].lower()])
     elif is_whole(x) and not hasattr(x, "mask"):
         n = int(x)
     else:

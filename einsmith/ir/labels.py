@@ -31,8 +31,8 @@ class Label(NamedTuple):
 
     def __str__(self) -> str:
         line = f"{self.formula}, line {self.line}" if self.formula else ""
-        made_by = ": ".join(filter(None, (self.function, line)))
-        return f"{self.layer} ({made_by})" if self.layer and made_by else self.layer or made_by
+        origin = ": ".join(filter(None, (self.function, line)))
+        return f"{self.layer} ({origin})" if self.layer and origin else self.layer or origin
 
 
 def is_recorded() -> bool:

@@ -630,8 +630,8 @@ def outermost(exprs: Iterable[Expr], kinds: type | tuple[type, ...]) -> Iterator
     return outermost_where(exprs, lambda e: isinstance(e, kinds))
 
 
-def outermost_where(roots: Iterable[Any], is_found: Callable[[Any], bool]) -> Iterator[Any]:
-    """Yield the outermost nodes that are found among the roots and what they reach through `.args`, as `outermost`
+def outermost_where(roots: Iterable[Any], matches: Callable[[Any], bool]) -> Iterator[Any]:
+    """Yield the outermost nodes that match, among the roots and what they reach through `.args`, as `outermost`
     does."""
     stack, seen = [*roots][::-1], set[Any]()
     while stack:
@@ -639,7 +639,7 @@ def outermost_where(roots: Iterable[Any], is_found: Callable[[Any], bool]) -> It
         if e in seen:
             continue
         seen.add(e)
-        if is_found(e):
+        if matches(e):
             yield e
         else:
             stack.extend(reversed(e.args))

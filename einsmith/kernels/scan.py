@@ -92,10 +92,10 @@ def find_scan(kernel: Kernel) -> ScannedBox | None:
     reduction = kernel.root.parts[0].body
     if not isinstance(reduction, Reduce) or reduction.combiner not in COMBINING or len(reduction.bodies) != 1:
         return None
-    found = boxes.boxes(kernel)
-    if len(found) != 1 or found[0].combiner is None or len(found[0].reduce) != 1:
+    all_boxes = boxes.boxes(kernel)
+    if len(all_boxes) != 1 or all_boxes[0].combiner is None or len(all_boxes[0].reduce) != 1:
         return None
-    (box,) = found
+    (box,) = all_boxes
     (e,) = box.bodies
     neutral = identity(reduction.combiner, e.dtype)
     if not (isinstance(e, Apply) and e.fn == "where" and isinstance(e.args[2], Const) and e.args[2].value == neutral):

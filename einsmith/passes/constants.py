@@ -48,9 +48,9 @@ def split_constants(graph: Graph, constants: Collection[Leaf]) -> tuple[Graph | 
             return False
         return nbytes(t) <= max(MOST_BYTES, sum(map(nbytes, read[t])))
 
-    made = {t: leaf(t.shape, t.dtype) for t in outermost_where(graph.roots, lambda t: t in read and pays(t))}
-    if not made:
+    stored = {t: leaf(t.shape, t.dtype) for t in outermost_where(graph.roots, lambda t: t in read and pays(t))}
+    if not stored:
         return None, graph
-    first = Graph(tuple(constants) + tuple(made.values()), (), tuple((x, t) for t, x in made.items()), ())
-    then = replace(graph, lambda t: None, dict(made))
-    return first, Graph((*then.inputs, *made.values()), then.outputs, then.updates, then.checks, then.gradients)
+    first = Graph(tuple(constants) + tuple(stored.values()), (), tuple((x, t) for t, x in stored.items()), ())
+    then = replace(graph, lambda t: None, dict(stored))
+    return first, Graph((*then.inputs, *stored.values()), then.outputs, then.updates, then.checks, then.gradients)

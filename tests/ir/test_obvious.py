@@ -30,7 +30,7 @@ def test_proven_bounds_hold_at_every_point():
     for _ in range(400):
         extents = tuple(int(n) for n in rng.integers(1, 5, 2))
         guards = [apply(str(rng.choice(["lt", "le"])), _form(rng, 2), _form(rng, 2)) for _ in range(2)]
-        known = obvious.given(guards)
+        known = obvious.find_lower_bounds(guards)
         points = [
             x
             for x in product(*map(range, extents))
@@ -48,7 +48,7 @@ def test_proven_bounds_hold_at_every_point():
 def test_a_window_is_inside_under_its_guards():
     place = apply("sub", apply("add", Axis(0), Axis(1)), Const(1, dt.i32))
     guards = [apply("le", Const(0, dt.i32), place), apply("lt", place, Const(5, dt.i32))]
-    known, form = obvious.given(guards), linear(place)
+    known, form = obvious.find_lower_bounds(guards), linear(place)
     assert obvious.at_least(form, 0, (5, 3), known) and obvious.at_least(form * -1, -4, (5, 3), known)
     assert all(obvious.holds(g, (5, 3), known) and not obvious.holds(g, (5, 3), {}) for g in guards)
     assert not obvious.at_least(form, 0, (5, 3), {}) and not obvious.at_least(form, 1, (5, 3), known)

@@ -47,16 +47,16 @@ def _runs_on_windows(process: int) -> bool:
 def number_space() -> str:
     """Return a text that identifies the numbers of processes: it differs between machines that share a folder, between
     boots, and on Linux between containers. On other systems than Linux, macOS and Windows, boots are not told apart."""
-    told = platform.node()
+    identity = platform.node()
     if system() == "linux":
-        told += sources.read("/proc/sys/kernel/random/boot_id")
+        identity += sources.read("/proc/sys/kernel/random/boot_id")
         with suppress(OSError):
-            told += str(os.stat(sources.ROOT / "proc/self/ns/pid").st_ino)
+            identity += str(os.stat(sources.ROOT / "proc/self/ns/pid").st_ino)
     elif system() == "darwin":
-        told += sources.sysctl_text("kern.bootsessionuuid")
+        identity += sources.sysctl_text("kern.bootsessionuuid")
     elif system() == "win32":
-        told += str(sources.read_registry(_BOOT_KEY, "BootId"))
-    return told
+        identity += str(sources.read_registry(_BOOT_KEY, "BootId"))
+    return identity
 
 
 def user_id() -> int | None:

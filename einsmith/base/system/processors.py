@@ -125,8 +125,8 @@ def caches() -> dict[int, int]:
         return {level: size for level, size in sizes.items() if size}
     cpu = next(iter(allowed()), 0)
     if system() == "win32":
-        found = (r for r in _windows_records() if r.kind == _CACHE and r.cache_kind != _INSTRUCTIONS and r.serves(cpu))
-        return {r.level: r.size for r in found}
+        levels = (r for r in _windows_records() if r.kind == _CACHE and r.cache_kind != _INSTRUCTIONS and r.serves(cpu))
+        return {r.level: r.size for r in levels}
     return dict(_linux_caches(cpu))
 
 

@@ -39,9 +39,9 @@ def used_dot(body: Any) -> str | None:
     """Return the dot product for which a function uses tile registers; None where it uses none."""
     for x in body:
         if isinstance(x, Loop | If):
-            found = used_dot(x.body)
-            if found is not None:
-                return found
+            inner = used_dot(x.body)
+            if inner is not None:
+                return inner
         elif isinstance(x, Op) and x.name == "tile_dot":
             return x.attrs[0]
     return None

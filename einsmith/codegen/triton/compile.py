@@ -137,18 +137,18 @@ def _ask(worker: Worker, source: TritonSource) -> Binary:
     memory did not suffice for."""
     try:
         try:
-            made = _request(worker, source)
+            compiled = _request(worker, source)
         except Lost:
-            made = _request(worker, source)
+            compiled = _request(worker, source)
     except Lost as e:
         raise CompileError(f"Triton compiles the kernel {source.name} in a process that was lost twice: {e}") from e
     except OSError as e:
         raise CompileError(f"Triton compiles the kernel {source.name} in a process that cannot be started: {e}") from e
-    if scratch := made.pop("scratch"):
+    if scratch := compiled.pop("scratch"):
         raise CompileError(
             f"the kernel {source.name} needs {scratch} bytes of scratch memory, which launches do not give"
         )
-    return Binary(warps=source.warps, **made)
+    return Binary(warps=source.warps, **compiled)
 
 
 def _request(worker: Worker, source: TritonSource) -> dict[str, Any]:

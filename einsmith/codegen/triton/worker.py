@@ -58,19 +58,19 @@ class TritonCompiler:
         options = {"num_warps": warps, "num_stages": stages, **self.options}
         try:
             source = ASTSource(_function(text, name), arguments, {}, aligned)
-            made = triton.compile(source, target=self.target, options=options)
+            compiled = triton.compile(source, target=self.target, options=options)
         except Exception as e:
             raise RuntimeError(_explain(e)) from e
         finally:
             linecache.clearcache()
-        registers, stack = self._resources(made.asm["cubin"])
+        registers, stack = self._resources(compiled.asm["cubin"])
         return {
-            "cubin": made.asm["cubin"],
-            "name": made.metadata.name,
-            "shared": made.metadata.shared,
+            "cubin": compiled.asm["cubin"],
+            "name": compiled.metadata.name,
+            "shared": compiled.metadata.shared,
             "registers": registers,
             "stack": stack,
-            "scratch": made.metadata.global_scratch_size + made.metadata.profile_scratch_size,
+            "scratch": compiled.metadata.global_scratch_size + compiled.metadata.profile_scratch_size,
         }
 
     def _resources(self, cubin: bytes) -> tuple[int, int]:

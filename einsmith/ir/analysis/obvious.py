@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from einsmith.ir.analysis.linear import LinearForm, linear
 from einsmith.ir.nodes import Apply, Axis, Expr
 
-Given = Mapping[frozenset[tuple[Expr, int]], int]
+LowerBounds = Mapping[frozenset[tuple[Expr, int]], int]
 """Lower bounds of linear forms without their constants, by the forms' terms."""
 
 
@@ -28,7 +28,7 @@ def ends(form: LinearForm, extents: Sequence[int]) -> tuple[int, int] | None:
     return low, high
 
 
-def given(guards: Iterable[Expr]) -> Given:
+def find_lower_bounds(guards: Iterable[Expr]) -> LowerBounds:
     """Return the lower bounds on linear forms, without their constants, that follow from integer comparisons that all
     hold."""
     out: dict[frozenset[tuple[Expr, int]], int] = {}
@@ -40,7 +40,7 @@ def given(guards: Iterable[Expr]) -> Given:
     return out
 
 
-def at_least(form: LinearForm, bound: int, extents: Sequence[int], known: Given) -> bool:
+def at_least(form: LinearForm, bound: int, extents: Sequence[int], known: LowerBounds) -> bool:
     """Return whether a form is proven to be at least `bound` over a non-empty box of axes. False: unknown, or it is
     not."""
     interval = ends(form, extents)
@@ -50,7 +50,7 @@ def at_least(form: LinearForm, bound: int, extents: Sequence[int], known: Given)
     return low is not None and form.const + low >= bound
 
 
-def holds(cond: Expr, extents: Sequence[int], known: Given) -> bool:
+def holds(cond: Expr, extents: Sequence[int], known: LowerBounds) -> bool:
     """Return whether an integer comparison is proven to hold all over a non-empty box. False: unknown, or it does
     not."""
     if not (isinstance(cond, Apply) and cond.fn in ("lt", "le") and cond.args[0].dtype.is_int):

@@ -207,10 +207,16 @@ def _transform_seconds(p: _Parts, target: Target) -> float:
 @lru_cache(maxsize=1024)
 def _find_convolution(kernel: Kernel) -> _Conv | None:
     """Return the convolution that a kernel computes, or None."""
-    found = problems(kernel.root)
-    if found is None or len(found) > 1 or found[0].epilogue or found[0].batch or found[0].constant_pieces:
+    products = problems(kernel.root)
+    if (
+        products is None
+        or len(products) > 1
+        or products[0].epilogue
+        or products[0].batch
+        or products[0].constant_pieces
+    ):
         return None
-    (p,) = found
+    (p,) = products
     return _match_convolution(kernel, p, *p.operands) or _match_convolution(kernel, p, *reversed(p.operands))
 
 
@@ -249,7 +255,7 @@ def _match_convolution(kernel: Kernel, p: Problem, x: Operand, w: Operand) -> _C
     if any((a in plain_axes) == (a in of_weights) for a in outputs):
         return None
     conditions = _guard_inside(kernel, x.expr, windows, {})
-    assumptions = obvious.given(conditions)
+    assumptions = obvious.find_lower_bounds(conditions)
     if not all(obvious.holds(g, p.extents, assumptions) or prove(g, p.extents, conditions) for g in x.guards):
         return None  # zero at places inside the tensor too
     batch, filters = (tuple(a for a in outputs if (a in plain_axes) is images) for images in (True, False))

@@ -68,7 +68,7 @@ class Results:
         self.constants = {i: float(x.value) for i, x in enumerate(self.exprs) if isinstance(x, Const)}
         self.size = operations(self.exprs)
         self.access = OperandAccess(
-            None, self.exprs, (), p.extents, memories_of(kernel), extra=self.places, given_slots=SUM_SLOTS
+            None, self.exprs, (), p.extents, memories_of(kernel), extra=self.places, supplied_slots=SUM_SLOTS
         )
 
     def find_interleaved(self, axis: int | None) -> dict[int, int]:
@@ -284,7 +284,7 @@ class Epilogue:
         stored = len(self.outputs)
         for i, (state, x) in enumerate(zip(states, sums, strict=True)):
             at = state.bind(row)
-            values = at.values(given={-1: x, -2: companion_sums[i]} if companion_sums else {-1: x})
+            values = at.values(supplied={-1: x, -2: companion_sums[i]} if companion_sums else {-1: x})
             cursors_and_values.append((at, values[:stored]))
             terms.append((at, values[stored:]))
         if self.take is not None:
@@ -333,6 +333,6 @@ class Epilogue:
         """Compute and store rows together that are `adjacent_rows`."""
         for v, state in enumerate(states):
             at = [state.bind(row) for row in rows]
-            values = [x.values(given={-1: row[v]}) for x, row in zip(at, sums, strict=True)]
+            values = [x.values(supplied={-1: row[v]}) for x, row in zip(at, sums, strict=True)]
             for i, n in enumerate(self.outputs):
                 at[0].store_stacked(i, self.b.buffers[n], [x[i] for x in values])

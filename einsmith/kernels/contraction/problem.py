@@ -232,7 +232,7 @@ def _is_in_bounds(template: Template, operand: Operand, extents: Sequence[int]) 
 
     for r, around in guarded_reads(operand.expr, is_open):
         guards = (*operand.guards, *(g for c in around for g in conjuncts(c)))
-        known, facts = obvious.given(guards), None
+        known, facts = obvious.find_lower_bounds(guards), None
         for index, n in zip(r.index, template.params[r.slot][1], strict=True):
             if any(isinstance(e, Read) for e in postorder([index])):
                 continue

@@ -125,11 +125,11 @@ def in_words(kernel: Kernel, p: Problem, axis: int | None, target: Any, tiles: b
         return None if p.companion is not None else replace(q, in_tiles=True)
     if axis is None:
         return p
-    found = dot_of(p, target)
+    match = dot_of(p, target)
     guards = {*p.exact, *(g for o in p.operands for g in o.guards)}
-    if found is None or axis not in p.k or any(axis in axes_of(g) for g in guards):
+    if match is None or axis not in p.k or any(axis in axes_of(g) for g in guards):
         return None
-    dot, first = found
+    dot, first = match
     extent, points = p.extents[axis], dot.points
     is_whole = extent % points == 0
     places = [_place(axis, points, j) for j in range(points)]
@@ -201,10 +201,10 @@ def word_axes(kernel: Kernel, p: Problem, target: Any) -> tuple[int, ...]:
 
     Those that fill words best come first; of these, those along which operands are read as they lie in memory.
     """
-    found = dot_of(p, target)
-    if found is None:
+    match = dot_of(p, target)
+    if match is None:
         return ()
-    points, ranked = found[0].points, []
+    points, ranked = match[0].points, []
     for axis in p.k:
         q = in_words(kernel, p, axis, target) if p.extents[axis] > 1 else None
         if q is not None:

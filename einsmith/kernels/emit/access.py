@@ -78,7 +78,7 @@ class OperandAccess:
         lane_axes: Axes, outer first, whose flattened points the lanes are.
         lanes: Lanes of a vector; 0: scalars.
         extra: Further address forms, which a caller stores to.
-        given_slots: Slots whose values the caller supplies.
+        supplied_slots: Slots whose values the caller supplies.
         row: Points that the innermost lane axis is padded to, a multiple of `lanes` (0: not padded). Lanes past its
             extent are inactive.
         loose: Lanes in the padding of a row hold any value instead (memory there can be read).
@@ -96,7 +96,7 @@ class OperandAccess:
         lane_axes: Sequence[int] = (),
         lanes: int = 0,
         extra: Sequence[LinearForm] = (),
-        given_slots: Iterable[int] = (),
+        supplied_slots: Iterable[int] = (),
         row: int = 0,
         loose: bool = False,
         tile: int = 0,
@@ -104,7 +104,7 @@ class OperandAccess:
         self.b: Any = builder
         self.exprs, self.guards = tuple(exprs), tuple(guards)
         self.extents, self.memories = tuple(extents), memories
-        self.given_slots = set(given_slots)
+        self.supplied_slots = set(supplied_slots)
         self.forms: list[LinearForm] = []
         self.reads: dict[Read, int] = {}
         self.conds: list[tuple[int, str, frozenset[int]]] = []
@@ -179,7 +179,7 @@ class OperandAccess:
                 continue
             seen.add(e)
             if isinstance(e, Read):
-                if e.slot in self.given_slots:
+                if e.slot in self.supplied_slots:
                     continue
                 form = affine_of(address(e.index, self.memories[e.slot].buffer.strides), self.extents)
                 if form is not None:

@@ -70,7 +70,7 @@ class LaneCursor(ExpressionEmitter):
         n, groups = sampler.lanes, sampler.lane_groups
         self.align, self.aligned = align, n > 0 and align % n == 0
         self.final_mask: SSAValue | None = None
-        self.given: Mapping[int, SSAValue] = {}
+        self.supplied: Mapping[int, SSAValue] = {}
         self.memo: Memo = {}
         if count is not None:
             self.mask = b.op("lt", b.iota(n, "i32"), b.const(count, "i32", n))
@@ -208,11 +208,11 @@ class LaneCursor(ExpressionEmitter):
 
     def is_unsafe(self, x: Expr) -> bool:
         reads = (e for e in postorder([x]) if isinstance(e, Read))
-        return any(e.slot not in self.s.given_slots and not self.s.is_safe(e) for e in reads)
+        return any(e.slot not in self.s.supplied_slots and not self.s.is_safe(e) for e in reads)
 
     def read(self, x: Read, guard: SSAValue | None) -> SSAValue:
-        if x.slot in self.s.given_slots:
-            return self.given[x.slot]
+        if x.slot in self.s.supplied_slots:
+            return self.supplied[x.slot]
         if x in self.s.reads:
             return self._load(x, guard)
         return self._load_computed(x, [self.evaluate(i, guard, self.memo) for i in x.index], guard)
@@ -308,18 +308,18 @@ class LaneCursor(ExpressionEmitter):
         return b.gather(p.pointer, at, p.elem, mask)
 
     def values(
-        self, exprs: Sequence[Expr] | None = None, given: Mapping[int, SSAValue] | None = None
+        self, exprs: Sequence[Expr] | None = None, supplied: Mapping[int, SSAValue] | None = None
     ) -> list[SSAValue]:
         """Emit the expressions (default: the sampler's own); lanes outside of the mask hold any value.
 
-        A result that is uniform over the lanes is a scalar. given: values of reads of the sampler's `given_slots`.
+        A result that is uniform over the lanes is a scalar. supplied: values of reads of the sampler's `supplied_slots`.
 
         Raises:
             CompileError: a guard mentions an axis without a value."""
         if self.pending:
             raise CompileError("a guard mentions an axis without value")
         mask = self.mask
-        self.given, self.memo = given or {}, {}
+        self.supplied, self.memo = supplied or {}, {}
         for g in self.s.generic:
             mask = conjoin(self.b, mask, self.evaluate(g, mask, self.memo))
         self.final_mask = mask

@@ -206,7 +206,7 @@ class _Lowering:
 
         def launches(count: int, n: int) -> list[Launch]:
             """Return the launches of kernel n on the block of `count` rows whose number is in memory."""
-            found = []
+            block_launches = []
             part, used, own = lowered[count][n], kernels[count][n].places, memory | local[count]
             for m, launch in enumerate(part.launches):
                 b = Builder(f"{out.name}_{count}_{n}_{m}", len(kernel.buffers) + 1)
@@ -214,8 +214,8 @@ class _Lowering:
                 pointers = [self._address(b, own[p], "i8") if p in own else self._pointer(b, p, first) for p in used]
                 scratch = b.alloc("i8", launch.function.scratch_bytes)
                 splice(b, launch.function, [*pointers, self._address(b, workspace, "i8")], scratch, b.task)
-                found.append(Launch(b.finish(), launch.tasks))
-            return found
+                block_launches.append(Launch(b.finish(), launch.tasks))
+            return block_launches
 
         by_count = {
             count: [launch for n in range(len(parts)) for launch in launches(count, n)]
