@@ -19,19 +19,19 @@ def shrink(choices: Sequence[int], fails: Callable[[list[int]], list[int] | None
     best = list(choices)
     tried: set[tuple[int, ...]] = set()
 
-    def better(found: list[int]) -> bool:
+    def better(candidate: list[int]) -> bool:
         nonlocal best
-        while found and found[-1] == 0:
-            found = found[:-1]  # what is missing is 0
-        if tuple(found) in tried or (len(found), found) >= (len(best), best) or time.monotonic() > end:
+        while candidate and candidate[-1] == 0:
+            candidate = candidate[:-1]  # what is missing is 0
+        if tuple(candidate) in tried or (len(candidate), candidate) >= (len(best), best) or time.monotonic() > end:
             return False
-        tried.add(tuple(found))
-        taken = fails(found)
+        tried.add(tuple(candidate))
+        taken = fails(candidate)
         if taken is None:
             return False
         while taken and taken[-1] == 0:
             taken = taken[:-1]
-        best = min(found, taken, key=lambda x: (len(x), x))
+        best = min(candidate, taken, key=lambda x: (len(x), x))
         return True
 
     changed = True
@@ -41,10 +41,10 @@ def shrink(choices: Sequence[int], fails: Callable[[list[int]], list[int] | None
         while size:  # leave out blocks, and set them to 0
             at = len(best) - size
             while at >= 0 and time.monotonic() < end:
-                found = better(best[:at] + best[at + size :])
-                if not found and any(best[at : at + size]):
-                    found = better(best[:at] + [0] * len(best[at : at + size]) + best[at + size :])
-                changed |= found
+                is_better = better(best[:at] + best[at + size :])
+                if not is_better and any(best[at : at + size]):
+                    is_better = better(best[:at] + [0] * len(best[at : at + size]) + best[at + size :])
+                changed |= is_better
                 at -= 1 if size < 4 else max(1, size // 2)
                 at = min(at, len(best) - size)
             size //= 2

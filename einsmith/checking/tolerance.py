@@ -154,8 +154,8 @@ class Analysis:
                         more = more + 2 * ROUNDINGS * unit * np.abs(v) * rng.standard_normal(v.shape)
                     noisy.append((v + more).astype(v.dtype) if v.dtype.kind == "f" else v)
                 disturbed.append(noisy)
-            for given in disturbed:
-                others = evaluator.evaluate_recurrence(node, given)
+            for perturbed in disturbed:
+                others = evaluator.evaluate_recurrence(node, perturbed)
                 moved = [np.fmax(m, np.abs(o.astype(float) - v)) for m, o, v in zip(moved, others, values, strict=True)]
         out: list[Pair] = []
         for v, m, (d, _) in zip(values, moved, node.results, strict=True):

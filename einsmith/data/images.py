@@ -136,19 +136,19 @@ def image_folder(
     unusable = [f"{root / name} {why}" for name in classes if (why := files.why_not_folder(root / name))]
     if unusable:
         raise DataError(f"{unusable[0]}; change its mode, or remove it")
-    found = [
+    samples = [
         (path, n)
         for n, name in enumerate(classes)
         for path in sorted((root / name).rglob("*"))
         if path.suffix.lower() in EXTENSIONS and files.is_file(path)
     ]
-    empty = [name for n, name in enumerate(classes) if n not in {k for _, k in found}]
-    if found and empty:
+    empty = [name for n, name in enumerate(classes) if n not in {k for _, k in samples}]
+    if samples and empty:
         raise DataError(
             f"{root}: every folder is a class, but {', '.join(empty)} has no image (known extensions: "
             f"{', '.join(EXTENSIONS)}); add images, or remove the folder"
         )
-    x = Images([path for path, _ in found], (height, width), channels)
+    x = Images([path for path, _ in samples], (height, width), channels)
     skipped: list[tuple[Path, str]] = []
     if errors == "skip":
 
@@ -162,9 +162,9 @@ def image_folder(
         with ThreadPoolExecutor(threads) as pool:
             faults = [future.result() for future in [submit(pool, fault, path) for path in x.paths]]
         skipped = [(path, why) for path, why in zip(x.paths, faults, strict=True) if why is not None]
-        found = [item for item, why in zip(found, faults, strict=True) if why is None]
-        x = Images([path for path, _ in found], (height, width), channels)
-    if not found:
+        samples = [item for item, why in zip(samples, faults, strict=True) if why is None]
+        x = Images([path for path, _ in samples], (height, width), channels)
+    if not samples:
         left = f" that can be decoded ({skipped[0][1]})" if skipped else ""
         raise DataError(f"{root} has no image{left} in a folder of a class; known extensions: {', '.join(EXTENSIONS)}")
-    return ImageFolder(x, np.array([n for _, n in found], np.int64), classes, skipped)
+    return ImageFolder(x, np.array([n for _, n in samples], np.int64), classes, skipped)

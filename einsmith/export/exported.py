@@ -95,8 +95,8 @@ class Memories:
         if id(array) in self._known:
             self.aliases[name] = self._known[id(array)].name
             return
-        self._known[id(array)] = made = Lasting(name, kind, array)
-        self.tensors.append(made)
+        self._known[id(array)] = lasting = Lasting(name, kind, array)
+        self.tensors.append(lasting)
 
     def add_memory(self, name: str, kind: str, memory: Memory) -> None:
         """Add the tensor in `memory`. Raises ArgumentError where it has a layout of its own."""

@@ -116,9 +116,9 @@ def header(
         settings = ", ".join(f'"{s.name}"' for s in subject.training.settings) or "none"
         lines.append(_TRAINING.format(settings=settings, **fields))
         if subject.training.reports:
-            told = ", ".join(subject.training.reports)
+            reports = ", ".join(subject.training.reports)
             lines += [
-                f"/* Returns the further results of the last training step: {told}. */",
+                f"/* Returns the further results of the last training step: {reports}. */",
                 f"const double *{name}_reports({name}_model *model);",
                 "",
             ]

@@ -74,11 +74,11 @@ class Library:
         folder, file = self.folder.resolve(), f"lib{self.name}.so"
         path = str(_plain(folder / file, ": the folder has the source of a library, which must be compiled first"))
         while True:
-            found = ctypes.CDLL(path)
-            identity = found[f"{self.name}_identity"]
+            library = ctypes.CDLL(path)
+            identity = library[f"{self.name}_identity"]
             identity.restype = ctypes.c_char_p
             if identity().decode() == self.manifest["identity"]:
-                return found
+                return library
             if len(path) > _LONGEST:
                 raise ValueError(f"{file} is not the library that manifest.json describes")
             path = f"{path[: -len(file)]}./{file}"
@@ -119,8 +119,8 @@ class Library:
     def state_dict(self) -> dict[str, np.ndarray]:
         """Return copies of the model's parameters and buffers, as Module.load_state_dict takes them."""
         tensors = {t["name"]: t for t in self.manifest["tensors"] if t["kind"] in ("weight", "buffer")}
-        found = {name: self._copy(t) for name, t in tensors.items()}
-        return found | {n: found[of].copy() for n, of in self.manifest["aliases"].items() if of in found}
+        copies = {name: self._copy(t) for name, t in tensors.items()}
+        return copies | {n: copies[of].copy() for n, of in self.manifest["aliases"].items() if of in copies}
 
     def tensors(self) -> dict[str, np.ndarray]:
         """Return copies of all tensors that `save` writes, with the optimizer's state and the step's counters."""
@@ -148,8 +148,8 @@ class Library:
     def reports(self) -> dict[str, float]:
         """Values that the last step reported in addition to its loss, by name."""
         names = self.manifest["reports"]
-        found = self._function("reports")(self._model) if names else ()
-        return {name: found[n] for n, name in enumerate(names)}
+        values = self._function("reports")(self._model) if names else ()
+        return {name: values[n] for n, name in enumerate(names)}
 
     def close(self) -> None:
         """End the library's threads and free its memory. No method may be called afterwards."""
@@ -171,16 +171,16 @@ class Library:
         """Return argument n of a call as a C-contiguous array."""
         return np.asarray(x, order="C")
 
-    def _in_order(self, role: str, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
+    def _in_order(self, role: str, positional: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
         """Append the arguments given by name to the others. Raises `unfit` for other names than those that lack."""
         if not named:
-            return given
+            return positional
         calls = self._calls.get(role, [])
         names = [p["name"] for p in calls[0]["arguments"]] if calls else []
-        if set(named) != set(names[len(given) :]):
-            shown = f"{len(given)} by position and {', '.join(named)} by name"
+        if set(named) != set(names[len(positional) :]):
+            shown = f"{len(positional)} by position and {', '.join(named)} by name"
             raise self.unfit(f"{self.name} takes {', '.join(names) or 'no such call'}; given {shown}")
-        return (*given, *(named[n] for n in names[len(given) :]))
+        return (*positional, *(named[n] for n in names[len(positional) :]))
 
     def _function(self, name: str) -> Any:
         return getattr(self._c, f"{self.name}_{name}")
@@ -189,22 +189,22 @@ class Library:
         if code:
             raise self.error(f"{self.name}: {self._function('error')(code).decode()}", code)
 
-    def _run(self, role: str, given: tuple[Any, ...], results: Any) -> Any:
-        """Call the function of a role whose arguments have the shapes of `given`, and return its results.
+    def _run(self, role: str, args: tuple[Any, ...], results: Any) -> Any:
+        """Call the function of a role whose arguments have the shapes of `args`, and return its results.
 
         results: function (call) -> (memory for the results, pointers to it). Raises `unfit` where no function fits."""
-        arrays = [self._array(x, n) for n, x in enumerate(given)]
+        arrays = [self._array(x, n) for n, x in enumerate(args)]
         known = self._calls.get(role, [])
         for call in known:
             places = call["arguments"]
             if [list(a.shape) for a in arrays] != [p["shape"] for p in places]:
                 continue
             arrays = [self._widen(a, p) for a, p in zip(arrays, places, strict=True)]
-            made, pointers = results(call)
+            outputs, pointers = results(call)
             function = getattr(self._c, call["function"])
             function.restype = ctypes.c_int
             self._check(function(self._model, *(ctypes.c_void_p(a.ctypes.data) for a in arrays), *pointers))
-            return made
+            return outputs
         wanted = "; or ".join(", ".join(f"{p['name']} {p['type']}{p['shape']}" for p in c["arguments"]) for c in known)
         shapes = ", ".join(f"{a.dtype}{list(a.shape)}" for a in arrays)
         raise self.unfit(f"{self.name} takes {wanted or 'no such call'}; given {shapes}")
@@ -213,13 +213,13 @@ class Library:
         loss = ctypes.c_double()
         return self._run(role, batch, lambda call: (loss, [ctypes.byref(loss)])).value
 
-    def _arrays(self, role: str, given: tuple[Any, ...]) -> Any:
+    def _arrays(self, role: str, args: tuple[Any, ...]) -> Any:
         def results(call: dict[str, Any]) -> Any:
-            made = tuple(np.empty(r["shape"], _type(r["type"])) for r in call["results"])
-            return made, [ctypes.c_void_p(a.ctypes.data) for a in made]
+            outputs = tuple(np.empty(r["shape"], _type(r["type"])) for r in call["results"])
+            return outputs, [ctypes.c_void_p(a.ctypes.data) for a in outputs]
 
-        made = self._run(role, given, results)
-        return made[0] if len(made) == 1 else made
+        arrays = self._run(role, args, results)
+        return arrays[0] if len(arrays) == 1 else arrays
 
     def _copy(self, tensor: dict[str, Any]) -> np.ndarray:
         at = self._function("tensor")(self._model, tensor["name"].encode())

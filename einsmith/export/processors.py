@@ -134,6 +134,6 @@ def of_target(target: Target) -> Processor:
 
 def _features(table: Mapping[str, Feature], names: Iterable[str]) -> tuple[Feature, ...]:
     """Select the named features of a table, and add the register sets that the system has to save for them."""
-    found = tuple(table[n] for n in names if n in table)
-    wide = {f.name for f in found}
-    return (*found, *([_AVX512] if "avx512f" in wide else [_AVX] if "avx" in wide else []))
+    features = tuple(table[n] for n in names if n in table)
+    wide = {f.name for f in features}
+    return (*features, *([_AVX512] if "avx512f" in wide else [_AVX] if "avx" in wide else []))

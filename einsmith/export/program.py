@@ -85,10 +85,10 @@ class Portable:
         compiled, binding = self._compiled, self._binding
         table = self._ahead.table(binding.program)
         words = np.array(table.words, np.uint64)
-        given = len(compiled.inputs)
+        n_inputs = len(compiled.inputs)
         places: dict[int, WordTarget] = {}
         for word, n, offset in binding.slots:
-            places[word] = WordTarget(("argument", n) if n < given else ("result", n - given), offset)
+            places[word] = WordTarget(("argument", n) if n < n_inputs else ("result", n - n_inputs), offset)
         owners = self._owners()
         starts = sorted(owners)
         for word in table.addresses:
@@ -118,8 +118,8 @@ class Portable:
         """Return {first address: (owner, bytes)} of all memory that the table points to; bound arrays are disjoint."""
         binding, ahead = self._binding, self._ahead
         table, spare = binding.program.table, binding.spare
-        found = {buffers.address(array): (x, max(array.nbytes, 1)) for x, array in self._bound.items()}
-        return found | {
+        owners = {buffers.address(array): (x, max(array.nbytes, 1)) for x, array in self._bound.items()}
+        return owners | {
             buffers.address(table): (TABLE, table.nbytes),
             buffers.address(spare): (SPARE, spare.nbytes),
             ahead.functions: (FUNCTIONS, ahead.arena - ahead.functions),
@@ -129,12 +129,12 @@ class Portable:
     def _results(self) -> tuple[WordTarget, ...]:
         compiled, binding = self._compiled, self._binding
         written = ((i, k) for i, k in enumerate(binding.written) if k >= 0)
-        found: dict[int, WordTarget] = {k: WordTarget(("result", i), 0) for i, k in written}
+        targets: dict[int, WordTarget] = {k: WordTarget(("result", i), 0) for i, k in written}
         for k, source, _ in binding.copies:
             if source in self._bound:
-                found[k] = WordTarget(source, 0)
+                targets[k] = WordTarget(source, 0)
             elif isinstance(source, Leaf):
-                found[k] = WordTarget(("argument", compiled.inputs.index(source)), 0)
+                targets[k] = WordTarget(("argument", compiled.inputs.index(source)), 0)
             else:
-                found[k] = WordTarget(("result", compiled.outputs.index(source)), 0)
-        return tuple(found[k] for k in range(len(compiled.graph.outputs)))
+                targets[k] = WordTarget(("result", compiled.outputs.index(source)), 0)
+        return tuple(targets[k] for k in range(len(compiled.graph.outputs)))

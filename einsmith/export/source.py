@@ -49,14 +49,14 @@ class TensorEntry(NamedTuple):
 
 def entries(subject: ExportSubject) -> dict[str, TensorEntry]:
     """Return the header entries of all saved tensors, by name."""
-    found, at = {}, 0
+    headers, at = {}, 0
     for t in saved_tensors(subject):
         shape = ",".join(map(str, t.array.shape))
         key, kind = json.dumps(t.name, ensure_ascii=False), _FILE_TYPES[dtype_of(t.array.dtype).name]
         head = f'{key}:{{"dtype":"{kind}","shape":[{shape}],"data_offsets":['
-        found[t.name] = TensorEntry(head, f"{at},{at + t.array.nbytes}]}}")
+        headers[t.name] = TensorEntry(head, f"{at},{at + t.array.nbytes}]}}")
         at += t.array.nbytes
-    return found
+    return headers
 
 
 def saved_tensors(subject: ExportSubject) -> list[exported.Lasting]:
@@ -221,12 +221,12 @@ class LibrarySource:
 
     def _tables(self, results: int, pool_bytes: int, programs: int) -> None:
         s, name = self.subject, self.name
-        found, tensors = entries(s), []
+        headers, tensors = entries(s), []
         for t in s.memories.tensors:
-            e = found.get(t.name)
+            e = headers.get(t.name)
             text = f"the file lacks the tensor {t.name}, of {t.array.dtype}{list(t.array.shape)}"
-            told = ["NULL"] * 4 if e is None else [quote(x) for x in (t.name, e.head, e.place, text)]
-            tensors.append(f"{{{', '.join(told)}, {t.array.nbytes}}}")
+            strings = ["NULL"] * 4 if e is None else [quote(x) for x in (t.name, e.head, e.place, text)]
+            tensors.append(f"{{{', '.join(strings)}, {t.array.nbytes}}}")
         self._array("struct tensor", "tensors", tensors)
         self._array(
             "struct feature",
@@ -301,26 +301,26 @@ class LibrarySource:
             self._call(call)
 
     def _call(self, call: LibraryCall) -> None:
-        given = ", ".join(a.name for a in call.arguments) or "NULL"
-        self.lines += [f"{prototype(self.name, call)} {{", f"    const void *arguments[] = {{{given}}};"]
+        arguments = ", ".join(a.name for a in call.arguments) or "NULL"
+        self.lines += [f"{prototype(self.name, call)} {{", f"    const void *arguments[] = {{{arguments}}};"]
         if call.role == exported.TRAIN:
             self.lines.append(f"    return train(model, {call.program}, {call.gather}, arguments, loss);\n}}\n")
         elif call.role == exported.EVALUATE:
             self.lines.append(f"    return evaluate(model, {call.program}, arguments, loss);\n}}\n")
         else:
-            made = ", ".join(a.name for a in call.results) or "NULL"
+            results = ", ".join(a.name for a in call.results) or "NULL"
             self.lines += [
-                f"    void *results[] = {{{made}}};",
+                f"    void *results[] = {{{results}}};",
                 f"    return call(model, {call.program}, arguments, results);\n}}\n",
             ]
 
 
 def prototype(name: str, call: LibraryCall) -> str:
     """Return a function's declaration in C, without the semicolon."""
-    given = [f"const {a.c_type} *{a.name}" for a in call.arguments]
+    arguments = [f"const {a.c_type} *{a.name}" for a in call.arguments]
     losses = call.role in (exported.TRAIN, exported.EVALUATE)
-    made = ["double *loss"] if losses else [f"{a.c_type} *{a.name}" for a in call.results]
-    return f"int {call.function}({', '.join([f'{name}_model *model', *given, *made])})"
+    results = ["double *loss"] if losses else [f"{a.c_type} *{a.name}" for a in call.results]
+    return f"int {call.function}({', '.join([f'{name}_model *model', *arguments, *results])})"
 
 
 def quote(text: str) -> str:

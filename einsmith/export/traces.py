@@ -52,7 +52,7 @@ def of_step(step: TrainStep, batch: tuple, threads: int, schedule: int | None) -
     names, targets = _names(step.model, inputs), ["target"]
     if step.definition.targets > 1:
         targets = [f"target{n}" for n in range(step.definition.targets)]
-    made = _trace(step, batches)
+    traced = _trace(step, batches)
     memories = Memories()
     memories.add_model(step.model)
     for name, slot in step.current_state().items():
@@ -63,17 +63,17 @@ def of_step(step: TrainStep, batch: tuple, threads: int, schedule: int | None) -
         Traced(
             exported.GATHER if gather else exported.TRAIN,
             n,
-            found.graph,
-            memories.bound(found.bind, found.live),
+            trained.graph,
+            memories.bound(trained.bind, trained.live),
             (*names, *targets),
             step.definition.numerics,
-            finite=found.graph.outputs[0],
+            finite=trained.graph.outputs[0],
             memory=step.memory_limit,
-            groups=tuple(groups[id(g)] for g in found.groups),
+            groups=tuple(groups[id(g)] for g in trained.groups),
             samples=step.definition.count_samples(batches[n]),
             max_stored=step.max_stored,
         )
-        for n, gather, found in made
+        for n, gather, trained in traced
     ]
     numerics = step.definition.numerics
     for n, arrays in enumerate(batches):
@@ -82,23 +82,23 @@ def of_step(step: TrainStep, batch: tuple, threads: int, schedule: int | None) -
             evaluated = losses_and_outputs(step.model, step.loss, step.trained)
             loss = trace_call(evaluated, (example, tuple(arrays[inputs:])), {}, numerics=numerics)
             output = trace_call(step.model, example, {}, numerics=numerics)
-        for role, found, called, rounding in (
+        for role, call, called, rounding in (
             (exported.EVALUATE, loss, (*names, *targets), numerics),
             (exported.PREDICT, output, names, replace(numerics, winograd=False)),
         ):
-            bind = memories.bound(found.bind, found.live)
-            graphs.append(Traced(role, n, found.graph, bind, called, rounding))
-    reports = next(found.reports for _, gather, found in made if not gather)
-    training = Training(settings, reports, step.accumulate, len(groups))
+            bind = memories.bound(call.bind, call.live)
+            graphs.append(Traced(role, n, call.graph, bind, called, rounding))
+    reports = next(trained.reports for _, gather, trained in traced if not gather)
     if reports:
         memories.add(REPORTS, exported.NUMBER, np.zeros(len(reports)))
+    training = Training(settings, reports, step.accumulate, len(groups))
     return ExportSubject(step.model._class_name(), threads, graphs, memories, training)
 
 
 def _batches_of_zeros(step: TrainStep) -> list[list[np.ndarray]]:
     """Return batches of zeros in the shapes that a step is compiled for, in the order of compilation."""
-    found = dict.fromkeys(shapes for shapes, *_ in step.compiler.programs)
-    return [[np.zeros(shape, dtype) for shape, dtype in shapes] for shapes in found]
+    signatures = dict.fromkeys(shapes for shapes, *_ in step.compiler.programs)
+    return [[np.zeros(shape, dtype) for shape, dtype in shapes] for shapes in signatures]
 
 
 def _names(f: Callable, count: int) -> tuple[str, ...]:
@@ -112,13 +112,13 @@ def _trace(step: TrainStep, batches: list[list[np.ndarray]]) -> list[tuple[int, 
 
     All graphs are traced again where one has split groups of parameters that earlier graphs read."""
     while True:
-        made = [
+        traces = [
             (n, gather, step.compiler.trace(arrays, gather))
             for n, arrays in enumerate(batches)
             for gather in (False, True)[: 1 + (step.accumulate > 1)]
         ]
-        if not any(found.divided for *_, found in made):
-            return made
+        if not any(graph.divided for *_, graph in traces):
+            return traces
 
 
 def _settings(step: TrainStep, schedule: int | None) -> Iterator[ExportedSetting]:
@@ -189,11 +189,11 @@ def of_function(f: Callable, example: tuple, threads: int) -> ExportSubject:
         memories.add_model(root, f"{n}." if len(roots) > 1 else "")
     leaves = [flatten(x)[0] for x in example]
     names = [f"{k}_{n}" if len(xs) > 1 else k for k, xs in zip(known, leaves, strict=True) for n in range(len(xs))]
-    given = tuple(name for name, a in zip(names, arguments, strict=True) if not a.static)
+    array_names = tuple(name for name, a in zip(names, arguments, strict=True) if not a.static)
     bind = memories.bound(traced.bind, traced.live)
     numerics = PLAIN if jitted is None else jitted.numerics
     max_stored = MAX_STORED_BYTES if jitted is None else jitted.max_stored
-    graph = Traced(exported.CALL, 0, traced.graph, bind, given, numerics, max_stored=max_stored)
+    graph = Traced(exported.CALL, 0, traced.graph, bind, array_names, numerics, max_stored=max_stored)
     return ExportSubject(export_name(plain), threads, [graph], memories)
 
 

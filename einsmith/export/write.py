@@ -91,7 +91,7 @@ def export(
         subject = traces.of_function(what, example, count)
         state = weights(subject)
     called = _name(name, subject.name)
-    made = _Made(called, subject, processor)
+    library = CompiledLibrary(called, subject, processor)
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         with folders.turn(place):
@@ -99,7 +99,7 @@ def export(
             _folder(place, overwrite)  # check again: another process may have written it
             with folders.replacing(place) as work:
                 files.write(work / WEIGHTS, state)
-                made.write(work, command)
+                library.write(work, command)
                 folders.copy_others(place, work, _written(place))
     except SaveError:
         raise
@@ -142,23 +142,21 @@ def is_export(folder: Path) -> bool:
     return has_format(folder / MANIFEST, FORMAT)
 
 
-def _name(given: str | None, found: str) -> str:
-    """Return the prefix of the C functions: the given name, or one made of the subject's name.
+def _name(name: str | None, subject: str) -> str:
+    """Return the prefix of the C functions: `name`, or an identifier made of the subject's name.
 
-    Raises ArgumentError where the given name is no identifier of small letters or is a name of the system."""
-    if given is None:
-        name = re.sub(r"\W+", "_", found, flags=re.ASCII).strip("_").lower()
-        return name if _NAME.fullmatch(name) and name not in _SYSTEM else f"es_{name}"
-    if not _NAME.fullmatch(given):
-        raise ArgumentError(
-            f"name={given!r} must be small letters, digits and _, as it begins the names of C functions"
-        )
-    if given in _SYSTEM:
-        raise ArgumentError(f"name={given!r} is the name of a header, a library or a constant of C; choose another one")
-    return given
+    Raises ArgumentError where `name` is no identifier of small letters or is a name of the system."""
+    if name is None:
+        plain = re.sub(r"\W+", "_", subject, flags=re.ASCII).strip("_").lower()
+        return plain if _NAME.fullmatch(plain) and plain not in _SYSTEM else f"es_{plain}"
+    if not _NAME.fullmatch(name):
+        raise ArgumentError(f"name={name!r} must be small letters, digits and _, as it begins the names of C functions")
+    if name in _SYSTEM:
+        raise ArgumentError(f"name={name!r} is the name of a header, a library or a constant of C; choose another one")
+    return name
 
 
-class _Made:
+class CompiledLibrary:
     """A compiled library as C texts and object code."""
 
     def __init__(self, name: str, subject: ExportSubject, processor: Processor):

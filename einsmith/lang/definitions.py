@@ -90,8 +90,8 @@ def _label(program: FormulaProgram, names: Sequence[str], values: Mapping[str, V
     known = [v.tensor for n, v in values.items() if n not in names]
     for name in names:
         at = program.lines[program.defined[name][0]].statement.at
-        made_by = labels.Label(formula=name, line=line_number(program.text, at))
-        labels.note([values[name].tensor], made_by, known)
+        origin = labels.Label(formula=name, line=line_number(program.text, at))
+        labels.note([values[name].tensor], origin, known)
 
 
 def _define(

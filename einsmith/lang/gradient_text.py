@@ -321,8 +321,8 @@ class _Writer:
             self.known[state] = _Named(self.names.reserve(f"{named.name}_"), dims)
             places = [_write_position(f.const, 1, d) for f, d in zip(forms, dims, strict=True)]
             own = f"{self.known[state].name}[{', '.join(places)}]"
-            told = self.comments.setdefault(state.node, [])  # type: ignore[union-attr]
-            told.append(f"{own} is {named.name}[{', '.join(map(str, named.dims))}]")
+            notes = self.comments.setdefault(state.node, [])  # type: ignore[union-attr]
+            notes.append(f"{own} is {named.name}[{', '.join(map(str, named.dims))}]")
 
     def _name_forwards(self) -> None:
         """Name the dimensions that have no name yet after those of the arguments that run along them."""
@@ -354,8 +354,8 @@ class _Writer:
         if isinstance(node, Recurrence):
             for x in self._members(node):
                 self._name(x)
-            told = ", ".join(self.comments.get(node, ())) or "the steps of the formula"
-            self.lines.append(f"# {told if node in self.forward else 'gradients that flow back through the steps'}")
+            comment = ", ".join(self.comments.get(node, ())) or "the steps of the formula"
+            self.lines.append(f"# {comment if node in self.forward else 'gradients that flow back through the steps'}")
             for x in self._members(node):
                 self._statements(x, *self.definitions[x], 0)
             return

@@ -481,17 +481,17 @@ class _Inference:
 
     def find_sizes(self, line: int, e: Ast) -> set[Key]:
         """Return the extents on which an index or an extent depends, apart from those of tensors read in it."""
-        found: set[Key] = set()
+        sizes: set[Key] = set()
         stack = [e]
         while stack:
             node = stack.pop()
             if isinstance(node, (Name, SizeOf)):
-                found.add(self.find(("axis", line, node.id if isinstance(node, Name) else node.axis)))
+                sizes.add(self.find(("axis", line, node.id if isinstance(node, Name) else node.axis)))
             if isinstance(node, ShapeOf):
-                found |= {self.find(("dim", node.name, d)) for d in self.find_dimensions(node)}
+                sizes |= {self.find(("dim", node.name, d)) for d in self.find_dimensions(node)}
             elif not isinstance(node, ParsedRead):
                 stack += node.args
-        return found
+        return sizes
 
     def find_dimensions(self, node: ShapeOf) -> Iterable[int]:
         """Return the dimension of `name.shape[d]`, every one of the tensor where d is no number."""

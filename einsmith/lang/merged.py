@@ -43,14 +43,14 @@ Definition = tuple[Template, tuple[Tensor, ...]]
 
 def find_definitions(roots: Sequence[Tensor]) -> dict[Any, Definition]:
     """Return the definition of every Compute below `roots`, and of each member of a recurrence, in order."""
-    found: dict[Any, Definition] = {}
+    definitions: dict[Any, Definition] = {}
     for node in postorder(roots):
         if isinstance(node, Compute):
-            found[node] = node.template, node.args
+            definitions[node] = node.template, node.args
         elif isinstance(node, Recurrence):
             items = [Item(node, j) for j in range(len(node.members))]
-            found |= {x: (t, (*node.args, *items)) for x, t in zip(items, node.members, strict=True)}
-    return found
+            definitions |= {x: (t, (*node.args, *items)) for x, t in zip(items, node.members, strict=True)}
+    return definitions
 
 
 def merge_copies(definitions: dict[Any, Definition], kept: Collection[Any]) -> dict[Any, Definition]:
@@ -59,12 +59,12 @@ def merge_copies(definitions: dict[Any, Definition], kept: Collection[Any]) -> d
     These are copies with other indices, and short formulas that one statement reads, once at each of its elements.
     kept: the tensors that stay.
     """
-    found = dict(definitions)
-    while (target := _find_mergeable(found, kept)) is not None:
+    remaining = dict(definitions)
+    while (target := _find_mergeable(remaining, kept)) is not None:
         x, element = target
-        _, args = found.pop(x)
-        found = {y: _replace_reads(d, x, element, args) for y, d in found.items()}
-    read = {x: d for x, d in found.items() if x in kept or any(True for _ in _reads(x, found))}
+        _, args = remaining.pop(x)
+        remaining = {y: _replace_reads(d, x, element, args) for y, d in remaining.items()}
+    read = {x: d for x, d in remaining.items() if x in kept or any(True for _ in _reads(x, remaining))}
     return {x: (map_bodies(t, turn_forward), args) for x, (t, args) in read.items()}
 
 
@@ -149,8 +149,8 @@ def _replace_reads(d: Definition, x: Any, element: Expr, args: tuple[Tensor, ...
         return substitute(moved, {n: cast(i, dt.i32) for n, i in enumerate(e.index)})
 
     params = tuple((a.dtype, a.shape) for a in every)
-    made = prune_args(map_bodies(t, lambda b: rebuild([b], rule)[0], params), every)
-    return simplify_template(made.template), made.args
+    pruned = prune_args(map_bodies(t, lambda b: rebuild([b], rule)[0], params), every)
+    return simplify_template(pruned.template), pruned.args
 
 
 def turn_forward(e: Expr) -> Expr:

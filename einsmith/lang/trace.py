@@ -100,7 +100,7 @@ class Override:
     def __init__(self, around: Override | None):
         self._values: dict[int, tuple[Any, Any]] = {} if around is None else dict(around._values)
         self._version, self._seen = object(), _version
-        self._made, self._is_kept = _version, False
+        self._version_at_start, self._is_kept = _version, False
 
     def get(self, owner: Any, default: Any) -> Any:
         """Return the value that overrides the attribute of `owner`, or `default` if none does."""
@@ -122,8 +122,8 @@ class Override:
         self._is_kept = True
 
     def is_current(self) -> bool:
-        """Return whether nothing that traces depend on has changed since this override was made."""
-        return self._made is _version
+        """Return whether nothing that traces depend on has changed since this override began."""
+        return self._version_at_start is _version
 
     def version(self) -> object:
         """Return a token that changes with these values and with the global version."""

@@ -32,9 +32,9 @@ def repeat(layer: Any, what: str, x: Any, n: int | None = None) -> tuple[Any, ..
     return many
 
 
-def check_sizes(layer: Any, **given: Any) -> None:
+def check_sizes(layer: Any, **sizes: Any) -> None:
     """Check named sizes. Raises ArgumentError where their number is neither 1 nor the layer's dimensions."""
-    for what, value in given.items():
+    for what, value in sizes.items():
         repeat(layer, what, value)
 
 
@@ -49,13 +49,13 @@ def _prepare(layer: Any, sizes: dict[str, Any], bias: bool, dtype: Any) -> None:
         raise ArgumentError(f"{name}: padding_mode={layer.padding_mode!r} is none of {', '.join(map(repr, modes))}")
     layer.in_channels, layer.out_channels, layer.groups = channels, out, groups
     for what in ("kernel_size", "stride", "padding", "dilation", "output_padding"):
-        given = sizes[what]
-        if what == "padding" and isinstance(given, str) and not transposed:
-            if given not in ("same", "valid"):
-                raise ArgumentError(f"{name}: padding={given!r} must be 'same', 'valid' or ints")
-            layer.padding = given
+        size = sizes[what]
+        if what == "padding" and isinstance(size, str) and not transposed:
+            if size not in ("same", "valid"):
+                raise ArgumentError(f"{name}: padding={size!r} must be 'same', 'valid' or ints")
+            layer.padding = size
             continue
-        setattr(layer, what, repeat(layer, what, given))
+        setattr(layer, what, repeat(layer, what, size))
     if layer.padding == "same" and any(s != 1 for s in layer.stride):
         raise ArgumentError(f"{name}: padding='same' needs stride 1, not {layer.stride}")
     first, second = (channels, out) if transposed else (out, channels)
@@ -216,11 +216,11 @@ class _ConvTranspose(Module):
         rows = zip(input.shape[-n:], self.stride, self.padding, self.dilation, self.kernel_size, strict=True)
         least = tuple((e - 1) * s - 2 * p + g * (k - 1) + 1 for e, s, p, g, k in rows)
         most = tuple(e + s - 1 for e, s in zip(least, self.stride, strict=True))
-        given = wanted[-n:]
-        fits = len(wanted) in (n, input.ndim) and all(a <= e <= b for a, e, b in zip(least, given, most, strict=True))
+        extents = wanted[-n:]
+        fits = len(wanted) in (n, input.ndim) and all(a <= e <= b for a, e, b in zip(least, extents, most, strict=True))
         if not fits:
             raise ShapeError(f"{type(self).__name__}: output_size={wanted} must be {n} extents from {least} to {most}")
-        return tuple(e - a for e, a in zip(given, least, strict=True))
+        return tuple(e - a for e, a in zip(extents, least, strict=True))
 
     def extra_repr(self) -> str:
         return _text(self)

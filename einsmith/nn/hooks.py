@@ -23,8 +23,8 @@ class _Hook(NamedTuple):
     def after(self, module: Any, args: tuple, kwargs: dict[str, Any], output: Any) -> Any:
         """Call this hook after `forward` and return its output, or `output` where it returns None."""
         rest = (kwargs, output) if self.with_kwargs else (output,)
-        found = self.function(module, args, *rest)
-        return output if found is None else found
+        changed = self.function(module, args, *rest)
+        return output if changed is None else changed
 
 
 class Handle:
@@ -117,13 +117,13 @@ class Hooks:
     def _arguments(self, module: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         """Call the hooks before `forward` and return the arguments, as the hooks have changed them."""
         for h in [h for h in self._all if h.before]:
-            found = h.function(module, args, kwargs) if h.with_kwargs else h.function(module, args)
-            if found is None:
+            changed = h.function(module, args, kwargs) if h.with_kwargs else h.function(module, args)
+            if changed is None:
                 continue
             if h.with_kwargs:
-                if not isinstance(found, tuple) or len(found) != 2:
+                if not isinstance(changed, tuple) or len(changed) != 2:
                     raise ArgumentError("a forward pre-hook with keywords must return None, or (args, kwargs)")
-                args, kwargs = found
+                args, kwargs = changed
             else:
-                args = found if isinstance(found, tuple) else (found,)
+                args = changed if isinstance(changed, tuple) else (changed,)
         return args, kwargs

@@ -17,9 +17,9 @@ class Same(weakref.ref):
     _hash: int
 
     def __new__(cls, value: Any) -> Same:
-        made = super().__new__(cls, value)
-        made._hash = object.__hash__(value)
-        return made
+        same = super().__new__(cls, value)
+        same._hash = object.__hash__(value)
+        return same
 
     def __hash__(self) -> int:
         return self._hash
@@ -52,8 +52,8 @@ def key_of(value: Any, depth: int = DEPTH) -> Any:
         return repr(value)
     keys: list[Any] = [kind]
     for part in parts:
-        found = key_of(part, depth - 1)
-        if found is None:
+        key = key_of(part, depth - 1)
+        if key is None:
             return None
-        keys.append(found)
+        keys.append(key)
     return tuple(keys)

@@ -90,12 +90,12 @@ def make_layer(of: OperatorRow, module: str) -> type[OperatorLayer]:
     return type(of.layer, (base,), {"__doc__": text, "__module__": module}, of=of, **of.options)
 
 
-def _select(found: Mapping[str, Parameter], settings: str) -> list[Parameter]:
+def _select(parameters: Mapping[str, Parameter], settings: str) -> list[Parameter]:
     """Return the parameters that are named, in this order; those behind "*" are keywords alone."""
     by_place, _, by_name = settings.partition("*")
     return [
-        *(found[n].replace(kind=Parameter.POSITIONAL_OR_KEYWORD) for n in by_place.split()),
-        *(found[n].replace(kind=Parameter.KEYWORD_ONLY) for n in by_name.split()),
+        *(parameters[n].replace(kind=Parameter.POSITIONAL_OR_KEYWORD) for n in by_place.split()),
+        *(parameters[n].replace(kind=Parameter.KEYWORD_ONLY) for n in by_name.split()),
     ]
 
 
@@ -104,13 +104,13 @@ def _constructor(settings: list[Parameter], hints: Mapping[str, Any]) -> Callabl
     own = Signature([Parameter("self", Parameter.POSITIONAL_OR_KEYWORD), *settings])
 
     def __init__(self: OperatorLayer, *args: Any, **kwargs: Any) -> None:
-        given = own.bind(self, *args, **kwargs)
-        given.apply_defaults()
+        bound = own.bind(self, *args, **kwargs)
+        bound.apply_defaults()
         for name in self._settings:
             if name in self.stored:
-                self.register_buffer(name, given.arguments[name])
+                self.register_buffer(name, bound.arguments[name])
             else:
-                setattr(self, name, given.arguments[name])
+                setattr(self, name, bound.arguments[name])
         self.check()
 
     __init__.__signature__ = own  # type: ignore[attr-defined]
@@ -124,9 +124,9 @@ def _forward(operator: Callable[..., Any], own: list[str], names: list[str]) -> 
     places = Signature([Parameter(n, Parameter.POSITIONAL_OR_KEYWORD) for n in ("self", *names)])
 
     def forward(self: OperatorLayer, *tensors: Any, **named: Any) -> Any:
-        given = places.bind(self, *tensors, **named).arguments
+        bound = places.bind(self, *tensors, **named).arguments
         settings = {n: getattr(self, n) for n in self._settings}
-        return operator(**{n: given[name] for n, name in zip(own, names, strict=True)}, **settings)
+        return operator(**{n: bound[name] for n, name in zip(own, names, strict=True)}, **settings)
 
     forward.__signature__ = places  # type: ignore[attr-defined]
     return forward

@@ -47,23 +47,23 @@ def to_numpy(value: Any) -> np.ndarray:
     return as_numpy(value, "the value of a parameter or buffer")
 
 
-def fitting(module: str, own: Mapping[str, Stored], given: Any, strict: bool) -> dict[str, np.ndarray]:
+def fitting(module: str, own: Mapping[str, Stored], state: Any, strict: bool) -> dict[str, np.ndarray]:
     """Select from a state dictionary the arrays of a module's parameters and buffers, and check that all fit.
 
     Floats of any width fit floats; integers fit integers and floats. own: parameters and buffers by name; strict:
     whether missing and unexpected names are faults. Raises the first that applies of UnknownNameError, ShapeError and
     DtypeError; the message lists all faults.
     """
-    if not isinstance(given, Mapping):
-        raise DtypeError(f"the state of {module} is {describe(given)}; pass a mapping of names to arrays")
+    if not isinstance(state, Mapping):
+        raise DtypeError(f"the state of {module} is {describe(state)}; pass a mapping of names to arrays")
     arrays, faults = {}, {"missing": [], "unexpected": [], "shapes": [], "element types": []}  # type: ignore[var-annotated]
     if strict:
-        faults["missing"] = [n for n in own if n not in given]
-        faults["unexpected"] = [str(n) for n in given if n not in own]
-    for name in (n for n in own if n in given):
+        faults["missing"] = [n for n in own if n not in state]
+        faults["unexpected"] = [str(n) for n in state if n not in own]
+    for name in (n for n in own if n in state):
         place = own[name]
         try:
-            array = to_numpy(given[name])
+            array = to_numpy(state[name])
         except (TypeError, ValueError, RuntimeError) as e:
             faults["element types"].append(f"{name}: cannot be read ({str(e).partition('. ')[0]})")
             continue
@@ -72,11 +72,11 @@ def fitting(module: str, own: Mapping[str, Stored], given: Any, strict: bool) ->
             faults["shapes"].append(f"{name}: has {place.shape}, given {array.shape}")
         elif lost := _misfit(array, place.memory.dtype):
             faults["element types"].append(f"{name}: is {place.dtype.name}, given {lost}")
-    found = [f"{kind}: {', '.join(listed)}" for kind, listed in faults.items() if listed]
-    if found:
+    messages = [f"{kind}: {', '.join(listed)}" for kind, listed in faults.items() if listed]
+    if messages:
         names = faults["missing"] or faults["unexpected"]
         error = UnknownNameError if names else ShapeError if faults["shapes"] else DtypeError
-        raise error(f"the state does not fit {module}, and nothing of it was loaded; {'; '.join(found)}")
+        raise error(f"the state does not fit {module}, and nothing of it was loaded; {'; '.join(messages)}")
     return arrays
 
 

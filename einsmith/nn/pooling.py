@@ -23,8 +23,8 @@ class _Pool(OperatorLayer, family="lp_pool"):
     dilation: Ints
 
     def check(self) -> None:
-        given = {n: getattr(self, n) for n in ("kernel_size", "stride", "padding", "dilation") if n in self._settings}
-        check_sizes(self, **{n: x for n, x in given.items() if x is not None})
+        sizes = {n: getattr(self, n) for n in ("kernel_size", "stride", "padding", "dilation") if n in self._settings}
+        check_sizes(self, **{n: x for n, x in sizes.items() if x is not None})
 
 
 class _StridedPool(_Pool, family="avg_pool2d avg_pool3d"):

@@ -25,13 +25,13 @@ from einsmith.runtime import buffers
 Depth = Annotated[int, 0, MAX_LAYERS]
 
 
-def _activation(name: str, given: Any) -> Callable[[Value], Value]:
+def _activation(name: str, activation: Any) -> Callable[[Value], Value]:
     known: dict[str, Callable] = {"relu": F.relu, "gelu": F.gelu}
-    if isinstance(given, str) and given in known:
-        return known[given]
-    if not callable(given):
-        raise ArgumentError(f"{name}: activation={given!r} must be 'relu', 'gelu' or a function of a tensor")
-    return given
+    if isinstance(activation, str) and activation in known:
+        return known[activation]
+    if not callable(activation):
+        raise ArgumentError(f"{name}: activation={activation!r} must be 'relu', 'gelu' or a function of a tensor")
+    return activation
 
 
 class _Layer(Module):

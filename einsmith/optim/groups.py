@@ -45,7 +45,7 @@ class Group:
 
         Raises ArgumentError where an element of `which` names no parameter, or where the group is empty."""
         parameters = dict(model.named_parameters())
-        found: dict[str, None] = {}
+        named: dict[str, None] = {}
         for what in self.which:
             names = _names(what, model, parameters)
             if not names:
@@ -54,8 +54,8 @@ class Group:
                 raise ArgumentError(
                     f"the group {label!r} names {what!r}, which matches no parameter of the model; {hint}"
                 )
-            found |= dict.fromkeys(names)
-        known = list(found if self.which else parameters)
+            named |= dict.fromkeys(names)
+        known = list(named if self.which else parameters)
         chosen = [n for n in known if self.ranks is None or parameters[n].ndim in self.ranks]
         if not chosen:
             raise ArgumentError(

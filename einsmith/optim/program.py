@@ -157,11 +157,11 @@ class RuleProgram:
     @staticmethod
     def _reduced_axes(body: Sequence[RuleToken]) -> set[str]:
         """Return the axes that reductions in `body` bind."""
-        found: set[str] = set()
+        axes: set[str] = set()
         for n, token in enumerate(body):
             if token.text in _REDUCTIONS and n + 1 < len(body) and body[n + 1].text == "[":
-                found.update(RuleProgram._index(body, n + 2))
-        return found
+                axes.update(RuleProgram._index(body, n + 2))
+        return axes
 
     def check_parameters(self, known: Sequence[str], all_used: bool = True) -> None:
         """Check the names of hyperparameters. Raises FormulaError for a name in the text that is not in `known`, and,

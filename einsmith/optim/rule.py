@@ -216,9 +216,9 @@ def _unknown(rule: Rule, name: str) -> str:
 # ------------------------------------------------------------------------------------- expressions of numbers alone
 
 
-def _lift(roots: list[Tensor], given: list[Tensor]) -> list[Tensor]:
+def _lift(roots: list[Tensor], inputs: list[Tensor]) -> list[Tensor]:
     """Hoist costly float64 expressions of 0-d tensors into 0-d tensors, which all parameters share and no element
-    recomputes. The tensors `given` to the rule, with the network behind a gradient, are not rewritten.
+    recomputes. The tensors `inputs` of the rule, with the network behind a gradient, are not rewritten.
 
     before: p_1[i] = p[i] - f32(lr[]/(1 - b[]**step[]))*m[i]
     after:  s[] = lr[]/(1 - b[]**step[]);  p_1[i] = p[i] - f32(s[])*m[i]
@@ -227,7 +227,7 @@ def _lift(roots: list[Tensor], given: list[Tensor]) -> list[Tensor]:
     def rule(node: Any) -> Any:
         return _lift_node(node) if isinstance(node, Compute) and node.shape else None
 
-    return rebuild(roots, rule, dict(zip(given, given, strict=True)))
+    return rebuild(roots, rule, dict(zip(inputs, inputs, strict=True)))
 
 
 def _lift_node(node: Compute) -> Compute:

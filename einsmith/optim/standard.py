@@ -87,14 +87,14 @@ class Standard(Rule):
     ):
         super().__init__(None if lines is None else "\n".join(lines), init, **hyper)
         self._options = dict(options)
-        self._made = dict(self.hyper)
+        self._initial = dict(self.hyper)
 
     def arguments(self) -> dict[str, Any]:
         """Return the constructor's arguments of this rule, which determine its text and state."""
         off = dict.fromkeys(inspect.signature(type(self)).parameters, 0.0)
-        out = off | self._options | {n: v for n, v in self._made.items() if n in off}
-        if "beta1" in self._made:
-            out["betas"] = (self._made["beta1"], self._made["beta2"])
+        out = off | self._options | {n: v for n, v in self._initial.items() if n in off}
+        if "beta1" in self._initial:
+            out["betas"] = (self._initial["beta1"], self._initial["beta2"])
         return out
 
     def altered(self, changes: Mapping[str, Any]) -> Rule:
@@ -111,8 +111,8 @@ class Standard(Rule):
             return None
         # The text depends on whether a hyperparameter is given, not on its value, so 1.0 replaces a callable.
         arguments = {n: 1.0 if callable(v) else v for n, v in self.arguments().items()}
-        if "beta1" in self._made:
-            arguments["betas"] = [0.5 if callable(b) else b for b in (self._made["beta1"], self._made["beta2"])]
+        if "beta1" in self._initial:
+            arguments["betas"] = [0.5 if callable(b) else b for b in (self._initial["beta1"], self._initial["beta2"])]
         return {"name": type(self).__name__, "arguments": arguments, "hyper": base["arguments"]}
 
     @property

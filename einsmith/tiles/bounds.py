@@ -95,11 +95,11 @@ def _bounds(b: TileBuilder, e: Expr, swept: int, ends: dict[int, Ends]) -> _Boun
     if e.fn not in ("lt", "le", "eq") or not e.args[0].dtype.is_int:
         return _Bounds(None, None)
     difference = linear(e.args[1]) - linear(e.args[0]) + (-1 if e.fn == "lt" else 0)  # it is at least 0
-    found = _bounds_of_form(b, difference, swept, ends)
+    bounds = _bounds_of_form(b, difference, swept, ends)
     if e.fn == "eq":
         more = _bounds_of_form(b, difference * -1, swept, ends)
-        return _Bounds(more.lo if found.lo is None else found.lo, more.hi if found.hi is None else found.hi)
-    return found
+        return _Bounds(more.lo if bounds.lo is None else bounds.lo, more.hi if bounds.hi is None else bounds.hi)
+    return bounds
 
 
 def _merge(b: TileBuilder, fn: str, x: TileValue | None, y: TileValue | None, either_binds: bool) -> TileValue | None:

@@ -151,11 +151,11 @@ class Chain:
     def product_of(self, n: int) -> Problem | None:
         """Return a member's sum as a product of two operands that `dot` can multiply; None where it is none."""
         kernel = self.members[n].kernel
-        found = problems(kernel.root) if isinstance(kernel.root.parts[0].body, Reduce) else None
-        if found is None or len(found) != 1 or found[0].companion is not None or needs_exact_guards(found[0]):
+        products = problems(kernel.root) if isinstance(kernel.root.parts[0].body, Reduce) else None
+        if products is None or len(products) != 1:
             return None
-        p = found[0]
-        if not p.dtype.is_float or p.count(p.k) < LEAST_DOT_POINTS:
+        (p,) = products
+        if p.companion is not None or needs_exact_guards(p) or not p.dtype.is_float or p.count(p.k) < LEAST_DOT_POINTS:
             return None
         return p if self.operands(n, p) is not None else None
 
@@ -188,8 +188,8 @@ def _reads_of_operand(o: Operand) -> Iterator[Read]:
 
 def _reads_places(m: Member, stages: Sequence[Stage] | None = None) -> set[int]:
     """Return the places that a member's stages read."""
-    found = m.kernel.stages if stages is None else stages
-    return {m.places[where[0]] for s in found for kind, *where in s.args if kind == "buffer"}
+    considered = m.kernel.stages if stages is None else stages
+    return {m.places[where[0]] for s in considered for kind, *where in s.args if kind == "buffer"}
 
 
 @lru_cache(maxsize=256)
@@ -403,7 +403,7 @@ def _find_sides(chain: Chain, largest: int) -> None:
 def _shared_classes(chain: Chain, reduced: set[int], rest: set[int]) -> set[int] | None:
     """Return the classes in `rest` that operands which vary along `reduced` have, in sums that make tiles; None where
     no tile is a sum."""
-    found: set[int] | None = None
+    shared: set[int] | None = None
     for n, m in enumerate(chain.members):
         t = m.kernel.root
         body = t.parts[0].body
@@ -413,8 +413,8 @@ def _shared_classes(chain: Chain, reduced: set[int], rest: set[int]) -> set[int]
             axes = {a for i in r.index for a in axes_of(i)}
             own = chain.classes_of(n, axes)
             if any(a >= t.rank for a in axes) and own & reduced:
-                found = (found or set()) | (own & rest)
-    return found
+                shared = (shared or set()) | (own & rest)
+    return shared
 
 
 # --------------------------------------------------------------------------------------------------- tiles and sinks
@@ -473,9 +473,9 @@ def _order(chain: Chain) -> list[int]:
     left = [n for n in range(len(chain.members)) if chain.is_swept(n) or n not in chain.makers.values()]
     needs: dict[int, set[int]] = {}
     for n in left:
-        members, made = (chain.closure(n), chain.makers.keys()) if chain.is_swept(n) else ([n], ())
+        members, own_places = (chain.closure(n), chain.makers.keys()) if chain.is_swept(n) else ([n], ())
         read = {p for k in members for p in _reads_places(chain.members[k])}
-        needs[n] = {chain.writers[p] for p in read & chain.writers.keys() if p not in made}
+        needs[n] = {chain.writers[p] for p in read & chain.writers.keys() if p not in own_places}
     out: list[int] = []
     while left:
         ready = [n for n in left if not needs[n] & {*left} - {n}]
@@ -531,10 +531,10 @@ def _joins(chain: Chain, held: int, n: int, sinks: Sequence[int], own: set[int],
         return False
     if not own & inside:
         return True
-    found = _find_following(chain, held, [*sinks, n])
-    if found is None:
+    following = _find_following(chain, held, [*sinks, n])
+    if following is None:
         return False
-    chain.following |= found
+    chain.following |= following
     return True
 
 

@@ -52,9 +52,9 @@ def find_products(kernel: Kernel) -> PieceProducts | None:
     for k in (kernel, *split_kernels(kernel)):
         if k.root.is_scatter or len(k.buffers) != len(kernel.buffers):
             continue
-        found = PieceProducts(k, tuple(_product(k.root, piece) for piece in k.root.parts))
-        if any(found.pieces) and (best is None or found.points > best.points):
-            best = found
+        products = PieceProducts(k, tuple(_product(k.root, piece) for piece in k.root.parts))
+        if any(products.pieces) and (best is None or products.points > best.points):
+            best = products
     return best
 
 
@@ -62,8 +62,8 @@ def _product(t: Template, piece: Piece | Scatter) -> Problem | None:
     """Return a piece as a product; None where it is none."""
     if not isinstance(piece, Piece) or not isinstance(piece.body, Reduce):
         return None
-    found = problems(Template(t.shape, t.params, (piece,)))
-    return found[0] if found and found[0].dtype.is_float else None
+    products = problems(Template(t.shape, t.params, (piece,)))
+    return products[0] if products and products[0].dtype.is_float else None
 
 
 def is_full(p: Problem) -> bool:
@@ -138,8 +138,8 @@ def in_memory_order(kernel: Kernel, p: Problem) -> Problem:
     theirs, as every tile loads it and results are stored once; else the results."""
     layouts = [kernel.buffers[n] for stage in kernel.stages for n in stage.outputs if n is not None]
     results = {a: min((b.strides[a] for b in layouts), default=0) for a in (*p.left, *p.right)}
-    found = [_strides_of(kernel, o) for o in p.operands]
-    by_size = [strides for _, strides in sorted(sum(found, []), key=lambda x: -x[0])]
+    operand_strides = [_strides_of(kernel, o) for o in p.operands]
+    by_size = [strides for _, strides in sorted(sum(operand_strides, []), key=lambda x: -x[0])]
 
     def order(axes: Sequence[int], strides: Sequence[Mapping[int, int]]) -> tuple[int, ...]:
         return tuple(sorted(axes, key=lambda a: [-x.get(a, MOST_I32_POINTS) for x in strides]))
@@ -148,7 +148,7 @@ def in_memory_order(kernel: Kernel, p: Problem) -> Problem:
         contiguous = [x for _, x in operand if any(x.get(a) == 1 and p.extents[a] > 1 for a in axes)]
         return order(axes, [*contiguous[:1], results])
 
-    left, right = found
+    left, right = operand_strides
     return replace(p, left=side(p.left, left), right=side(p.right, right), k=order(p.k, by_size))
 
 

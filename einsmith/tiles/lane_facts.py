@@ -26,11 +26,11 @@ _WEIGHTS = {
 def products_of(kernel: Kernel) -> tuple[Kernel, tuple[Problem, ...], tuple[Piece, ...]]:
     """Return a contraction's kernel with the axes that its products have, the products, with axes in the order of
     memory, and its other pieces (`contraction.find_products`)."""
-    found = find_products(kernel)
-    assert found is not None
-    k = found.kernel
-    products = tuple(in_memory_order(k, p) for p in found.pieces if p is not None)
-    others = (x for p, x in zip(found.pieces, k.root.parts, strict=True) if p is None)
+    split = find_products(kernel)
+    assert split is not None
+    k = split.kernel
+    products = tuple(in_memory_order(k, p) for p in split.pieces if p is not None)
+    others = (x for p, x in zip(split.pieces, k.root.parts, strict=True) if p is None)
     return k, products, tuple(x for x in others if isinstance(x, Piece))
 
 
@@ -84,9 +84,9 @@ def product_facts(kernel: Kernel, p: Problem) -> ProductFacts:
 def _operand_facts(kernel: Kernel, p: Problem, o: Operand, e: Expr, side: Sequence[int]) -> OperandFacts:
     tiles = []
     of_side, of_k = frozenset(side), frozenset(p.k)
-    found = dict.fromkeys(reads(e))
-    guards = [*o.guards, *(g for _, gs in guarded_reads(e, lambda r: True) for g in gs)] if found else []
-    for r in found:
+    operand_reads = dict.fromkeys(reads(e))
+    guards = [*o.guards, *(g for _, gs in guarded_reads(e, lambda r: True) for g in gs)] if operand_reads else []
+    for r in operand_reads:
         a = read_access(kernel.stages[0], kernel.buffers, r, guards)
         if a is not None and a.axes & of_k and (a.axes & of_side or not side):
             by_k, by_side = a.along(p.k, p.extents), a.along(side, p.extents)
@@ -150,15 +150,15 @@ def body_facts(kernel: Kernel, piece: Piece) -> BodyFacts:
     domain, rank = piece.domain, len(piece.extents)
     order = memory_order(kernel, piece)
     terms = tuple(range(rank, len(domain)))
-    found = []
+    body_reads = []
     for r in dict.fromkeys(r for body in piece.bodies for r in reads(body)):
         a = read_access(kernel.stages[0], kernel.buffers, r)
         if a is not None:
             on_results, on_terms = (not a.axes.isdisjoint(x) for x in (order, terms))
-            found.append((a.itemsize, a.along(order, domain), a.along(terms, domain), on_results, on_terms))
+            body_reads.append((a.itemsize, a.along(order, domain), a.along(terms, domain), on_results, on_terms))
     stores = tuple((a.itemsize, a.along(order, domain)) for a in _stores(kernel, piece))
     return BodyFacts(
-        tuple(found),
+        tuple(body_reads),
         _ops(tuple(piece.bodies)),
         _divisions(order, domain),
         _divisions(terms, domain),

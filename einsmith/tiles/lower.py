@@ -74,8 +74,8 @@ def _lower_kernel(
     """Lower a kernel whose buffers lie at `places`."""
     if pattern not in patterns(kernel):
         raise CompileError(f"the pattern {pattern!r} on tiles does not take the kernel {describe(kernel)}")
-    if pattern == "scatter" and (found := sorted_scatter(kernel)) is not None:
-        lower_sorted(functions, kernel, found, places, tiling)
+    if pattern == "scatter" and (scatter := sorted_scatter(kernel)) is not None:
+        lower_sorted(functions, kernel, scatter, places, tiling)
     elif pattern == "scatter":
         for part in scatter_to_reductions(kernel):
             _lower_pieces(functions, part, part.root.parts, places, tiling)

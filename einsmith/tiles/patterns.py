@@ -139,11 +139,11 @@ def _dot_configs(kernel: Kernel, target: GpuTarget) -> Iterator[TileConfig]:
         for tk in (32, 64) if k > 32 else (max(16, least_power(k)),):
             config = TileConfig(tm, tn, tk, 1, 8 if tm * tn >= 128 * 128 else 4)
             fitting = (c for stages in (3, 4, 2, 1) if not _unfit(kernel, c := replace(config, stages=stages), target))
-            if (found := next(fitting, None)) is None:
+            if (chosen := next(fitting, None)) is None:
                 continue
             any_fits = True
             for split in _splits(tiles, blocks(k, tk), target):
-                yield replace(found, split=split)
+                yield replace(chosen, split=split)
     if not any_fits:  # the smallest tiles, as they take the least of a multiprocessor
         yield TileConfig(16, 16, 16)
 

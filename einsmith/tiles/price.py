@@ -68,8 +68,8 @@ def price(kernel: Kernel | Rows, kind: str, config: TileConfig, target: GpuTarge
     tiling = config.tiling(target.precision)
     if isinstance(kernel, Rows):
         return {"rows": _rows, "members": _members, "sweeps": _sweeps}[kind](kernel, config, target)
-    if kind == "scatter" and (found := sorted_scatter(kernel)) is not None:
-        return _sorted(kernel, found, config, target)
+    if kind == "scatter" and (scatter := sorted_scatter(kernel)) is not None:
+        return _sorted(kernel, scatter, config, target)
     if kind == "scatter":
         return [t for part in scatter_to_reductions(kernel) for t in _pieces(part, "reduction", tiling, config, target)]
     if kind == "contraction":

@@ -71,11 +71,11 @@ def sorted_scatter(kernel: Kernel) -> SortedScatter | None:
             aligned[d] = e.position
     rows = tuple(d for d in range(len(s.index)) if d not in aligned)
     terms = tuple(a for a in range(len(s.extents)) if a not in aligned.values())
-    found = SortedScatter(s, parts[0], aligned, rows, terms)
+    scatter = SortedScatter(s, parts[0], aligned, rows, terms)
     whole = len(parts) == 1 and typed(Piece, parts[0].root.parts[0]).step == (1,) * kernel.root.rank
     keyed = {a for d in rows for a in axes_of(s.index[d])}
-    fits = whole and rows and keyed <= set(terms) and FEWEST_TERMS <= found.count_terms() <= MOST_TERMS
-    return found if fits and 0 not in kernel.root.shape else None
+    fits = whole and rows and keyed <= set(terms) and FEWEST_TERMS <= scatter.count_terms() <= MOST_TERMS
+    return scatter if fits and 0 not in kernel.root.shape else None
 
 
 def lower_sorted(

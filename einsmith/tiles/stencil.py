@@ -42,15 +42,15 @@ def is_contiguous_along_results(kernel: Kernel) -> bool:
 
 def _follows(kernel: Kernel, piece: Piece) -> bool:
     rank = len(piece.extents)
-    found: list[tuple[int, bool]] = []  # of each operand: its elements, and whether it follows the output
+    operands: list[tuple[int, bool]] = []  # of each operand: its elements, and whether it follows the output
     for read in (r for body in piece.bodies for r in reads(body)):
         kind, n, *_ = kernel.stages[0].args[read.slot]
         strides = kernel.buffers[n].strides if kind == "buffer" else ()
         if strides:
             axes = axes_of(read.index[strides.index(min(strides))])
-            found.append((prod(kernel.buffers[n].shape), any(a < rank for a in axes)))
-    most = max((count for count, _ in found), default=0)
-    return any(follows for count, follows in found if count == most)
+            operands.append((prod(kernel.buffers[n].shape), any(a < rank for a in axes)))
+    most = max((count for count, _ in operands), default=0)
+    return any(follows for count, follows in operands if count == most)
 
 
 def _factors(combiner: str, bodies: Sequence[Expr]) -> tuple[Expr, ...]:

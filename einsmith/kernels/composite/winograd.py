@@ -207,16 +207,10 @@ def _transform_seconds(p: _Parts, target: Target) -> float:
 @lru_cache(maxsize=1024)
 def _find_convolution(kernel: Kernel) -> _Conv | None:
     """Return the convolution that a kernel computes, or None."""
-    products = problems(kernel.root)
-    if (
-        products is None
-        or len(products) > 1
-        or products[0].epilogue
-        or products[0].batch
-        or products[0].constant_pieces
-    ):
+    pieces = problems(kernel.root)
+    if pieces is None or len(pieces) > 1 or pieces[0].epilogue or pieces[0].batch or pieces[0].constant_pieces:
         return None
-    (p,) = products
+    (p,) = pieces
     return _match_convolution(kernel, p, *p.operands) or _match_convolution(kernel, p, *reversed(p.operands))
 
 

@@ -312,7 +312,7 @@ class LaneCursor(ExpressionEmitter):
     ) -> list[SSAValue]:
         """Emit the expressions (default: the sampler's own); lanes outside of the mask hold any value.
 
-        A result that is uniform over the lanes is a scalar. supplied: values of reads of the sampler's `supplied_slots`.
+        A result that is uniform over the lanes is a scalar. supplied: values of reads of `supplied_slots`.
 
         Raises:
             CompileError: a guard mentions an axis without a value."""

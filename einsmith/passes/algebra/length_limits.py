@@ -116,10 +116,8 @@ class _Rewriter:
             return part.bodies
         index, terms = (part.bodies[:-1], part.bodies[-1:]) if is_scatter else ((), part.bodies)
         first = next((a for a in range(rank, len(part.domain)) if part.domain[a] > 1), -1)
-        common_ends = _common([self._find_ends(x, args) for x in terms]) or ()
-        ends = [
-            (a, c) for a, c in common_ends if is_scatter or a == first
-        ]  # kernels of products end along their first axis
+        common = _common([self._find_ends(x, args) for x in terms]) or ()
+        ends = [(a, c) for a, c in common if is_scatter or a == first]  # kernels of products end along their first axis
         guards = [_below(a, c, args) for a, c in sorted(ends, key=lambda x: (x[0], self.limits[x[1]]))]
         return (*index, *(guarded([g for g in guards if g not in dict(guards_around(x, 0))], x) for x in terms))
 

@@ -87,8 +87,8 @@ class Card:
         """Return machine code of each (code, whether each of its parameters is a multiple of ALIGNED bytes); it is made
         once as long as the code lives. Raises CompileError."""
         absent = [k for k in dict.fromkeys(kinds) if k[1] not in self._codes.get(k[0], {})]
-        for (code, aligned), made in zip(absent, self._build(absent) if absent else (), strict=True):
-            self._codes.setdefault(code, {}).setdefault(aligned, made)
+        for (code, aligned), device_code in zip(absent, self._build(absent) if absent else (), strict=True):
+            self._codes.setdefault(code, {}).setdefault(aligned, device_code)
         return [self._codes[code][aligned] for code, aligned in kinds]
 
 
@@ -283,8 +283,8 @@ class CudaProgram:
         self._own += [self._received.address + p.start for p in self._outputs]
         """The addresses of inputs and outputs in the blocks that runs copy to and from."""
         moved = {w for at, w in self.slots.items() if at not in self._places}
-        given = {self.slots[at] for at in self._on_device} | moved
-        self._fixed = np.array([w for w in self.slots.values() if w not in given], np.intp)
+        translated = {self.slots[at] for at in self._on_device} | moved
+        self._fixed = np.array([w for w in self.slots.values() if w not in translated], np.intp)
         """Words with addresses of the device."""
 
     def _build(self) -> None:
@@ -328,12 +328,12 @@ class CudaProgram:
         """Return, for each input and output, by the number of a launch the pointers into it, and how far into it."""
         out: list[dict[int, list[tuple[int, int]]]] = []
         for start, x in zip(self._own, (*self._inputs, *self._outputs), strict=True):
-            found: dict[int, list[tuple[int, int]]] = {}
+            by_launch: dict[int, list[tuple[int, int]]] = {}
             for n, launch in enumerate(self.launches):
                 inside = [(i, at - start) for i, at in enumerate(launch.pointers) if start <= at < start + x.nbytes]
                 if inside:
-                    found[n] = inside
-            out.append(found)
+                    by_launch[n] = inside
+            out.append(by_launch)
         return out
 
     def _relocate(self, addresses: Sequence[int]) -> None:
