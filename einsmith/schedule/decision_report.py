@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from einsmith.ir.nodes import Tensor
 from einsmith.schedule.fusion import passes_on
-from einsmith.schedule.graph_decisions import CUT, JOIN, ORDER, WITHOUT, TensorNames, parse_order
+from einsmith.schedule.graph_decisions import CUT, ORDER, WITHOUT, TensorNames, parse_order
 from einsmith.schedule.layout.order import row_major_order
 from einsmith.schedule.plan import LoopCall, Plan
 from einsmith.schedule.printer import namer
@@ -60,9 +60,8 @@ def _report(decision: str, places: dict[str, list[_Place]]) -> ReportedDecision:
     shown = tuple(dict.fromkeys(p.name(p.node) for p in named))
     if not named:
         return ReportedDecision(decision, shown, "it names no tensor of the program")
-    if word in (CUT, JOIN):
-        passed = any(_is_passed_on(p) for p in named)
-        reason = "" if passed is (word == JOIN) else f"kernels that pass it on are {'' if passed else 'not '}joined"
+    if word == CUT:
+        reason = "kernels that pass it on are joined" if any(map(_is_passed_on, named)) else ""
         return ReportedDecision(decision, shown, reason)
     stored = {_order_of(p) for p in named}
     return ReportedDecision(decision, shown, "" if stored == {parse_order(order[0])} else "it has another order")

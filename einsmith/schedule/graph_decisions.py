@@ -2,7 +2,6 @@
 
 without PASS             an optional pass is left out
 cut TENSOR               no kernel that computes the tensor also reads it: it passes through memory
-join TENSOR              kernels that pass the tensor on are joined although separate ones are predicted to be faster
 order TENSOR DIMENSIONS  the order of its dimensions in memory, as 0,2,3,1, outermost first; 1:16 stands for the points
                          within a block of 16 points of dimension 1
 
@@ -15,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Collection, Iterable
-from typing import NamedTuple
 
 from einsmith.ir.graph_digest import number_leaves
 from einsmith.ir.interned import Node, encode
@@ -23,12 +21,12 @@ from einsmith.ir.loop import LoopSegment, LoweredLoop
 from einsmith.ir.nodes import Graph, Leaf, Tensor, postorder
 from einsmith.schedule.plan import Order
 
-WITHOUT, CUT, JOIN, ORDER = "without", "cut", "join", "order"
+WITHOUT, CUT, ORDER = "without", "cut", "order"
 """The first words of decisions."""
 _NAME_DIGITS = 8
 _NAME = f"[0-9a-f]{{{_NAME_DIGITS}}}"
 _DIMENSION = "[0-9]{1,3}(?::[0-9]{1,4})?"
-_OF_TENSOR = re.compile(f"(?:(?:{CUT}|{JOIN}) {_NAME}|{ORDER} {_NAME} {_DIMENSION}(?:,{_DIMENSION})*)")
+_OF_TENSOR = re.compile(f"(?:{CUT} {_NAME}|{ORDER} {_NAME} {_DIMENSION}(?:,{_DIMENSION})*)")
 
 
 class TensorNames:
@@ -70,22 +68,13 @@ def _digest(code: bytes) -> bytes:
     return hashlib.blake2b(code, digest_size=16).digest()
 
 
-class Edges(NamedTuple):
-    """Decisions on the kernels of one graph: the nodes that are `cut` and those that are `joined`, whatever the cost
-    model says."""
-
-    cut: frozenset[Node] = frozenset()
-    joined: frozenset[Node] = frozenset()
-
-
-def edges_of(graph: Graph, decisions: Collection[str]) -> Edges:
-    """Return the decisions on kernels that name nodes of a graph."""
-    wanted = {word: {x.split()[1] for x in decisions if x.startswith(f"{word} ")} for word in (CUT, JOIN)}
-    if not any(wanted.values()):
-        return Edges()
+def cut_nodes(graph: Graph, decisions: Collection[str]) -> frozenset[Node]:
+    """Return the nodes of a graph whose results pass through memory by decision."""
+    wanted = {x.split()[1] for x in decisions if x.startswith(f"{CUT} ")}
+    if not wanted:
+        return frozenset()
     names = TensorNames(graph)
-    name_of = {node: names.of(node) for node in names.nodes()}
-    return Edges(*(frozenset(node for node, name in name_of.items() if name in wanted[w]) for w in (CUT, JOIN)))
+    return frozenset(node for node in names.nodes() if names.of(node) in wanted)
 
 
 def orders_of(names: TensorNames, tensors: Iterable[Tensor], decisions: Collection[str]) -> dict[Tensor, Order]:
@@ -115,7 +104,7 @@ def is_of_tensor(decision: str) -> bool:
 def subject(decision: str) -> str:
     """Return what a decision is about: of two decisions about one subject, a program follows one."""
     word, _, rest = decision.partition(" ")
-    return rest if word == WITHOUT else f"{ORDER if word == ORDER else CUT} {rest.split()[0]}"
+    return rest if word == WITHOUT else f"{word} {rest.split()[0]}"
 
 
 def toggle(decisions: frozenset[str], decision: str) -> frozenset[str]:

@@ -140,8 +140,6 @@ class Plan:
         unchanged_orders: row-major order of each tensor for which the model weighed another one, its runner-up.
         apart: sums that are fused with an update. With kernels of their own, results that they read may need no memory.
         refusals: the reason for which each result is stored that a fused kernel might use up.
-        unjoined: predicted seconds that the program would take more if kernels that pass on the results of a node were
-            joined, for each node for which the cost model decided against it.
         decisions: what was decided otherwise than by the cost model (`schedule.graph_decisions`).
         together: (first, last) call of each group of calls that do not depend on each other and run in one launch.
     """
@@ -156,7 +154,6 @@ class Plan:
     unchanged_orders: dict[Tensor, LayoutChoice] = field(default_factory=dict)
     apart: frozenset[Compute] = frozenset()
     refusals: dict[Tensor, Refusal] = field(default_factory=dict)
-    unjoined: dict[Compute, float] = field(default_factory=dict)
     decisions: frozenset[str] = frozenset()
     together: tuple[tuple[int, int], ...] = ()
 

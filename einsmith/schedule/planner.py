@@ -15,7 +15,6 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from math import inf
 from typing import NamedTuple
 
 from einsmith.base.errors import VerifyError
@@ -43,7 +42,7 @@ from einsmith.ir.nodes import (
 from einsmith.ir.views import is_view, producer, storage
 from einsmith.schedule.fusion import fusion_groups, maker, needs_check, reads_only_own_element
 from einsmith.schedule.gradients_apart import compute_apart
-from einsmith.schedule.graph_decisions import Edges, edges_of
+from einsmith.schedule.graph_decisions import cut_nodes
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows, Stage
 from einsmith.schedule.order import find_cycles, memory_greedy_order
 from einsmith.schedule.plan import Cost, KernelCall, LoopCall, Plan
@@ -55,7 +54,6 @@ from einsmith.schedule.row_clusters import (
     clusters,
     freed,
     longest_time,
-    passed_nodes,
     smallest_unstored,
 )
 from einsmith.schedule.row_fusion import RowPart, common_rows, join
@@ -91,7 +89,7 @@ class PlanOptions(NamedTuple):
     cost: predicts kernels; long rows are fused, and sums joined, where that takes less time by it. most: most bytes of
     a result that is stored, where it need not be, because that takes less time. repeats: whether the backward pass
     repeats products of the forward pass. takes_sums: whether kernels may take sums of their results. decisions: what
-    is decided otherwise than by `cost`, in words; edges: those decisions that are on kernels of this graph.
+    is decided otherwise than by `cost`, in words; cut: the nodes whose results pass through memory by decision.
     """
 
     target: Target
@@ -101,7 +99,7 @@ class PlanOptions(NamedTuple):
     repeats: bool
     takes_sums: bool
     decisions: frozenset[str]
-    edges: Edges
+    cut: frozenset[Node]
 
 
 def fuse(
@@ -135,8 +133,8 @@ def fuse(
         VerifyError: if the updates of the graph cannot be ordered.
     """
     target = target or Target()
-    edges = edges_of(graph, decisions)
-    options = PlanOptions(target, on_lines, cost, most, repeats, takes_sums, decisions, edges)
+    cut = cut_nodes(graph, decisions)
+    options = PlanOptions(target, on_lines, cost, most, repeats, takes_sums, decisions, cut)
 
     def plan_with(apart: Collection[Compute]) -> Plan:
         copied: set[Leaf] = set()
@@ -192,7 +190,7 @@ def _plan(
     waits = received(graph.inputs)
     levels = _count_waits(nodes, waits) if waits else {}
     gate = maker(finite) if finite is not None else None
-    groups, of = fusion_groups(nodes, alone, early, gate, stores, levels, options.edges.cut)
+    groups, of = fusion_groups(nodes, alone, early, gate, stores, levels, options.cut)
     external = set(graph.outputs) | {t for t, _ in graph.checks} | ({finite} if finite is not None else set())
     kept = {storage(t) for t in external} | set(home)
     schedule = GroupSchedule(groups, of)
@@ -269,11 +267,11 @@ def _plan(
     unstored = freed(parts, needs, unfused.all, sums, kept, target)
     roots = frozenset(node for i, node in sums.items() if not unstored.isdisjoint(parts[i].operands))
 
-    calls, rank, refusals, unjoined = _fuse_rows(singles, parts, needs, unfused, kept, options)
+    calls, rank, refusals = _fuse_rows(singles, parts, needs, unfused, kept, options)
     checks = [(rank[place[of[_require_maker(t)]]], t, m) for t, m in graph.checks]
     first = min((rank[place[g]] for g, leaves in writers.items() if sent.isdisjoint(leaves)), default=len(calls))
     plan = Plan(graph, calls, home, checks, first, apart=roots, refusals=refusals)
-    return replace(plan, unjoined=unjoined, decisions=options.decisions), set()
+    return replace(plan, decisions=options.decisions), set()
 
 
 def _count_waits(nodes: Sequence[Compute | LoweredLoop], waits: Iterable[Leaf]) -> dict[Compute | LoweredLoop, int]:
@@ -315,15 +313,14 @@ def _fuse_rows(
     unfused: Unfused,
     kept: set[Tensor],
     options: PlanOptions,
-) -> tuple[list[KernelCall | LoopCall], dict[int, int], dict[Tensor, Refusal], dict[Compute, float]]:
+) -> tuple[list[KernelCall | LoopCall], dict[int, int], dict[Tensor, Refusal]]:
     """Return (the calls after row fusion, for each of `singles` the index of the call that contains it, the reason for
-    which each result is stored that a fused kernel might use up, `Plan.unjoined`)."""
-    target, cost, edges = options.target, options.cost, options.edges
+    which each result is stored that a fused kernel might use up)."""
+    target, cost = options.target, options.cost
     readers = Counter(s for p in parts for s in set(p.operands))
     stepped = {storage(t) for c in singles if isinstance(c, LoopCall) for t in c.tensors}
     refusals: dict[Tensor, Refusal] = {}
-    unjoined: dict[Compute, float] = {}
-    cut = {t for p in parts for t in p.results if maker(t) in edges.cut} if edges.cut else set()
+    cut = {t for p in parts for t in p.results if maker(t) in options.cut} if options.cut else set()
 
     @cache
     def join_members(*members: int) -> KernelCall:
@@ -345,7 +342,7 @@ def _fuse_rows(
         network's layers."""
         whole = join_members(*members)
         kernel = whole.kernel
-        if not isinstance(kernel, Rows) or (edges.joined and not edges.joined.isdisjoint(passed_by(members))):
+        if not isinstance(kernel, Rows):
             return True
         reuses = any(parts[n].kernel.reuses for n in members)
         if not reuses:
@@ -354,11 +351,8 @@ def _fuse_rows(
             if stepped.intersection(map(storage, whole.tensors)):
                 return True
             apart = [join_members(n) for n in members]
-            return is_faster(
-                members,
-                calls_seconds([whole], cost, target, whole.tensors),
-                calls_seconds(apart, cost, target, whole.tensors),
-            )
+            whole_seconds = calls_seconds([whole], cost, target, whole.tensors)
+            return whole_seconds < calls_seconds(apart, cost, target, whole.tensors)
         if all(b.nbytes <= smallest_unstored(target) for b in kernel.local):
             return False
         if (passed := sum(map(nbytes, whole.tensors))) > (used_up := sum(b.nbytes for b in kernel.local)):
@@ -369,22 +363,10 @@ def _fuse_rows(
             return True
         ratio = longest_time(map(nbytes, kernel.local), options.most, MAX_STREAMED_TIME)
         fused, separate = cost(kernel, target), separate_seconds(members, cost)
-        if is_faster(members, fused, separate, ratio):
+        if fused < ratio * separate:
             return True
         refuse(members, Refusal("storing it is predicted to be faster", fused, separate))
         return False
-
-    def is_faster(members: Sequence[int], fused: float, separate: float, ratio: float = 1.0) -> bool:
-        """Return whether the predicted seconds of fused kernels are below `ratio` times those of separate ones; note
-        what fusion would cost if not."""
-        if fused < ratio * separate:
-            return True
-        for node in passed_by(members):
-            unjoined[node] = min(unjoined.get(node, inf), fused - separate)
-        return False
-
-    def passed_by(members: Iterable[int]) -> set[Compute]:
-        return passed_nodes(parts[i] for i in members)
 
     def refuse(members: Sequence[int], refusal: Refusal) -> None:
         """Record the reason for which results of kernels are stored, unless one is known."""
@@ -409,9 +391,8 @@ def _fuse_rows(
     found = [*map(tuple, clusters(parts, needs, unfused.all, kept, target, pays, refusals, cut))]
     joined: dict[tuple[int, ...], KernelCall] = {}
     if cost is not None and options.takes_sums and target.backend == CPU:
-        joiner = SumJoiner(found, singles, call_of, needs, unfused, kept, target, cost, edges)
+        joiner = SumJoiner(found, singles, call_of, needs, unfused, kept, target, cost, options.cut)
         found, joined = joiner.run()
-        unjoined |= joiner.unjoined
     calls: list[KernelCall | LoopCall] = []
     rank: dict[int, int] = {}
     for members in found:
@@ -419,8 +400,7 @@ def _fuse_rows(
         calls.append(_slice(joined[members]) if members in joined else call_of(members))
     stored = {t for c in calls for t in c.tensors} - kept
     refusals = {t: refusal for t, refusal in refusals.items() if t in stored}
-    done = set[Compute]().union(*map(passed_by, found)) if unjoined else set()
-    return calls, rank, refusals, {node: more for node, more in unjoined.items() if node not in done}
+    return calls, rank, refusals
 
 
 def _is_non_temporal(t: Tensor, unread: bool, target: Target) -> bool:

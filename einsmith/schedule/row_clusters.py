@@ -15,9 +15,8 @@ from typing import NamedTuple, Protocol
 
 from einsmith.cost.facts import Target
 from einsmith.ir.analysis.pointwise import total_operations
-from einsmith.ir.nodes import Compute, Reduce, Tensor, nbytes
+from einsmith.ir.nodes import Reduce, Tensor, nbytes
 from einsmith.ir.views import storage
-from einsmith.schedule.fusion import maker
 from einsmith.schedule.row_fusion import MAX_MEMBERS, RowPart, can_share_rows, common_rows, is_batch, rows_of
 
 STREAMED_L3_RATIO = 4
@@ -258,11 +257,6 @@ def passed_on(parts: Iterable[HasOperands]) -> set[Tensor]:
     """Return the results of kernels that kernels among them read."""
     parts = list(parts)
     return {t for p in parts for t in p.results} & {t for p in parts for t in p.operands}
-
-
-def passed_nodes(parts: Iterable[HasOperands]) -> set[Compute]:
-    """Return the nodes whose results kernels pass on to each other."""
-    return {n for t in passed_on(parts) if isinstance(n := maker(t), Compute)}
 
 
 class _Clusters:

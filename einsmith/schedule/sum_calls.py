@@ -14,13 +14,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from typing import NamedTuple
 
 from einsmith.cost.facts import Target
-from einsmith.ir.nodes import Compute, Reduce, Tensor
+from einsmith.ir.interned import Node
+from einsmith.ir.nodes import Reduce, Tensor
 from einsmith.ir.views import storage
-from einsmith.schedule.graph_decisions import Edges
+from einsmith.schedule.fusion import maker
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Member, Rows
 from einsmith.schedule.plan import Cost, KernelCall, LoopCall
 from einsmith.schedule.residency import calls_seconds
-from einsmith.schedule.row_clusters import passed_nodes
+from einsmith.schedule.row_clusters import passed_on
 from einsmith.schedule.summed import summed_form
 
 CALLS_BEFORE = 4
@@ -58,14 +59,13 @@ class SumJoiner:
         kept: tensors that are needed after the program.
         target: the machine.
         cost: predicts kernels.
-        edges: what is decided otherwise than by `cost`.
+        cut: nodes whose results pass through memory, whatever `cost` predicts.
 
     Attributes:
         place: the number of each kernel's cluster.
         readers: the kernels that read each tensor.
         calls: the calls of the clusters.
         last: the number of the last call that each tensor is in.
-        unjoined: see `Plan.unjoined`.
     """
 
     def __init__(
@@ -78,12 +78,11 @@ class SumJoiner:
         kept: Collection[Tensor],
         target: Target,
         cost: Cost,
-        edges: Edges,
+        cut: Collection[Node],
     ):
         self.clusters, self.singles, self.call_of = list(clusters), singles, call_of
         self.needs, self.unfused, self.kept, self.target, self.cost = needs, unfused, kept, target, cost
-        self.edges = edges
-        self.unjoined: dict[Compute, float] = {}
+        self.cut = cut
         self.place = {n: c for c, members in enumerate(clusters) for n in members}
         self.readers: dict[Tensor, set[int]] = defaultdict(set)
         for n, call in enumerate(singles):
@@ -105,7 +104,7 @@ class SumJoiner:
                 whole = self._join(group)
                 others = {self.place[n] for n in group[1:]}
                 rest = {x: tuple(n for n in self.clusters[x] if n not in group) for x in others}
-                if self._pays(group, self._find_loss(c, whole, rest)):
+                if self._find_loss(c, whole, rest) < 0:
                     for x, left in rest.items():
                         self.clusters[x] = left
                         self.calls[x] = self.call_of(left) if left else None
@@ -131,7 +130,7 @@ class SumJoiner:
                 continue
             if any(self.place[m] >= first and m not in group for m in self.needs[n]):
                 continue
-            if self.edges.cut and not self.edges.cut.isdisjoint(passed_nodes(self.singles[m] for m in (*group, n))):
+            if self.cut and any(maker(t) in self.cut for t in passed_on(self.singles[m] for m in (*group, n))):
                 continue
             if n in self.unfused.writers and not self.unfused.gates.isdisjoint(group):
                 continue
@@ -162,16 +161,6 @@ class SumJoiner:
         kernel = Rows(1, tuple(members), buffers, own, None, True)
         copies = tuple(copy for c in calls for copy in c.copies)
         return KernelCall(kernel, tuple(tensors), tuple(t in results for t in tensors), copies, parts=tuple(calls))
-
-    def _pays(self, group: Sequence[int], more: float) -> bool:
-        """Return whether a group is joined that is predicted to take so many seconds more; note them if not."""
-        if more < 0:
-            return True
-        passed = passed_nodes(self.singles[n] for n in group)
-        if not passed.isdisjoint(self.edges.joined):
-            return True
-        self.unjoined |= dict.fromkeys(passed, more)
-        return False
 
     def _find_loss(self, c: int, whole: KernelCall, rest: Mapping[int, Cluster]) -> float:
         """Return the predicted seconds that cluster c with the sums, and what is `rest` of those that have them now,

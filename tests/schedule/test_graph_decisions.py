@@ -17,11 +17,10 @@ from einsmith.driver.executable import Executable
 from einsmith.ir.loop import LoweredLoop
 from einsmith.ir.nodes import Compute, postorder
 from einsmith.passes.pipeline import is_graph_decision
-from einsmith.schedule import planner, sum_calls
+from einsmith.schedule import sum_calls
 from einsmith.schedule.decision_report import all_plans, report_decisions
 from einsmith.schedule.fusion import makers, passes_on
 from einsmith.schedule.graph_decisions import TensorNames, parse_order, show_order, toggle
-from einsmith.schedule.kernel import Rows
 from einsmith.schedule.layout.apply import free_tensors
 from einsmith.schedule.layout.order import candidates
 from einsmith.schedule.plan import KernelCall
@@ -105,40 +104,17 @@ def test_decided_orders_are_followed(name, rng):
     assert followed or name == "a loop", "what passes from step to step has a fixed order"
 
 
-def test_refused_kernels_are_joined(rng, monkeypatch):
-    """Long rows: by a model that prefers separate kernels, and by a decision against it."""
-    f, shapes = PROGRAMS["rows"]
-    arrays = [rng.standard_normal((4, 60000)).astype("f") for _ in shapes]
-    traced = trace_call(f, tuple(arrays), {})
-    seconds = planner.calls_seconds
-
-    def no_rows(calls: Any, *more: Any) -> float:
-        return seconds(calls, *more) + any(isinstance(c.kernel, Rows) for c in calls if isinstance(c, KernelCall))
-
-    monkeypatch.setattr(planner, "calls_seconds", no_rows)
-    run = Executable(traced.graph, traced.bind, 1)
-    assert run.plan.unjoined and all(more > 0.9 for more in run.plan.unjoined.values())
-    assert {x.split()[0] for x in graph_search.tensor_genes(run)} >= {"join"}
-    for node in run.plan.unjoined:
-        name = TensorNames(run.plan.graph).of(node)
-        joined = run.compile_deciding(frozenset({f"join {name}"}))
-        assert name in passed_on(joined) and name not in passed_on(run)
-        assert not report_decisions(joined.plan, joined.decisions)[0].ignored
-        agree(joined(arrays)[1], traced.graph, arrays, f"joined at {name}")
-
-
-def test_sums_are_cut_and_joined(rng, monkeypatch):
-    """Sums of a kernel's results that it takes, or does not, by a model that says so."""
+def test_sums_are_cut(rng, monkeypatch):
+    """Sums of a kernel's results that it takes, by a model that says so."""
     a, b = rng.standard_normal((64, 48)).astype("f"), rng.standard_normal((48, 32)).astype("f")
     traced = trace_call(lambda a, b: ((c := a @ b), c.sum(0)), (a, b), {})
-    for more, word in ((-1.0, "cut"), (1.0, "join")):
-        monkeypatch.setattr(sum_calls.SumJoiner, "_find_loss", lambda *_, more=more: more)
-        run = Executable(traced.graph, traced.bind, 1)
-        (gene,) = [x for x in graph_search.tensor_genes(run) if x.startswith(word)]
-        other = run.compile_deciding(frozenset({gene}))
-        assert len(other.calls) - len(run.calls) == (1 if word == "cut" else -1)
-        assert not report_decisions(other.plan, other.decisions)[0].ignored
-        agree(other([a, b])[1], traced.graph, [a, b], gene)
+    monkeypatch.setattr(sum_calls.SumJoiner, "_find_loss", lambda *_: -1.0)
+    run = Executable(traced.graph, traced.bind, 1)
+    (gene,) = [x for x in graph_search.tensor_genes(run) if x.startswith("cut")]
+    other = run.compile_deciding(frozenset({gene}))
+    assert len(other.calls) == len(run.calls) + 1
+    assert not report_decisions(other.plan, other.decisions)[0].ignored
+    agree(other([a, b])[1], traced.graph, [a, b], gene)
 
 
 def test_names_are_those_of_other_processes(rng):
@@ -161,11 +137,11 @@ def all_names(run: Executable) -> list[list[str]]:
 
 
 def test_what_decisions_say():
-    good = "without layouts", "cut 0123abcd", "join 0123abcd", "order 0123abcd 0,2,3,1", "order 0123abcd 0,1,2,3,1:16"
+    good = "without layouts", "cut 0123abcd", "order 0123abcd 0,2,3,1", "order 0123abcd 0,1,2,3,1:16"
     assert all(map(is_graph_decision, good))
     bad = (
         "", "layouts", "without", "without simplify", "without no such pass", "cut", "cut 123", "cut 0123ABCD",
-        "fuse 0123abcd", "cut 0123abcd 1", "order 0123abcd", "order 0123abcd 0,,1", "order 0123abcd 0;1",
+        "join 0123abcd", "cut 0123abcd 1", "order 0123abcd", "order 0123abcd 0,,1", "order 0123abcd 0;1",
         "cut 0123abcd\n",
     )  # fmt: skip
     assert not any(map(is_graph_decision, bad))
@@ -173,24 +149,23 @@ def test_what_decisions_say():
         assert parse_order(show_order(order)) == order
     some = frozenset({"cut 0123abcd", "order 0123abcd 1,0", "without layouts"})
     assert toggle(toggle(some, "cut 0123abcd"), "cut 0123abcd") == some
-    assert toggle(some, "join 0123abcd") == some - {"cut 0123abcd"} | {"join 0123abcd"}
     assert toggle(some, "order 0123abcd 0,1") == some - {"order 0123abcd 1,0"} | {"order 0123abcd 0,1"}
     assert toggle(some, "without together") == some | {"without together"}
 
 
 def test_decisions_on_nothing_are_ignored_with_a_reason(rng):
     run, arrays, graph = program("images", rng)
-    decisions = frozenset({"cut 00000000", "join 00000001", "order 00000002 1,0", "order 00000003 7,9,9:9"})
+    decisions = frozenset({"cut 00000000", "order 00000002 1,0", "order 00000003 7,9,9:9"})
     names = TensorNames(run.plan.graph)
     image = next(t for t in run.plan.stored if isinstance(t, Compute))
-    decisions |= {f"order {names.of(image)} 9,9,9:9", f"join {names.of(image)}"}
+    decisions |= {f"order {names.of(image)} 9,9,9:9"}
     same = run.compile_deciding(decisions)
     assert [c.kernel for c in same.calls] == [c.kernel for c in run.calls]
     reported = report_decisions(same.plan, decisions)
     assert len(reported) == len(decisions) and all(x.ignored for x in reported)
     text = same.describe()
     assert "cut 00000000, which tuning has found to be faster, is ignored: it names no tensor" in text
-    assert "is ignored: it has another order" in text and "is ignored: kernels that pass it on are not joined" in text
+    assert "is ignored: it has another order" in text
     np.testing.assert_array_equal(same(arrays)[1], run(arrays)[1])
 
 

@@ -1,12 +1,12 @@
 """Tune the graph of a program: measure the decisions of its passes, of fusion and of the layout choice.
 
 A gene is a decision that may be switched (`schedule.graph_decisions`): whether a pass that changes the program is left
-out, whether kernels that pass on a tensor are one kernel, and the order of a tensor's dimensions. Genes are switched
-one after the other, in order of the time of the resulting kernels. For a pass it is that of the compiled form's
-kernels, measured where tuning has measured them and predicted where not; for a tensor, the prediction that decided. The
-two forms of the program race in whole steps by turns. A form that is significantly faster in two races and computes
-equal results becomes the current program, in which the next gene is switched. Kernels are tuned afterwards, since the
-graph decides which kernels there are.
+out, whether a tensor that a kernel passes on goes through memory instead, and the order of a tensor's dimensions. Genes
+are switched one after the other, in order of the time of the resulting kernels. For a pass it is that of the compiled
+form's kernels, measured where tuning has measured them and predicted where not; for a tensor, the prediction that
+decided. The two forms of the program race in whole steps by turns. A form that is significantly faster in two races and
+computes equal results becomes the current program, in which the next gene is switched. Kernels are tuned afterwards,
+since the graph decides which kernels there are.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from einsmith.ir.views import producer, storage
 from einsmith.passes.pipeline import EPILOGUE_SUMS, LAYOUTS, TOGETHER, optional
 from einsmith.schedule.decision_report import report_decisions
 from einsmith.schedule.fusion import passes_on
-from einsmith.schedule.graph_decisions import CUT, JOIN, ORDER, WITHOUT, TensorNames, show_order, toggle
+from einsmith.schedule.graph_decisions import CUT, ORDER, WITHOUT, TensorNames, show_order, toggle
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.plan import KernelCall, LayoutChoice, LoopCall, Plan
 from einsmith.schedule.printer import layouts
@@ -98,9 +98,8 @@ def pass_genes(run: Executable) -> list[str]:
 
 def tensor_genes(run: Executable) -> dict[str, float]:
     """Return the decisions on tensors that may be switched, those of the smallest predicted loss first, and the seconds
-    that the program is predicted to take more: tensors that kernels pass on, or that kernels pass on which the cost
-    model did not join, and tensors with other orders of known cost, if their kernels take a noticeable part of the
-    time."""
+    that the program is predicted to take more: tensors that kernels pass on, and tensors with other orders of
+    known cost, if their kernels take a noticeable part of the time."""
     losses = {x: 0.0 for x in run.decisions if not x.startswith(f"{WITHOUT} ")}
     shares = _shares(run)
     seconds = iter(k.seconds for k in run.kernels)
@@ -141,8 +140,6 @@ def _tensor_losses(
         if isinstance(call, LoopCall):
             for segment, step in zip(call.loop.segments, call.plans, strict=True):
                 yield from _tensor_losses(step, seconds, target, turns * segment.steps)
-    for node, more in plan.unjoined.items():
-        yield f"{JOIN} {names.of(node)}", [node], turns * more
     together: dict[LayoutChoice, list[Tensor]] = {}  # tensors that were decided together have one choice
     for t, choice in (*plan.orders.items(), *plan.unchanged_orders.items()):
         together.setdefault(choice, []).append(t)
