@@ -5,9 +5,6 @@ The experiment behind most constants of `einsmith/cost/overheads.py`: contractio
 keeps the measurements and the machine; run again after a change of the model it prices the same candidates anew.
 Printed are the regret of what is priced lowest against the best that was measured, how far prices are off, and by which
 ways.
-
-With --refit the overheads are fitted to each half of the kernels (`tuning.kernels.refit`), and the other half, of which
-the fit has seen nothing, is judged with the table and with the fit.
 """
 
 from __future__ import annotations
@@ -17,17 +14,15 @@ import gc
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 from benchmarks import autoconfig, random_cases
 from benchmarks.report import asked, begin, store
-from einsmith.cost.overheads import Overheads
 
 LIKELY = 2.5
 """Candidates are measured whose price is at most so many times the least."""
@@ -133,76 +128,6 @@ def verdicts(every: Sequence[Judged]) -> list[tuple[str, str, str, bool | None]]
     ]
 
 
-@dataclass
-class Half:
-    """A fit to one half of the kernels, and the other half with the table (before) and with the fit (after).
-
-    found: the fit, or the number of useful kernels where they are too few; regret, error: of each kernel left out,
-    before and after; seconds: of fitting."""
-
-    found: Any
-    regret: list[tuple[float, float]]
-    error: list[tuple[float, float]]
-    seconds: float
-
-
-def samples(measured: Sequence[tuple[Any, Any, dict[str, float]]], threads: int) -> list[Any]:
-    """The kernels as what a fit takes, where candidates of today were measured."""
-    from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
-    from einsmith.tuning.calibration import calibrate
-    from einsmith.tuning.kernels import refit
-    from einsmith.tuning.kernels.genetic import Candidate
-
-    target, out = replace(calibrate.target(threads), overheads=Overheads()), []
-    for kernel, p, times in measured:
-        found = priced(kernel, p, target)
-        seconds = {Candidate(CONTRACTION.name, Configs((found[n][0],))): s for n, s in times.items() if n in found}
-        if (sample := refit.sample_of(kernel, target, seconds)) is not None:
-            out.append(sample)
-    return out
-
-
-def refits(every: Sequence[Any], say: Console) -> list[Half]:
-    """A fit to every second kernel, judged on the others, and the other way round."""
-    from einsmith.tuning.kernels import refit
-
-    out = []
-    for half in (0, 1):
-        begun = time.monotonic()
-        found = refit.fit(every[half::2])
-        took, others = time.monotonic() - begun, every[1 - half :: 2]
-        tables = [Overheads(), Overheads() if isinstance(found, int) else found.fit.overheads]
-        prices = [[s.predict(t) for t in tables] for s in others]
-        regret = [(s.regret(a), s.regret(b)) for s, (a, b) in zip(others, prices, strict=True)]
-        off = [(s.residuals(a), s.residuals(b)) for s, (a, b) in zip(others, prices, strict=True)]
-        out.append(Half(found, regret, [(float(a @ a), float(b @ b)) for a, b in off], took))
-        if not isinstance(found, int):
-            fit = found.fit
-            say.print(
-                f"{fit.kernels} kernels, weight {found.weight:g}: regret in cross-validation {fit.regret[0]:.1%} -> "
-                f"{fit.regret[1]:.1%}, {'' if found.accepted else 'not '}accepted; {fit.describe_factors()}"
-            )
-    return out
-
-
-def effect(halves: Sequence[Half]) -> Table:
-    """The kernels left out, with the table and with the fit."""
-    out = Table(title="kernels that a fit has not seen")
-    for name in ("", "kernels", "accepted", "s", "regret, mean", "median", "nine of ten", "error of ratios"):
-        out.add_column(name, justify="right" if name else "left")
-    for n, half in enumerate(halves):
-        regrets, errors = np.array(half.regret), np.array(half.error)
-        accepted = "too few" if isinstance(half.found, int) else "yes" if half.found.accepted else "no"
-        for i, name in enumerate(("table", "fit")):
-            row = [100 * f(regrets[:, i]) for f in (np.mean, np.median, lambda x: np.percentile(x, 90))]
-            off = 100 * np.expm1(np.sqrt(errors[:, i].mean()))
-            out.add_row(
-                f"half {n + 1}, {name}", str(len(regrets)), accepted if i else "", f"{half.seconds:.0f}" if i else "",
-                *(f"{x:.1f} %" for x in row), f"{off:.0f} %",
-            )  # fmt: skip
-    return out
-
-
 def ways(every: Sequence[Judged]) -> Table:
     """By way: how much longer its candidates take than their prices say, beside the other candidates of a kernel."""
     out = Table(title="measured against priced, by way to reach the operands")
@@ -228,7 +153,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--each", type=float, default=0.8, help="seconds that a kernel's candidates are measured")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no case after this time")
     parser.add_argument("--json", type=Path, help="measurements are kept here, and not made again")
-    parser.add_argument("--refit", action="store_true", help="fit the overheads to each half, judge the other half")
     args = parser.parse_args(argv)
     if args.seed < 0 or min(args.count, args.threads) < 1 or args.candidates < 4 or args.each <= 0:
         parser.error("count and threads are at least 1, candidates 4, the seed 0, and times are positive")
@@ -237,7 +161,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     say, console, results = begin(args.json, 120)
     results.setdefault("target", asdict(calibrate.target(args.threads)))
     target = target_of(results)
-    begun, every, measured = time.monotonic(), list[Judged](), []
+    begun, every = time.monotonic(), list[Judged]()
     for number in range(args.count):
         case = random_cases.draw(args.seed, number)
         for n, (kernel, p) in enumerate(contractions(case)):
@@ -251,13 +175,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             found = judge(kernel, p, target, results["cells"][key])
             if found is not None:
                 every.append(found)
-                measured.append((kernel, p, results["cells"][key]))
                 say.print(f"{key}: regret {100 * found.regret:.0f} % of {len(found.off)}")
     if every:
         console.print(ways(every))
         console.print(asked(f"over {len(every)} kernels", verdicts(every)))
-    if args.refit and len(every) > 1:
-        console.print(effect(refits(samples(measured, args.threads), say)))
     return 0
 
 

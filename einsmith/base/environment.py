@@ -167,9 +167,8 @@ TUNED: Knob[int] = Knob(
     1,
     _whole(0, 1),
     "0 or 1",
-    "1 compiles tuned kernels to the fastest configuration that tuning has found (`einsmith tune --list`), and others "
-    "to the choice of the cost model as `einsmith tune --fit` has fitted it; 0 compiles all kernels to the choice of "
-    "the cost model that is not fitted",
+    "1 compiles tuned kernels to the fastest configuration that tuning has found (`einsmith tune --list`); 0 compiles "
+    "all kernels to the choice of the cost model",
 )
 PLANS: Knob[int] = Knob(
     "EINSMITH_PLANS",

@@ -22,7 +22,7 @@ from einsmith.cost.facts import Target
 from einsmith.runtime.cuda import driver, libcuda
 from einsmith.runtime.cuda.device import DeviceFacts
 from einsmith.runtime.thread_count import get_threads
-from einsmith.tuning.calibration import fitted, store
+from einsmith.tuning.calibration import store
 
 LIBRARIES = ("einsmith", "numpy", "llvmlite", "triton")
 
@@ -55,7 +55,7 @@ def gather() -> dict[str, Any]:
         "versions": {name: _version(name) for name in LIBRARIES} | {"python": platform.python_version()},
         "machine": {"system": platform.platform(), "cpu": processors.model(), **machine, "threads": get_threads()},
         "graphics cards": _cards(),
-        "coefficients": {"source": _source(recorded), "overheads": _fit(static), **coefficients(used)},
+        "coefficients": {"source": _source(recorded), **coefficients(used)},
         "measured": {"probes": names},
         "measured but not used": store.rejected(static) if recorded is not None else {},
         "folders": {"cache": str(environment.cache_dir()), "data": str(environment.data_dir())},
@@ -79,11 +79,6 @@ def _describe_card(facts: DeviceFacts) -> str:
         f"multiprocessors, {facts.memory / 1e9:.1f} GB, driver of CUDA {libcuda.spell_version(facts.driver)}"
         f"{f'; cannot be used: {reason}' if reason else ''}"
     )
-
-
-def _fit(static: Target) -> str:
-    fit = fitted.find(static) if environment.TUNED.get() else None
-    return "not fitted" if fit is None else f"fitted: {fit.describe_factors()}"
 
 
 def _source(recorded: Target | None) -> str:

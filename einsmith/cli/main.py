@@ -323,11 +323,7 @@ def calibrate_command(as_json: bool) -> None:
     calibrate(as_json)
 
 
-_KERNEL = (
-    "Remove the stored results of a kernel (4 or more of the digits that --list prints), all results, or the fit of "
-    "the cost model."
-)
-_FIT = "Fit the cost model to what searches have measured, and store the fit if it improves choices."
+_KERNEL = "Remove the stored results of a kernel (4 or more of the digits that --list prints), or all results."
 
 
 _SECONDS = "Time limit of the search, in seconds."
@@ -362,8 +358,7 @@ _GRAPH = "Use half of the time to measure the decisions of the graph passes, bef
     "--picture", metavar="FILE", type=click.Path(path_type=Path), help="Write a plot of the search to this PNG file."
 )
 @click.option("--list", "listed", is_flag=True, help="Show the stored results of tuning.")
-@click.option("--fit", is_flag=True, help=_FIT)
-@click.option("--forget", metavar="KERNEL|all|fit", help=_KERNEL)
+@click.option("--forget", metavar="KERNEL|all", help=_KERNEL)
 @click.option(
     "--export",
     "export_to",
@@ -386,7 +381,7 @@ def tune_command(context: click.Context, what: str | None, as_json: bool, **opti
     MODEL and FILE are as in `einsmith explain`. Programs that are compiled later use the results of this machine,
     unless EINSMITH_TUNED is 0. Results from a file of another machine only seed a search.
     """
-    stored = {name: options.pop(name) for name in ("listed", "fit", "forget", "export_to", "import_from")}
+    stored = {name: options.pop(name) for name in ("listed", "forget", "export_to", "import_from")}
     if what is None:
         unused = [
             o.opts[0]
@@ -400,7 +395,7 @@ def tune_command(context: click.Context, what: str | None, as_json: bool, **opti
         manage(**stored, as_json=as_json)
     elif any(value not in (None, False) for value in stored.values()):
         raise click.UsageError(
-            "--list, --fit, --forget, --export and --import manage the stored results; leave out MODEL or FILE"
+            "--list, --forget, --export and --import manage the stored results; leave out MODEL or FILE"
         )
     else:
         from einsmith.cli.search import search

@@ -84,8 +84,8 @@ class Target:
 
     `backend` names the back end that compiles and runs code for it (`driver.registry`); another kind of machine is a
     subclass with another `backend`. `identity` names the fields that tell machines of the kind apart, and the options
-    of their programs: what was measured on one machine does not hold for another. Empty: all fields that are neither
-    measured nor fitted.
+    of their programs: what was measured on one machine does not hold for another. Empty: all fields that are not
+    measured.
 
     vector_bytes: bytes of one vector register; vector_registers: how many there are; l1, l2: bytes per core; l3: bytes
     that all cores share; cores: physical cores that may be used.
@@ -101,8 +101,7 @@ class Target:
 
     `measured`: coefficients that registered patterns have measured for themselves, read by `coefficient`.
 
-    `overheads`: costs of kernels beyond the measured coefficients, in clock cycles: the table in code, or a fit to this
-    machine's tuning measurements (`tuning.calibration.fitted`).
+    `overheads`: costs of kernels beyond the measured coefficients, in clock cycles.
 
     `winograd`: whether the user allows convolutions to be computed in Winograd's form, which rounds differently.
 

@@ -4,7 +4,8 @@ Calibration measures multiply-adds, loads, bytes and functions by programs of th
 (`tuning.calibration.calibrate`). Overheads show only within whole kernels: they are fitted by predicting and measuring
 many kernels of random shapes (`benchmarks.cost_model`), the experiment behind every number here unless another one is
 named. Cycles are clock cycles: an Intel Cascade Lake, which multiplies two vectors per cycle, and an AMD Zen 4, which
-multiplies one, take about as many for the same kernels. `einsmith tune --fit` fits the table to one machine.
+multiplies one, take about as many for the same kernels. Fits of the table to the searches of one machine brought no
+reliable gain.
 """
 
 from __future__ import annotations

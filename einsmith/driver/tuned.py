@@ -19,7 +19,7 @@ from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Lowered, Pattern, describe
 from einsmith.runtime.assemble import CompiledKernel
 from einsmith.schedule.kernel import Kernel, Rows
-from einsmith.tuning.kernels import decisions, measure, measurements, override, race, records, session
+from einsmith.tuning.kernels import decisions, measure, override, race, records, session
 from einsmith.tuning.kernels.genetic import Candidate, candidate_of
 from einsmith.tuning.kernels.measure import KernelRunner
 from einsmith.tuning.kernels.race import RaceResult
@@ -157,7 +157,6 @@ class TunedBackend(Backend):
             partial(_first_guesses, target=target),
             lambda result: self.keep(result, target),
             executor,
-            lambda kernel, seconds: measurements.record(kernel, target, seconds),
             partial(_runner_of, self.make),
             self.request_seconds,
         )

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from benchmarks import cost_model, kernel_cases, random_cases
 from benchmarks.convolutions import Conv
@@ -59,15 +58,3 @@ def test_kernels_are_measured_once(tmp_path: Path, capsys: pytest.CaptureFixture
     for wrong in (["--candidates", "1"], ["--each", "0"], ["--seed", "-1"]):
         with pytest.raises(SystemExit):
             cost_model.main([*arguments, *wrong])
-
-
-def test_each_half_is_judged_by_the_fit_to_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    kernel, p = small()
-    found = cost_model.priced(kernel, p, calibrate.target(1))
-    times = {n: price * (1 + i % 3) for i, (n, (_, price)) in enumerate(list(found.items())[:6])}
-    every = cost_model.samples([(kernel, p, times)] * 4 + [(kernel, p, {})], 1)
-    assert len(every) == 4 and all(len(s) == 6 for s in every)
-    halves = cost_model.refits(every, Console(quiet=True))
-    assert [h.found for h in halves] == [1, 1], "one kernel, measured several times"
-    assert all(a == b for h in halves for a, b in (*h.regret, *h.error)) and len(halves[0].regret) == 2
-    assert cost_model.effect(halves).row_count == 4

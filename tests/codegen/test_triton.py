@@ -19,11 +19,11 @@ from einsmith.codegen.cache import objects
 from einsmith.codegen.triton import compile as triton_compile
 from einsmith.codegen.triton.binary import Binary, TritonSource
 from einsmith.codegen.triton.compile import VERSION, compile_sources, missing
-from einsmith.codegen.triton.sass import count_instructions, disassemble, parse, statistics_of
 from einsmith.schedule.kernel import Kernel
 from einsmith.tiles.lower import lower
 from einsmith.tiles.pieces import Tiling
 from einsmith.tiles.triton_text import signature, triton_text
+from tests.codegen.sass import bits, count, disassemble, main_loop, parse, spills
 from tests.kernels import samples as s
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -86,42 +86,41 @@ CASES: dict[str, tuple[Kernel, Tiling]] = {
 
 @needs_triton
 @pytest.mark.parametrize("capability", [HOPPER, AMPERE], ids=["sm_90", "sm_80"])
-def test_contractions_run_on_tensor_cores(capability: tuple[int, int]) -> None:
+def test_contractions_run_on_tensor_cores(capability: tuple[int, int], tmp_path: Path) -> None:
     """Their operands arrive by copies of 16 bytes, and nothing spills. Hopper's own instruction is in the code for it
     alone."""
     own, other = ("HGMMA", "HMMA") if capability == HOPPER else ("HMMA", "HGMMA")
     texts = [source for kernel, tiling in CASES.values() for source in sources(kernel, tiling)[:1]]
     for name, code in zip(CASES, compile_sources(texts, capability), strict=True):
-        found = count_instructions(code.cubin)
-        assert found.main_loop is not None, name
-        assert found.main_loop.count(own) and not found.whole.count(other, "FFMA"), name
-        assert found.main_loop.copies.get(128), name
-        assert not code.stack and not found.whole.spills, name
-        assert found.whole.stores.get(128) and found.whole.barriers, name
+        whole = disassemble(code.cubin, tmp_path)
+        loop = main_loop(whole)
+        assert count(loop, own) and not count(whole, other, "FFMA"), name
+        assert bits(loop, "LDGSTS")[128], name
+        assert not code.stack and not spills(whole), name
+        assert bits(whole, "STG")[128] and count(whole, "BAR", "SYNCS", "LDGDEPBAR", "DEPBAR", "WARPGROUP"), name
         assert 0 < code.registers <= 255 and 0 < code.shared <= 227 << 10, name
 
 
 @needs_triton
-def test_operands_in_memory_order_are_copied_by_16_bytes_alone() -> None:
+def test_operands_in_memory_order_are_copied_by_16_bytes_alone(tmp_path: Path) -> None:
     """Every copy of a turn has 16 bytes; where the pointers are not promised to be aligned, every one has 4."""
     kernel = s.product(512, 512, 512, "NT")
-    aligned, shifted = (count_instructions(compile_sources(sources(kernel, SQUARE, shift=n), HOPPER)[0].cubin)
-                        for n in (0, 4))  # fmt: skip
-    assert set(aligned.whole.copies) == {128} and set(aligned.whole.stores) == {128}
-    assert set(shifted.whole.copies) == {32} and set(shifted.whole.stores) == {32}
+    for shift, width in ((0, 128), (4, 32)):
+        (binary, *_) = compile_sources(sources(kernel, SQUARE, shift=shift), HOPPER)
+        code = disassemble(binary.cubin, tmp_path)
+        assert {*bits(code, "LDGSTS")} == {*bits(code, "STG")} == {width}
 
 
 @needs_triton
 @pytest.mark.parametrize("capability", [HOPPER, AMPERE], ids=["sm_90", "sm_80"])
-def test_the_main_loop_is_one_turn(capability: tuple[int, int]) -> None:
+def test_the_main_loop_is_one_turn(capability: tuple[int, int], tmp_path: Path) -> None:
     """It is not unrolled, however few turns it has: its multiply-adds are those of a tile, three times of tf32x3."""
     kernel = s.product(256, 256, 256, "NT")
     texts = [sources(kernel, t)[0] for t in (SQUARE, HALF, Tiling(128, 64, 32, precision="tf32x3"))]
-    one, half, three = (count_instructions(c.cubin).main_loop for c in compile_sources(texts, capability))
-    assert one is not None and half is not None and three is not None
-    assert one.multiply_adds == half.multiply_adds == 128 * 128 * 32 / 8
-    assert three.multiply_adds == 3 * 128 * 64 * 32 / 8
-    assert one.total < 256 and half.total < 256 and sum(one.by_name.values()) == one.total
+    loops = [main_loop(disassemble(c.cubin, tmp_path)) for c in compile_sources(texts, capability)]
+    one, half, three = (sum(x.multiply_adds for x in loop) for loop in loops)
+    assert one == half == 128 * 128 * 32 / 8 and three == 3 * 128 * 64 * 32 / 8
+    assert max(map(len, loops[:2])) < 256
 
 
 @needs_triton
@@ -134,11 +133,10 @@ def test_sums_that_may_be_computed_again_take_few_registers() -> None:
 
 
 @needs_triton
-def test_tiles_that_are_too_large_spill() -> None:
+def test_tiles_that_are_too_large_spill(tmp_path: Path) -> None:
     """And it is seen: in the resources and in the instructions."""
     (code,) = compile_sources(sources(s.product(512, 512, 512), Tiling(64, 128, 16, precision="tf32"), warps=1), AMPERE)
-    found = count_instructions(code.cubin)
-    assert code.stack > 0 and found.whole.spills > 0
+    assert code.stack > 0 and spills(disassemble(code.cubin, tmp_path)) > 0
 
 
 # ----------------------------------------------------------------------------------------------------- disassembly
@@ -166,26 +164,12 @@ LISTING = """
 
 
 def test_listings_are_counted() -> None:
-    found = statistics_of(parse(LISTING))
-    whole, loop = found.whole, found.main_loop
-    assert whole.total == 13 and whole.spills == 1
-    assert whole.copies == {128: 1} and whole.loads == {8: 1} and whole.stores == {64: 1}
-    assert loop is not None and loop.total == 4 and loop.copies == {}
-    assert loop.multiply_adds == 16 * 8 * (8 + 16) and loop.count("HMMA", "BRA") == 3
-
-
-def test_a_loop_without_tensor_cores_is_found() -> None:
-    """The one of the most multiply-adds; a branch to itself, which fills the end of code, is no loop."""
-    text = re.sub(r"HMMA\.\S+", "IADD3", LISTING)
-    loop = statistics_of(parse(text)).main_loop
-    assert loop is not None and loop.count("FFMA") == 1 and loop.total == 8 and loop.multiply_adds == 32
-    assert statistics_of(parse(re.sub(r".*(\.L_x_[12]).*\n", "", LISTING))).main_loop is None
-
-
-@needs_triton
-def test_bytes_that_are_no_code_are_refused() -> None:
-    with pytest.raises(CompileError, match="nvdisasm does not read"):
-        disassemble(b"nothing")
+    code = parse(LISTING)
+    loop = main_loop(code)
+    assert len(code) == 13 and spills(code) == 1
+    assert bits(code, "LDGSTS") == {128: 1} and bits(code, "LDG") == {8: 1} and bits(code, "STG") == {64: 1}
+    assert len(loop) == 4 and count(loop, "HMMA", "BRA") == 3
+    assert sum(x.multiply_adds for x in loop) == 16 * 8 * (8 + 16)
 
 
 # ------------------------------------------------------------------------------------------------------------- cache
@@ -307,9 +291,8 @@ def test_missing_triton(
 ) -> None:
     monkeypatch.setattr(importlib.metadata, "version", version)
     monkeypatch.setattr(triton_compile.sys, "platform", platform)
-    for use in (lambda: compile_sources([copy()], HOPPER), lambda: triton_compile.find_tool("nvdisasm")):
-        with pytest.raises(DeviceError, match=re.escape(reason)):
-            use()
+    with pytest.raises(DeviceError, match=re.escape(reason)):
+        compile_sources([copy()], HOPPER)
 
 
 def test_the_extra_installs_the_version_that_compiles() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from einsmith.cost.facts import Target, host, with_core
 from einsmith.cost.microarchitectures import CORES, core
+from einsmith.cost.overheads import Overheads
 
 
 def test_host_is_sane_and_can_be_a_key():
@@ -41,6 +42,10 @@ def test_facts_derived_from_a_microarchitecture(name, vector, registers):
     assert rates == sorted(rates, reverse=True)  # no level gives more than the one before it
     assert found.core_bandwidth <= found.memory_bandwidth
     assert all(math.log2(x) % 1 == 0 for x in (found.multiplies, c.fma_bytes))
+
+
+def test_overheads_show_what_differs_from_the_table():
+    assert repr(Overheads()) == "Overheads()" and repr(Overheads(tile=7.0)) == "Overheads(tile=7.0)"
 
 
 def test_two_multiply_adds_of_64_bytes_are_some_servers_alone():

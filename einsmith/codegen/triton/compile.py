@@ -48,15 +48,6 @@ def missing() -> str | None:
     return None
 
 
-def find_tool(name: str) -> Path:
-    """Return the path of a program that comes with Triton. Raises DeviceError where Triton is missing."""
-    if (reason := missing()) is not None:
-        raise DeviceError(reason)
-    spec = importlib.util.find_spec("triton")
-    assert spec is not None and spec.submodule_search_locations
-    return Path(spec.submodule_search_locations[0]) / "backends" / "nvidia" / "bin" / name
-
-
 def compile_sources(sources: Sequence[TritonSource], capability: tuple[int, int]) -> list[Binary]:
     """Return the machine code of each source, for devices of a compute capability (major, minor).
 

@@ -30,7 +30,7 @@ from einsmith.cost.facts import REUSED_L3_FRACTION, Target
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Pattern
 from einsmith.kernels.sources import code_of
-from einsmith.tuning.calibration import fitted, store
+from einsmith.tuning.calibration import store
 from einsmith.tuning.calibration.load import MIN_SPARE_SECONDS, Watch
 from einsmith.tuning.calibration.probes import PLAIN, WHOLE_L3, Probe, dot_probe, probes, tile_probe
 
@@ -68,27 +68,23 @@ PATTERN_SECONDS = 0.2
 _lock = locks.Reentrant("measuring this machine")
 _target: Target | None = None
 _patterns = 0  # how many patterns had been registered when _target was found
-_fit: fitted.OverheadFit | None = None  # the fit to _target
 
 
 def target(threads: int | None = None) -> Target:
-    """Return this machine as a target with measured coefficients, unless EINSMITH_CALIBRATE is 0, with fitted
-    overheads, unless EINSMITH_TUNED is 0, and with at most `threads` cores.
+    """Return this machine as a target with measured coefficients, unless EINSMITH_CALIBRATE is 0, and with at most
+    `threads` cores.
 
     The coefficients are measured at the first call on a machine that does nothing else, read from the store later, and
     constant for the life of the process. Where nothing can be stored, and while the machine is busy, the static figures
     stand: choices that changed from run to run would change rounding, and find no code that is kept.
     """
-    global _target, _patterns, _fit
+    global _target, _patterns
     with _lock:
         if _target is None:
             _target, _patterns = _find(), 0
-            _fit = fitted.load(_target)
         if _patterns != len(autoconfig.PATTERNS):
             _target, _patterns = with_patterns(_target, overwrite=False), len(autoconfig.PATTERNS)
         machine = _target
-        if _fit is not None and environment.TUNED.get():
-            machine = replace(machine, overheads=_fit.overheads)
     return machine if threads is None or threads >= machine.cores else replace(machine, cores=threads)
 
 

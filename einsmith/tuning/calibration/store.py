@@ -42,13 +42,9 @@ COEFFICIENTS = (
 )
 
 
-FIT = "fit"
-"""Name of the record of fitted overheads (`tuning.calibration.fitted`)."""
-
-
 def facts_of(target: Target) -> dict[str, Any]:
     """Return the facts that identify a machine: the fields that its target names (`Target.identity`), else all that are
-    neither measured nor fitted, and which dot products its tile registers compute, as the system may not let every
+    not measured, and which dot products its tile registers compute, as the system may not let every
     process use them."""
     if target.identity:
         return {name: getattr(target, name) for name in target.identity}
@@ -91,11 +87,11 @@ def version() -> str:
     return sources("codegen/**/*.py", "tuning/calibration/probes.py", "tuning/calibration/calibrate.py")
 
 
-def path_of(target: Target, other: str = "") -> Path:
-    """Return the path of a machine's record, or of another record of the machine: of a pattern, or the one named FIT.
-    The target's coefficients do not matter."""
+def path_of(target: Target, pattern: str = "") -> Path:
+    """Return the path of a machine's record, or of a pattern's record on the machine. The target's coefficients do not
+    matter."""
     key = hashlib.blake2b(_text([FORMAT, version(), facts_of(target)]), digest_size=8).hexdigest()
-    return environment.cache_dir() / "calibration" / (f"{key}-{other}.json" if other else f"{key}.json")
+    return environment.cache_dir() / "calibration" / (f"{key}-{pattern}.json" if pattern else f"{key}.json")
 
 
 def read_record(target: Target, path: Path) -> dict[str, Any] | None:

@@ -28,7 +28,7 @@ from einsmith.passes.pipeline import is_graph_decision
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.structure import extents, structure
 from einsmith.tuning.calibration import store
-from einsmith.tuning.kernels import database, measurements
+from einsmith.tuning.kernels import database
 from einsmith.tuning.kernels.decisions import name_of
 
 MAX_RECORDS = 20_000
@@ -333,22 +333,15 @@ def list_records() -> list[StoredRecord]:
     ]
 
 
-def count_measurements() -> measurements.Count:
-    """Return how many measurements the store keeps, whatever machine and sources they are of."""
-    return _query(measurements.count, measurements.Count())
+def forget(prefix: str = "") -> int:
+    """Remove the records of kernels whose digests begin with `prefix`, whatever their origin; return how many there
+    were."""
+    query = "DELETE FROM records WHERE substr(kernel, 1, ?)=?"
 
+    def remove(link: sqlite3.Connection) -> int:
+        return link.execute(query, (len(prefix), prefix)).rowcount
 
-def forget(prefix: str = "") -> tuple[int, measurements.Count]:
-    """Remove the records of kernels whose digests begin with `prefix`, whatever their origin, and the measurements of
-    such kernels; return how many there were of both."""
-    nothing = 0, measurements.Count()
-
-    def remove(link: sqlite3.Connection) -> tuple[int, measurements.Count]:
-        measured = measurements.delete(link, prefix)
-        query = "DELETE FROM records WHERE substr(kernel, 1, ?)=?"
-        return link.execute(query, (len(prefix), prefix)).rowcount, measured
-
-    return _query(remove, nothing, write=True) if files.exists(database.path_of()) else nothing
+    return _query(remove, 0, write=True) if files.exists(database.path_of()) else 0
 
 
 def export_file(path: Path) -> int:

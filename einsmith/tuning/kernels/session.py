@@ -9,7 +9,7 @@ and raced once more, before it is kept.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -93,9 +93,6 @@ Tell = Callable[[SearchResult, Candidate, float], None]
 it cannot run)."""
 FirstGuesses = Callable[[Kernel | Rows], Sequence[Candidate]]
 """Function that returns the first guesses for a kernel, which others have found."""
-
-Note = Callable[[Kernel | Rows, Mapping[Candidate, float]], None]
-"""Callback for the seconds of all measured candidates of a kernel (infinity: one that cannot run)."""
 
 
 def least(kernel: Kernel | Rows, target: Target) -> float:
@@ -297,7 +294,6 @@ def tune(
     first: FirstGuesses = lambda _: (),
     keep: Callable[[SearchResult], None] = lambda _: None,
     executor: Executor | None = None,
-    note: Note = lambda *_: None,
     make: MakeRunner = HostRunner,
     limit: float | None = None,
 ) -> list[SearchResult]:
@@ -313,7 +309,6 @@ def tune(
         tell: called with every measured candidate
         first: returns first guesses for a kernel
         executor: makes the visits on other hosts of this kind, several at once; by default they are made here
-        note: called after each visit with the kernel and the seconds of all its candidates so far
         make: as for `BenchProcess`
         limit: as for `BenchProcess`
     Raises:
@@ -347,8 +342,6 @@ def tune(
                         searches[number] = visits.end(future, searches[number])
                     except (Lost, Failed, BrokenExecutor) as e:
                         searches[number].result.over = f"the model's choice cannot be measured: {e}"
-                    else:
-                        note(searches[number].result.kernel, searches[number].seconds_by_candidate)
                     if searches[number].result.best != best_before[number]:
                         keep(searches[number].result)
         finally:
