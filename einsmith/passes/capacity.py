@@ -15,6 +15,7 @@ anything else do not fit, and need a program of their own.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import frexp
 from typing import Any, NamedTuple
@@ -61,7 +62,7 @@ from einsmith.ir.rebuild import (
     with_args,
 )
 from einsmith.ir.rewrite.simplify import simplify_template
-from einsmith.ir.verify import out_of_bounds, verify_graph, verify_template
+from einsmith.ir.verify import out_of_bounds, verify_graph, verify_recurrence, verify_template
 from einsmith.schedule.limits import RowLimit
 
 _FIRST_NUMBER = 1 << 20
@@ -386,7 +387,19 @@ class _Rewriter:
             slots = {s: len(args) + keys.index(k) for k, s in m.keys.items()}
             slots |= {len(args) + i: len(args) + len(keys) + i for i in range(len(members))}
             finished.append(m.finish(slots, params))
-        return Recurrence(a.steps, a.reverse, a.origins, tuple(finished), (*args, *numbers), a.checkpoint)
+        new = Recurrence(a.steps, a.reverse, a.origins, tuple(finished), (*args, *numbers), a.checkpoint)
+        with _unproven():  # conditions on the size prove no longer what is read at the same step
+            verify_recurrence(new)
+        return new
+
+
+@contextmanager
+def _unproven() -> Iterator[None]:
+    """Raise SizeDependentError where a check of the IR's rules fails within."""
+    try:
+        yield
+    except (BoundsError, VerifyError) as e:
+        raise SizeDependentError(f"a formula is not proven for smaller sizes ({e})") from None
 
 
 class _Template:
@@ -420,10 +433,8 @@ class _Template:
             if clamped is t:
                 break
             t = clamped
-        try:
+        with _unproven():
             verify_template(t)
-        except (BoundsError, VerifyError) as e:
-            raise SizeDependentError(f"a formula is not proven for smaller sizes ({e})") from None
         return t
 
     def _number(self, key: Varying) -> Read:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +18,10 @@ import pytest
 from numpy.random import Generator
 
 import einsmith as es
+from einsmith.api.jit import trace_shapes
+from einsmith.base.dtypes import dtype_of
 from einsmith.driver.executable import Executable
+from einsmith.ir.nodes import Compute, postorder
 from einsmith.runtime import buffers
 from tests.fuzz.case import Case
 from tests.kernels.runner import Guarded
@@ -26,9 +30,9 @@ POISON = 0x4B, 0xFF
 """Bytes that fill memory: 1.3e7 and 1263225675, or NaN (of which a kernel may rid a sum) and -1."""
 LONGEST = 44, 44, 220
 """Sizes are drawn below one of these."""
-SHORT, ELEMENTS = 12, 200_000
-"""Sizes are drawn below SHORT where at longer ones the arrays have more elements: the reference evaluator visits each
-point of a sum, of which a convolution has 10**11 where all its extents become 38."""
+SHORT, POINTS = (12, 7), 10**7
+"""Sizes are drawn below one of SHORT where at longer ones the statements have more points: the reference evaluator
+visits each, 10**11 in a convolution all of whose extents become 38; and float32 sums of so many terms are inexact."""
 
 
 class Subject(NamedTuple):
@@ -168,12 +172,24 @@ def extents_of(shapes: Sequence[tuple[int, ...]]) -> list[int]:
 
 def draw_sizes(rng: Generator, subject: Subject) -> list[int]:
     """Return five sizes in random order at which to call a function."""
-    for longest in rng.choice(LONGEST), SHORT:
+    for longest in rng.choice(LONGEST), *SHORT:
         drawn = [int(n) for n in rng.choice(np.arange(2, longest), 5, replace=False)]
-        with suppress(ValueError, IndexError):  # there are no arrays of this size, which `fits` tells
-            if sum(a.size for a in subject.arrays(max(drawn))) <= ELEMENTS:
+        with suppress(es.EinsmithError, ValueError, IndexError):  # it has no such size, which `fits` tells
+            if _count_points(subject, max(drawn)) <= POINTS:
                 break
     return drawn
+
+
+def _count_points(subject: Subject, size: int) -> int:
+    """Return how many points all statements of a function have together, those of sums included."""
+    arrays = subject.arrays(size)
+    graph = trace_shapes(subject.function, [(a.shape, dtype_of(a)) for a in arrays]).graph
+    templates = [
+        t
+        for node in postorder(graph.roots)
+        for t in ([node.template] if isinstance(node, Compute) else getattr(node, "members", ()))
+    ]
+    return sum(prod(part.domain) for t in templates for part in t.parts)
 
 
 def fits(subject: Subject, sizes: Sequence[int]) -> bool:

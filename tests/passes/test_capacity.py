@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from numpy.random import default_rng
@@ -123,6 +125,17 @@ def test_two_sizes_at_once() -> None:
         np.testing.assert_allclose(got[0], evaluate(t.graph, [x])[0][0], rtol=1e-12)
 
 
+def _gradient_of_rows(x: Any) -> Any:
+    """A recurrence over rows and columns (soft dynamic time warping), whose reads the number of columns proves."""
+    rows = es.op("""
+        p[i,j] = where(i > 0, r[i-1,j], 1e10)
+        q[i,j] = where(j > 0, r[i,j-1], where(i == 0, 0, 1e10))
+        r[i,j] = x[i,j] - log(exp(-p[i,j]) + exp(-q[i,j]))
+        y[] = r[x.shape[0]-1,x.shape[1]-1]
+        return y""")
+    return es.grad(rows)(x)
+
+
 REFUSED = {
     "other formulas": (lambda x: x + 1.0 if x.shape[0] > 23 else x * 3.0, [((n, 3), f64)], "formulas differ"),
     "joined": (lambda x: F.cat((x, x), 0), [((n, 3), f64)], "joined or padded"),
@@ -132,6 +145,7 @@ REFUSED = {
         "steps of a recurrence|formulas|tensors",
     ),
     "computed index": (lambda i, x: x[i], [((3,), i32), ((n, 4), f64)], "read from a tensor"),
+    "reads within a step": (_gradient_of_rows, [((3, n), f64)], "read each other within a step"),
     "positions": (lambda x: F.argmax(x), [((3, n), f64)], "counts positions"),
 }  # fmt: skip
 
