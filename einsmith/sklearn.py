@@ -154,8 +154,8 @@ class _NetworkEstimator(BaseEstimator):
     def _compute_outputs(self, X: Any) -> np.ndarray:
         """Return the network's outputs in evaluation mode [samples, n_outputs].
 
-        Every batch has `batch_size` rows: the last one is filled up with copies of its last row. So one program is
-        compiled, whatever the number of samples, and a prediction does not depend on the rows beside it.
+        Every batch has `batch_size` rows: the last one is padded with copies of its last row. One program therefore
+        serves any number of samples, and a prediction does not depend on the other rows.
         """
         check_is_fitted(self, "step_")
         check_parameters(epochs=self.epochs, batch_size=self.batch_size)

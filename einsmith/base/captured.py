@@ -37,7 +37,7 @@ class CapturedArray(np.ndarray):
 
     @property
     def is_copy(self) -> bool:
-        """Whether the values are a copy, for `refresh` to bring up to date."""
+        """Whether `values` is a copy of the source, which `refresh` has to update."""
         return not (isinstance(self.source, np.ndarray) and np.may_share_memory(self, self.source))
 
     def apart(self) -> CapturedArray:
@@ -76,7 +76,8 @@ _OWN = _references(capture(np.zeros(2), "")), _references(capture(np.zeros(2)[:1
 
 
 def _is_own(x: CapturedArray) -> bool:
-    """Return whether nobody else has the source of x, or the array of which it is a view."""
+    """Return whether this process holds no other reference to the source of x, or to the array of which it is a
+    view."""
     if not isinstance(x.source, np.ndarray) or not isinstance(x.source.base, (np.ndarray, type(None))):
         return False
     return _references(x) in _OWN

@@ -68,7 +68,7 @@ class Knob(Generic[T]):
 
 @contextmanager
 def setting(knob: Knob[Any], text: str | None) -> Iterator[None]:
-    """Set a variable inside the `with` block; None leaves it as it is."""
+    """Set a variable inside the `with` block. None changes nothing."""
     if text is None:
         yield
         return

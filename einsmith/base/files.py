@@ -1,11 +1,11 @@
 """Open, read and write files: every path of the package is opened here.
 
-Only plain files are read: a FIFO, a device or a folder in the place of a file is an error, never a wait. A file is
-written whole or not at all, under a temporary name beside its place that nobody can predict or have put there, and
-then renamed. A symbolic link is followed, and stays; what is no plain file (a device, a FIFO) is written to, and stays.
+Only plain files are read: a FIFO, a device or a folder instead of a file raises an error and never blocks. A file is
+written whole or not at all: under an unpredictable temporary name in the same folder, and then renamed. A symbolic link
+is followed and kept; a device or a FIFO is written to and kept.
 
-A temporary name records the process that writes: leftovers of a killed process are removed by the next one that writes
-into the folder.
+A temporary name contains the number of the writing process: the next writer in the folder removes the leftovers of a
+killed process.
 """
 
 from __future__ import annotations
@@ -283,7 +283,7 @@ def _stream_of(status: os.stat_result) -> int | None:
 
 
 def _write_through(path: str | os.PathLike, content: bytes | memoryview) -> None:
-    """Write to a device or a FIFO. Raises OSError where it is a folder, or where nobody reads the FIFO."""
+    """Write to a device or a FIFO. Raises OSError if it is a folder, or a FIFO without a reader."""
     descriptor = os.open(path, os.O_WRONLY | _FLAGS)
     try:
         if hasattr(os, "set_blocking"):

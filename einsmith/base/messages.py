@@ -7,8 +7,7 @@ from contextlib import suppress
 
 
 def say(text: str) -> None:
-    """Print a message to the standard error. Where there is none, or it cannot be written, the message is lost: the
-    program goes on."""
+    """Print a message to standard error. If that is closed or cannot be written, drop the message."""
     if sys.stderr is not None:
         with suppress(OSError, ValueError):  # its descriptor, or it, is closed
             print(text, file=sys.stderr, flush=True)

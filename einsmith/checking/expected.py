@@ -93,9 +93,9 @@ def expected_content(
 ) -> list[dict[int, ExpectedBuffer]] | None:
     """Return the expected content of the written buffers, by number, given the buffers' content before the kernel.
 
-    A kernel that is too large to be evaluated whole is evaluated in some boxes of its output, the first and the last
-    among them; the list has a mapping for each box. Return None where even boxes cost too much. rounding: factor by
-    which the kernel rounds more than arithmetic of its types, beside what its pattern is known for.
+    A kernel that is too large to be evaluated whole is evaluated in some boxes of its output, including the first and
+    the last; the list has a mapping for each box. Return None if even boxes cost too much. rounding: factor by which
+    the kernel rounds more than arithmetic of its types, in addition to the factor of its pattern.
     """
     factor = rounding * (WINOGRAD_FACTOR if pattern == "winograd" else 1.0)
     if isinstance(kernel, Rows):

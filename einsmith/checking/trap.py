@@ -137,7 +137,7 @@ def _native() -> _Native:
 
 
 def _emit_helpers(triple: str, of: FaultSignals, page: int) -> str:
-    """Return the text of the helpers for a system with pages of so many bytes."""
+    """Return the helpers' LLVM text. page: the system's page size in bytes."""
     arch = triple.split("-")[0]
     family = {"x86_64": "x86", "aarch64": "aarch64", "arm64": "aarch64"}.get(arch, "other")
     restore = "\n".join(

@@ -169,7 +169,7 @@ class Target:
         return replace(self, winograd=numerics.winograd)
 
     def describe_shares(self, threads: int) -> str:
-        """Describe what shares the work of a program: so many threads, or a card."""
+        """Describe what executes a program: the number of threads, or a card."""
         return f"{threads} threads"
 
     def lanes(self, itemsize: int = 4) -> int:

@@ -80,7 +80,7 @@ class GpuTarget(Target):
 
     @property
     def multiprocessors(self) -> int:
-        """How many multiprocessors the card has."""
+        """Number of multiprocessors of the card."""
         return self.cores
 
     @property
@@ -104,19 +104,19 @@ class GpuTarget(Target):
 
 
 def _card(name: str, memory_bandwidth: float) -> GpuTarget:
-    """Return a card of 132 multiprocessors, with the fields of a Target so that the passes decide for it as follows.
+    """Return a card of 132 multiprocessors, described by the fields of a Target. They have these meanings:
 
-    l1, l2, bytes_per_second: between kernels no level below the shared one keeps data. All cores have the shared cache
-        in equal parts, at its bandwidth, so that `fits_l2` asks whether a tensor stays in it, and no kernel is priced
-        by the speed of a private cache. l1 is the longest row that kernels always share: the registers of a warp hold
-        one of 1024 numbers. Longer rows are shared where that is predicted to be faster, as rows may be too few for all
-        multiprocessors.
+    l1, l2, bytes_per_second: between kernels no level below the shared one keeps data. All cores have equal parts of
+        the shared cache, at its bandwidth. `fits_l2` therefore asks whether a tensor stays in it, and no kernel is
+        priced by the speed of a private cache. l1 is the longest row that kernels always share: the registers of a warp
+        hold one of 1024 numbers. Longer rows are shared if that is predicted to be faster, as there may be too few rows
+        for all multiprocessors.
     l3, l3_bandwidth: the shared cache.
     fma_per_second: of the fastest dots, as a lower bound of products (`GpuTarget.for_numerics`).
     core_bandwidth: 40 multiprocessors that load and store take all of the memory's bandwidth.
-    dots: operands of 16 bits are multiplied as they are.
-    special_seconds: exponentials and the like run beside loads and stores, so that no pass stores a result in memory to
-        save one.
+    dots: operands of 16 bits are multiplied without conversion.
+    special_seconds: exponentials and other special functions overlap with loads and stores, so no pass stores a result
+        in memory to save one.
     """
     shared_cache, cores, shared_bandwidth = 50 << 20, 132, 5.5e12
     each = shared_bandwidth / cores

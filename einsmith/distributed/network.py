@@ -71,8 +71,8 @@ def parse_network(text: str) -> Interconnect:
 
 
 def measure_network(group: ProcessGroup) -> Interconnect:
-    """Return what connects the processes of a group, by the medians of timed sums. Every process calls it, while
-    nothing else goes on. Raises ArgumentError for a group of one."""
+    """Return the interconnect between the processes of a group, from medians of timed sums. All processes call it
+    together, on an otherwise idle machine. Raises ArgumentError for a group of one."""
     if group.size == 1:
         raise ArgumentError("a group of one process has no network; start several, as with mpirun -n 2")
     small, large = (_sum_seconds(group, nbytes) for nbytes in _PROBED)
@@ -84,8 +84,8 @@ def measure_network(group: ProcessGroup) -> Interconnect:
 
 
 def _sum_seconds(group: ProcessGroup, nbytes: int) -> tuple[float, float]:
-    """Return the median seconds of a sum of arrays of so many bytes, and those of a process's time, of the slowest
-    rank."""
+    """Return the median (elapsed seconds, processor seconds of a process) of a sum of arrays of `nbytes`, on the
+    slowest rank."""
     array, times = np.zeros(nbytes // 4, np.float32), []
     for _ in range(_REPEATS):
         group.barrier()
@@ -106,11 +106,15 @@ def _fit(small: float, large: float, ranks: int) -> tuple[float, float]:
 def exposed_seconds(
     buckets: Sequence[tuple[float, int]], computed: float, ranks: int, network: Interconnect, is_crowded: bool = False
 ) -> float:
-    """Return the seconds by which sums that computation does not hide make a step longer.
+    """Return the seconds that sums add to a step because computation does not hide them.
 
-    buckets: (seconds from the step's beginning until it is complete, bytes) of each, summed one after another;
-    computed: seconds from the step's beginning to the end of its backward pass; is_crowded: whether the computation
-    uses all cores, so that a processor's time for messages is taken from it."""
+    Args:
+        buckets: (seconds from the step's beginning until the bucket is complete, bytes) of each, summed one after
+            another
+        computed: seconds from the step's beginning to the end of its backward pass
+        ranks: number of processes
+        network: the interconnect
+        is_crowded: whether the computation uses all cores, so that messages take processor time from it"""
     end = delay = 0.0
     for ready, nbytes in buckets:
         start = max(end, ready + delay)

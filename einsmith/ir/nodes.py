@@ -3,7 +3,7 @@
 Every node is frozen and interned: equal nodes are one object (`ir.interned`).
 
 The axes of a template are numbered: those of the output are `0 .. rank-1`, those of a reduction with r axes are `rank
-.. rank+r-1`. In a piece, axis `d` of the output takes the values `0 .. piece.extents[d]-1`; value i stands for position
+.. rank+r-1`. In a piece, axis `d` of the output takes the values `0 .. piece.extents[d]-1`; value i is position
 `piece.offset[d] + piece.step[d]*i` of the output.
 """
 
@@ -93,7 +93,7 @@ Expr = Const | Axis | Read | Apply
 
 
 def rank(e: Expr) -> tuple[bytes, bytes]:
-    """Return a sort key for operands that may stand in any order, such as those of a sum.
+    """Return a sort key for operands of a commutative operation, such as a sum.
 
     Integer literals decide only between operands that are otherwise equal. Formulas that differ in extents alone
     therefore have their operands in the same order.
@@ -468,8 +468,7 @@ class Item(Node):
 
 class GroupSum(Node):
     """The sum of a tensor over a group of processes, in a graph that is being traced. `is_cotangent`: the tensor is the
-    cotangent of such a sum, of which it is the adjoint. It stands for a tensor until what trains the graph replaces it
-    by leaves (`Leaf.after`)."""
+    cotangent of such a sum, of which it is the adjoint. The training step replaces it by leaves (`Leaf.after`)."""
 
     __slots__ = ("tensor", "is_cotangent")
     fields = ("tensor", "is_cotangent")
@@ -531,7 +530,7 @@ class Graph(Node):
 
     @property
     def roots(self) -> tuple[Tensor, ...]:
-        """All tensors that a program must compute: checks, outputs and the new values of updates."""
+        """All tensors that a program computes: checks, outputs and the new values of updates."""
         return (*(t for t, _ in self.checks), *self.outputs, *(t for _, t in self.updates))
 
     @property

@@ -128,7 +128,7 @@ class Value(ArrayMethods, TorchMethods, RunTimeOnly):
 
     @property
     def tensor(self) -> Tensor:
-        """The tensor, a node of the IR. That of a literal is a constant, made when it is first asked for."""
+        """The tensor, a node of the IR. A literal's is a constant, created at first use."""
         if self._tensor is None:
             dtype = dt.bool_ if isinstance(self.literal, bool) else dt.i64 if isinstance(self.literal, int) else dt.f64
             self._tensor = _Compute(template((), (), _Const(self.literal, dtype)), ())
@@ -213,7 +213,7 @@ class Value(ArrayMethods, TorchMethods, RunTimeOnly):
 
 
 def as_value(x: Any, name: str = "an array in a traced function") -> Value:
-    """Return `x` as a Value; `name` stands for it in messages.
+    """Return `x` as a Value. name: how messages call `x`.
 
     A Value is returned unchanged. A Parameter or buffer becomes its leaf, a number becomes a literal, which is weak
     unless it is a bool. An array becomes a leaf of the current trace (`captured.CapturedArray`).

@@ -121,9 +121,9 @@ def missing_name(module: str, places: Iterable[str], name: str, known: Iterable[
 
     Args:
         module: the module's name.
-        places: the modules of PyTorch that it stands for.
+        places: the modules of PyTorch whose names it offers.
         name: the missing name.
-        known: the module's names, of which a near one is suggested.
+        known: the module's names, from which a similar one is suggested.
     """
     hint = refusal(places, name)
     if not hint and (near := get_close_matches(name, known, 1)):

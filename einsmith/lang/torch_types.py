@@ -1,4 +1,4 @@
-"""Provide what PyTorch's programs name beside functions: element types, devices, limits of a type, `size()`."""
+"""Provide names of `torch` other than functions: element types, devices, limits of a type, `size()`."""
 
 from __future__ import annotations
 

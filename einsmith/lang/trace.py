@@ -118,7 +118,7 @@ class Override:
         self._version = object()
 
     def keep(self) -> None:
-        """Have `set` leave this override as it is from now on, and replace it in the context."""
+        """Freeze this override: from now on `set` changes a copy of it, which replaces it in the context."""
         self._is_kept = True
 
     def is_current(self) -> bool:

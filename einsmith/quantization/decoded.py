@@ -1,4 +1,5 @@
-"""Multiply integers where a network multiplies what they stand for, as between the DequantizeLinear nodes of ONNX."""
+"""Multiply integers where a network multiplies their dequantized values, as between the DequantizeLinear nodes of
+ONNX."""
 
 from __future__ import annotations
 

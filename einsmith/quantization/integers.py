@@ -150,7 +150,7 @@ def quantize(x: Tensor, c: Coefficients, kind: str) -> Tensor:
 
 
 def dequantize(q: Tensor, c: Coefficients) -> Tensor:
-    """Return the numbers that integers stand for: (q - zero)*scale."""
+    """Return the dequantized numbers: (q - zero)*scale."""
     args: list[Tensor] = []
     whole = _less_zero(args, q, read_whole(0, q.shape, q.dtype).index, c.zero)
     return _pointwise(apply("mul", cast(whole, dt.f32), _scalar(len(args), dt.f32)), *args, c.scale)
@@ -248,12 +248,12 @@ class ZeroCorrection(NamedTuple):
 
 
 def _correction(p: Problem, operands: Sequence[IntegerFactor]) -> ZeroCorrection | None:
-    """Return the correction of a product of two operands, of which one has a zero point and the other has sums; None
-    where the zero point is to be subtracted from each integer.
+    """Return the correction of a product of two operands, one with a zero point and one with sums. Return None if the
+    zero point is to be subtracted from each integer instead.
 
-    The sums are over the last dimension of the latter, which has to be an axis of K that no guard reads. The other axes
-    of K are summed here, where the guards hold: beside a border, a product has fewer terms. With few points in the last
-    dimension, as in images of three colours, that takes longer than to subtract the zero point.
+    The sums are over the last dimension of the second operand, which has to be an axis of K that no guard reads. The
+    other axes of K are summed here, where the guards hold: at a border, a product has fewer terms. With few points in
+    the last dimension, as in images of three colours, this takes longer than subtracting the zero point.
     """
     shifted = [o for o in operands if o.zero is not None]
     summed = [o for o in operands if o.zero is None and o.sums is not None]

@@ -225,10 +225,10 @@ def _batches_of(batches: Iterable[Any]) -> list[tuple]:
 def quantize(
     model: Any, batches: Any, *, method: str = "minmax", per_channel: bool = True, skip: Any = ()
 ) -> Quantized:
-    """Return a network of integers of 8 bits for inference; `model` stays as it is.
+    """Return a copy of a network for inference that computes with integers of 8 bits. `model` does not change.
 
-    Products with weights, and of activations with each other, are computed by integers, with sums of int32; what passes
-    between them is of 8 bits wherever a product reads it; all else is computed in float32.
+    Products with weights, and of activations with each other, are computed by integers, with sums of int32. The tensors
+    between them have 8 bits if a product reads them. Everything else is computed in float32.
 
     Args:
         model: the network

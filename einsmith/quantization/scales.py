@@ -1,6 +1,6 @@
-"""Choose the scale and the zero point by which integers of 8 bits stand for the numbers of a tensor.
+"""Choose the scale and the zero point that quantize a tensor to 8 bits.
 
-An integer q stands for (q - zero)*scale. Activations have unsigned integers and any zero point, weights and right-hand
+An integer q represents (q - zero)*scale. Activations have unsigned integers and any zero point, weights and right-hand
 factors of products signed ones and the zero point 0 (Jacob et al. 2018, section 2.1).
 """
 
@@ -89,7 +89,7 @@ def scale_of(low: float, high: float, kind: str) -> AffineScale:
 
 
 def dequantized(x: np.ndarray, s: AffineScale, kind: str) -> np.ndarray:
-    """Return numbers rounded to those that the integers of a type stand for."""
+    """Return numbers quantized to integers of a type and dequantized again."""
     return (np.clip(np.rint(x / s.scale) + s.zero, *LEVELS[kind]) - s.zero) * s.scale
 
 

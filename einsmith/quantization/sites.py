@@ -50,7 +50,7 @@ class Site:
 
     @property
     def is_separable(self) -> bool:
-        """Whether each operand has an axis of its own; others are computed in float32, from 8 bits."""
+        """Whether each operand has an axis of its own. Other products are computed in float32, from 8 bits."""
         return is_separable(self.problem)
 
     @property

@@ -44,8 +44,8 @@ _closed = False
 
 
 def choose() -> RunQueue:
-    """Return the queue of this thread's next run, of a program that may run in any, and enter the thread among its
-    callers: a queue that nobody uses, or that in which the fewest threads wait."""
+    """Choose the queue of this thread's next run, for a program that may run in any queue, and count the thread among
+    its callers: an idle queue, or the one with the fewest waiting threads. Return the queue."""
     me, queue = get_ident(), FIRST
     if queue.callers and me not in queue.callers:
         queue = min(queues, key=lambda q: len(q.callers))

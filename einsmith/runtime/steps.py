@@ -118,7 +118,7 @@ def end_of_loop(steps: Sequence[Step], begin: int) -> int:
 
 
 class StepTimes(NamedTuple):
-    """When the steps of one run took place, in nanoseconds of `time.perf_counter_ns`.
+    """Times of the steps of one run, in nanoseconds of `time.perf_counter_ns`.
 
     Attributes:
         seen: nanoseconds of each step as the calling thread sees it, summed over all turns of its loop, [steps].

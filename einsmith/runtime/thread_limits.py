@@ -10,9 +10,9 @@ from einsmith.runtime import thread_count
 
 @cache
 def register_controller() -> bool:
-    """Register Einsmith with threadpoolctl, once; return whether that is installed.
+    """Register Einsmith with threadpoolctl, once. Return whether threadpoolctl is installed.
 
-    threadpoolctl finds libraries by the names of their files. Generated code has no file, so Einsmith stands for the
+    threadpoolctl finds libraries by the names of their files. Generated code has no file, so Einsmith registers the
     library that generates it.
     """
     try:

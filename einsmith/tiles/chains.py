@@ -279,7 +279,7 @@ class _Joining:
                 self.align(p)
 
     def root(self, x: tuple[int, int]) -> tuple[int, int]:
-        """Return the axis that stands for all that are joined with an axis."""
+        """Return the representative of the class of axes that contains x."""
         while self.parents.setdefault(x, x) != x:
             x = self.parents[x]
         return x

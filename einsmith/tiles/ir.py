@@ -445,13 +445,13 @@ class TileBuilder:
     # -- other functions
 
     def inline(self, f: TileFunction, program: TileValue, places: Sequence[tuple[int, TileValue]]) -> None:
-        """Emit the body of a finished function, as one of its programs runs it.
+        """Inline the body of a finished function, as one of its programs runs it.
 
         Args:
             f: the function.
             program: the number of the program, an i32.
-            places: for each of its parameters, the parameter of this builder that stands for it and the number of the
-                element there that it begins with.
+            places: for each of its parameters, the corresponding parameter of this builder and the number of its first
+                element there.
 
         Raises:
             CompileError: its programs may end early, or wait for each other.

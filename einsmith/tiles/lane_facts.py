@@ -44,7 +44,7 @@ class TileRead(NamedTuple):
 
 
 class OperandFacts(NamedTuple):
-    """What an operand's tile costs, whatever its size. ops: instructions for an element beside its reads; is_plain:
+    """Costs of an operand's tile, whatever its size. ops: instructions for an element apart from its reads; is_plain:
     whether it is a read alone."""
 
     tiles: tuple[TileRead, ...]
@@ -105,7 +105,7 @@ def _divisions(axes: Sequence[int], extents: Sequence[int]) -> float:
 
 @lru_cache(maxsize=8192)
 def _ops(bodies: tuple[Expr, ...]) -> float:
-    """Return the instructions for an element of expressions, beside those of reads and their indices."""
+    """Return the instructions for an element of expressions, apart from reads and their indices."""
     inside: set[Expr] = set()
     for e in cached_postorder(bodies):
         if isinstance(e, Read):

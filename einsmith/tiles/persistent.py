@@ -50,7 +50,8 @@ class TurnAccess(NamedTuple):
     stores: bool
 
     def overlaps(self, other: TurnAccess, turns: np.ndarray, later: np.ndarray) -> bool:
-        """Return whether this access in any of some turns, and another one in the turn beside it, share a byte."""
+        """Return whether this access in one of `turns` shares a byte with `other` in the corresponding turn of
+        `later`."""
         first, second = self.start + self.delta * turns, other.start + other.delta * later
         return bool(((first < second + other.nbytes) & (second < first + self.nbytes)).any())
 
@@ -190,7 +191,7 @@ def barriers(accesses: Sequence[Sequence[TurnAccess]], turns: int, reverse: bool
     accesses what an earlier one stores, or stores what an earlier one accesses, without a barrier in between."""
 
     def must_wait(n: int, m: int, laps: int) -> bool:
-        """Return whether launch m, so many turns after launch n, must wait for it."""
+        """Return whether launch m, `laps` turns after launch n, must wait for it."""
         earlier = np.arange(turns - laps) if not reverse else np.arange(laps, turns)
         later = earlier + (-laps if reverse else laps)
         return any(x.overlaps(y, earlier, later) for x in accesses[n] for y in accesses[m] if x.stores or y.stores)

@@ -34,7 +34,7 @@ def places_of(
 
 
 def rows_in_block(rows: int, members: Sequence[Member], lanes: int) -> int:
-    """Return the rows of a program whose tiles have at most so many lanes, if a row has no more."""
+    """Return the rows of a program whose tiles have at most `lanes` lanes, unless a single row has more."""
     columns = max((prod(m.kernel.shape) // max(1, m.kernel.shape[m.axis]) for m in members), default=1)
     return max(1, min(lanes // least_power(columns), rows))
 

@@ -45,8 +45,8 @@ def _runs_on_windows(process: int) -> bool:
 
 
 def number_space() -> str:
-    """Return a text that identifies the numbers of processes: it differs between machines that share a folder, between
-    boots, and on Linux between containers. On other systems than Linux, macOS and Windows, boots are not told apart."""
+    """Return a text that identifies the space of process numbers. It differs between machines that share a folder,
+    between boots (Linux, macOS, Windows), and on Linux between containers."""
     identity = platform.node()
     if system() == "linux":
         identity += sources.read("/proc/sys/kernel/random/boot_id")

@@ -66,8 +66,8 @@ def sysctl_text(name: str) -> str:
 
 
 def host_statistics(flavor: int, words: int) -> list[int]:
-    """Return counts of macOS's kernel (host_statistics64, mach/host_info.h): words of 32 bits, at most so many; [] if
-    the kernel refuses."""
+    """Return statistics of macOS's kernel (host_statistics64, mach/host_info.h) as at most `words` words of 32 bits.
+    Return [] if the kernel refuses."""
     ask = ctypes.CDLL(None).host_statistics64
     ask.argtypes = ctypes.c_uint32, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p
     counts, count = (ctypes.c_uint32 * words)(), ctypes.c_uint32(words)

@@ -1,23 +1,23 @@
 """Emit the native entry that runs a program, and its fork-join pool, as LLVM IR text.
 
-Its functions: `einsmith_run` executes a table of steps (launches, checks, loops) that a record of RUN_WORDS describes,
-`einsmith_worker` is the life of a worker thread, `einsmith_stop` ends all workers, `einsmith_run_team` runs on the
-threads of an OpenMP runtime, and `einsmith_look` checks for signals (entry/watch.py). The shared state is a block of
-memory whose words each have a cache line of their own:
+Functions: `einsmith_run` executes a table of steps (launches, checks, loops) that a record of RUN_WORDS describes;
+`einsmith_worker` is the main loop of a worker thread; `einsmith_stop` ends all workers; `einsmith_run_team` runs on the
+threads of an OpenMP runtime; `einsmith_look` checks for signals (entry/watch.py). The shared state is a block of
+memory. Each of its words has a cache line of its own:
 
-    generation   grows with every parallel launch; idle workers watch it, and sleep on it (futex)
-    sleepers     how many workers sleep, so that waking costs a system call only where it is needed
+    generation   incremented by every parallel launch; idle workers watch it, and sleep on it (futex)
+    sleepers     number of sleeping workers, so that waking costs a system call only if there is one
     done         tasks finished in this launch; waiting: the caller sleeps on it
     stop         workers leave
     launch       epoch, function, pointers, tasks, threads, scratch, stride of scratch, the threads' clocks (or 0)
-    tickets      one word a thread: epoch << 32 | next task of that thread's share; beside it the worker's identity
+    tickets      one word a thread: epoch << 32 | next task of that thread's share; next to it the worker's identity
     places       four bytes a thread: the processor on which it was seen last
 
-A launch's tasks are cut into one contiguous share a thread, so that data stays in the same core's cache from launch to
-launch; a thread that has finished its share takes from the others'. A task is claimed by compare-and-swap on a ticket.
-A worker may be late, and still look at the launch before: the ticket carries the epoch, and the launch's fields are
-believed only if their epoch, read after them, is the ticket's (it is written before them). Then a claim can only
-succeed while its launch still has that task open, so the fields cannot have changed.
+A launch's tasks are cut into one contiguous share per thread, so that data stays in the same core's cache from launch
+to launch. A thread that has finished its share steals from the others'. A task is claimed by compare-and-swap on a
+ticket. A late worker may still see the previous launch. The ticket therefore carries the epoch, and the launch's fields
+are trusted only if their epoch, read after them, equals the ticket's (it is written before them). A claim can then
+succeed only while its launch still has that task open, so the fields cannot have changed.
 
 Denormal numbers are flushed to zero in every thread; the control register is restored before the caller continues.
 """

@@ -1,11 +1,11 @@
 """Emit the parts of the native entry that call the operating system, as LLVM IR text.
 
-`now` reads a clock in nanoseconds, `roughly_now` one that takes little time to read and goes on every few milliseconds.
-`thread_id` identifies the thread, `yield` gives its processor to another one. `write_byte` and `read_byte` are of a
-pipe; `await_byte` waits for a byte to read, at most some milliseconds, and returns whether there is one. `park` sleeps
-while a word has a value, `park_for` sleeps for at most some nanoseconds (less than a second), `wake` ends the sleep.
-`note_place` remembers the processor on which a thread runs; `settle` also moves the thread away from a processor that
-it shares with a thread of a lower number, which only Linux can do.
+`now` reads a clock in nanoseconds; `roughly_now` reads a cheaper one that advances every few milliseconds. `thread_id`
+identifies the thread; `yield` offers its processor to another one. `write_byte` and `read_byte` access a pipe;
+`await_byte` waits for a byte for at most some milliseconds, and returns whether there is one. `park` sleeps while a
+word has a value, `park_for` for at most some nanoseconds (less than a second); `wake` ends the sleep. `note_place`
+records the processor on which a thread runs; `settle` also moves the thread away from a processor that it shares with a
+thread of a lower number (Linux only).
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 """Emit the code that checks for signals in a long run, as LLVM IR text.
 
-Python handles signals between its own instructions, of which there are none during a run. So a run that may be long is
-given a function that handles pending signals. The thread that has begun the run calls it every INTERVAL, between
-steps, between tasks, and inside long tasks (`codegen.loopnest.nest.Function.checks_signals`); the other threads check
-whether the run has been stopped. Then tasks end where they are, and the run ends with status INTERRUPTED. Checks end at
-the first step that stores into parameters or state (`commit`): from there the run ends as if there were no signals.
-Programs that other threads run at the same time go on: only the thread that has begun the run and the workers of its
-pool are stopped, whose identities stand beside their tickets (entry/entry_program.py).
+Python handles signals between its own instructions, and there are none during a native run. A run that may be long is
+therefore given a function that handles pending signals. The thread that began the run calls it every INTERVAL: between
+steps, between tasks, and inside long tasks (`codegen.loopnest.nest.Function.checks_signals`). The other threads check
+whether the run has been stopped. Tasks then end early, and the run ends with status INTERRUPTED. The checks end at the
+first step that stores into parameters or state (`commit`): from there the run finishes as if there were no signals.
+Concurrent programs of other threads are not affected: only the thread that began the run and the workers of its pool
+stop. Their identities are stored next to their tickets (entry/entry_program.py).
 
 The words of @einsmith_watch: the function, or 0; the thread that may call it; when it is due; the control register of
-the thread that runs the program; whether the run is stopped; whether the function is at work; the pool whose workers
+the thread that runs the program; whether the run is stopped; whether the function is running; the pool whose workers
 take part, or 0, and the number of threads; nanoseconds between two calls of the function (INTERVAL).
 """
 

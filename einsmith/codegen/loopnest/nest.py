@@ -73,8 +73,8 @@ class Op:
 class Loop:
     """A loop `for var in range(lo, hi, step)` that carries values.
 
-    `step` is a positive literal. hi may be below lo (no iteration), unless `runs`. `seldom`: a branch that yields
-    values, of one turn or none, which is seldom taken: registers go to the code beside it."""
+    `step` is a positive literal. hi may be below lo (no iteration), unless `runs`. `seldom`: the loop is an unlikely
+    branch that yields values, with one iteration or none; register allocation favours the code around it."""
 
     var: SSAValue
     lo: SSAValue

@@ -98,8 +98,8 @@ def join_companions(
 ) -> tuple[dict[Problem, Tiled], CompanionPairs]:
     """Return the configurations of companions that are computed with another piece, and the numbers of these pairs.
 
-    A pair is joined where a configuration for the companion exists, and where the epilogue takes both sums from
-    registers (the form "turned") or is short. `configs` holds the configuration of each second piece of a pair.
+    A pair is joined if the companion has a configuration, and if the epilogue takes both sums from registers (the
+    transposed form) or is short. `configs` holds the configuration of each second piece of a pair.
     """
     out, joined = {}, []
     for first, second in find_pairs(pieces):

@@ -315,12 +315,12 @@ def unroll_limit(nv: Any) -> Any:
 
 
 def has_room_to_unroll(mr: Any, nv: Any, registers: int) -> Any:
-    """Return whether registers are left for the loads ahead of an unrolled body (arguments: numbers or arrays).
+    """Return whether an unrolled body has spare registers for its loads ahead (arguments: numbers or arrays).
 
-    Without spare registers the sums rotate through the stack in every iteration: LLVM loads the elements of a point of
-    K ahead of the sums that use them. On a Zen 4 with AVX-512, tiles of 12 rows and 2 vectors, of which some so
+    Without spare registers the sums rotate through the stack in every iteration, as LLVM loads the elements of a point
+    of K ahead of the sums that use them. On a Zen 4 with AVX-512, tiles of 12 rows and 2 vectors, some of whose sums
     rotate, took 1.25 and 1.89 times as long unrolled as not, over runs of 4 and 3 points, and equally long over runs
-    without: unrolling gains nothing for tiles of so many sums.
+    without: unrolling gains nothing for tiles of that many sums.
     """
     return mr * nv + 2 * nv + 4 < registers
 

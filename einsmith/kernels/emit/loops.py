@@ -59,7 +59,8 @@ def load_limit(b: Builder, kernel: Kernel) -> SSAValue | None:
 
 
 def _split_limited(b: Builder, count: SSAValue, number: SSAValue | None, parts: int) -> Range:
-    """Return the range of part `number` of so many points that are divided into equal parts at run time."""
+    """Return the range of part `number` when `count` points, known at run time, are divided into `parts` equal
+    parts."""
     if number is None or parts == 1:
         return b.const(0), count
     each = b.op("floordiv", b.add(count, parts - 1), parts)

@@ -39,10 +39,10 @@ class RowsConfig(NamedTuple):
         tasks: runs of blocks that may execute in parallel; 0: the kernels of a block are launched one after the other,
             each on all cores, those of single rows on all rows at once, those of longer blocks block by block.
         share: evaluate subexpressions common to several members once, into scratch.
-        nested: run the members of a block in sweeps over another axis (`schedule.row_nests`), of which as many rows are
-            skipped together; 0: run them one after the other.
-        turned: the row is the last dimension of local buffers in memory.
-        again: sweeps compute what they need of earlier ones again, instead of reading it.
+        nested: run the members of a block in sweeps over another axis (`schedule.row_nests`), and skip this number of
+            rows of it together; 0: run the members one after the other.
+        turned: the row is the innermost dimension of local buffers in memory.
+        again: sweeps recompute what they need of earlier ones instead of reading it.
     """
 
     block: int

@@ -115,7 +115,7 @@ def _read_facts(library: LibCuda, ordinal: int) -> DeviceFacts:
 
 
 class _Handle:
-    """A handle of the driver; a function frees what it stands for when nothing refers to it any more."""
+    """A handle of the driver. A function frees its object when the last reference to the handle is gone."""
 
     __slots__ = ("value", "__weakref__")
 
@@ -125,7 +125,7 @@ class _Handle:
 
     @property
     def _as_parameter_(self) -> int:
-        """What ctypes passes."""
+        """The value that ctypes passes."""
         return self.value
 
 

@@ -44,7 +44,7 @@ class TileCode:
 
     @cached_property
     def accessed(self) -> tuple[Sequence[bool], Sequence[bool]]:
-        """For each parameter whether the function loads from it, and whether it stores to it."""
+        """For each parameter, whether the function loads from it; for each, whether it stores to it."""
         return accessed(self.function)
 
     def guarded(self, guard: LaunchGuard, buffers: int) -> TileCode:

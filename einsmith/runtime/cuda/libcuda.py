@@ -270,10 +270,10 @@ def library() -> LibCuda:
 
 
 def architecture(cubin: bytes) -> str | None:
-    """Return the architecture that machine code was compiled for, as in "sm_90a"; None where that cannot be told.
+    """Return the architecture that machine code was compiled for, as in "sm_90a". Return None if it is unknown.
 
-    It lies in the flags of the ELF header: in the lowest byte in the binary interface of version 7, in the second one
-    in that of version 8, which cards from compute capability 10.0 on have.
+    It is in the flags of the ELF header: in the lowest byte in version 7 of the binary interface, in the second one in
+    version 8, which cards from compute capability 10.0 on have.
     """
     if len(cubin) < 64 or cubin[:4] != b"\x7fELF" or cubin[18:20] != b"\xbe\x00":  # EM_CUDA
         return None

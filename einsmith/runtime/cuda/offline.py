@@ -15,7 +15,7 @@ FIRST = 1 << 48
 
 
 class OfflineDevice(CudaDevice):
-    """A card that is not there. Memory has addresses and no content; machine code is kept as it is."""
+    """A card that is not present. Memory has addresses and no content; machine code is stored and not loaded."""
 
     def __init__(self, facts: DeviceFacts):
         self.facts = facts

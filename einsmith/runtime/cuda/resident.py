@@ -28,13 +28,14 @@ class DeviceMemory:
         self.device = device
 
     def block(self, nbytes: int) -> Block:
-        """Allocate a block, which is freed when nobody has it any more. Raises OutOfMemoryError."""
+        """Allocate a block, which is freed with its last reference. Raises OutOfMemoryError."""
         address = self.device.allocate(max(nbytes, ALIGNED))
         return DeviceBlock(_Owned(self.device, address), address, nbytes)
 
 
 class DeviceBlock(Block):
-    """A block of a device's memory. Its bytes are copied beside the work of programs, which must be done with them."""
+    """A block of a device's memory. Its bytes are copied outside of the stream of programs, which must have finished
+    with them."""
 
     __slots__ = ()
 
@@ -78,7 +79,7 @@ class Resident:
 
     @property
     def address(self) -> int:
-        """Where the copy lies."""
+        """Address of the copy in the device's memory."""
         return self.block.address
 
     def refresh(self, stream: Any) -> None:
@@ -115,7 +116,8 @@ class Resident:
         self.device.upload(self.address, self._seen, stream)
 
     def note_begun(self) -> None:
-        """Note that a run has begun that stores into the copy: whoever reads the array's memory waits for its end."""
+        """Record that a run has begun that stores into the copy: readers of the array's memory then wait for its
+        end."""
         memory = None if self._memory is None else self._memory()
         if memory is not None:
             memory.newest, Memory.may_be_away = self, True

@@ -127,7 +127,8 @@ class Blocked:
         return t
 
     def _count_tiles(self, points: SSAValue | None, size: int, tiles: int) -> Bound:
-        """Return the number of tiles of `size` points along a side that hold so many; None: all, in `tiles`."""
+        """Return the number of tiles of `size` points that cover `points` along a side. points: None for a whole side
+        of `tiles`."""
         b = self.b
         return tiles if points is None else b.op("floordiv", b.add(points, size - 1), size)
 
