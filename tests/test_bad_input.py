@@ -20,7 +20,7 @@ IDS = np.array([0, 4, 2])
     "text,given,parameters,error,message",
     [
         ("Y[i] = expp(X[i])", [V], {}, es.FormulaError, r"unknown function expp(.|\n)*\^(.|\n)*did you mean exp"),
-        ("Y[i] = X[i] + bias", [V], {}, es.FormulaError, r"bias is no axis(.|\n)*\^\n +pass the parameter.*bias="),
+        ("Y[i] = X[i] + bias", [V], {}, es.FormulaError, r"bias is not an axis(.|\n)*\^\n +pass the parameter.*bias="),
         ("Y[i] = X[stride*i]", [V], {}, es.FormulaError, r"no parameter stride(.|\n)*sum\[stride\](.|\n)*or pass"),
         ("Y[i] = X[strid*i]", [V], {"stride": 2}, es.FormulaError, "no input or parameter 'stride'(.|\n)*strid"),
         ("Y[i] = sum[i](X[i])", [V], {}, es.FormulaError, "i is bound twice"),

@@ -244,7 +244,7 @@ def _truth(x: Any) -> bool:
 def _sequence(of: Fit | None, length: int | None = None) -> Fit:
     def fit(x: Any) -> Any:
         many = isinstance(x, Sequence) and not isinstance(x, (str, bytes))
-        many = many or getattr(x, "ndim", None) == 1 and len(x) > 0  # an empty array is no list of numbers
+        many = many or getattr(x, "ndim", None) == 1 and len(x) > 0  # an empty array is not a list of numbers
         if not many or (length is not None and len(x) != length):
             raise _Misfit
         return x if of is None else tuple(map(of, x))

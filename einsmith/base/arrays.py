@@ -118,7 +118,7 @@ def _from_lists(x: list | tuple, name: str) -> np.ndarray:
             raise _losing(name) from e
         if "inhomogeneous" in str(e):
             raise ShapeError(
-                f"{name} is a list whose rows differ in length or depth, so it is no array; "
+                f"{name} is a list whose rows differ in length or depth, so it is not an array; "
                 "pad the rows, or pass them one by one"
             ) from e
         raise DtypeError(f"{name} is {describe(x)} that cannot be converted to a NumPy array: {_first_line(e)}") from e

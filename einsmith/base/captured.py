@@ -12,8 +12,8 @@ from einsmith.base.errors import ShapeError
 
 
 class CapturedArray(np.ndarray):
-    """An array that a traced function has read although it is no argument: a copy from the time of the trace or, once
-    bound to a program, the memory of the array itself where programs can read it in place.
+    """An array that a traced function reads although it is not an argument: a copy from the time of the trace or, once
+    bound to a program, the memory of the array itself if programs can read it in place.
 
     source: the array, of NumPy or another library; None for lists, which are values of Python like numbers
     """

@@ -73,7 +73,7 @@ class FormulaError(EinsmithError, ValueError):
 
 
 class RecurrenceError(FormulaError):
-    """Error for tensors that read each other but are no recurrence along any axis; the message names the read.
+    """Error for tensors that read each other but are not a recurrence along any axis; the message names the read.
 
     `reader` and `read` are the tensors' placeholders, where they have names.
     """

@@ -52,7 +52,7 @@ _swept: tuple[Path, int] = Path(), 0
 def open_plain(path: str | os.PathLike, flags: int = os.O_RDONLY, mode: int = 0o666, folder: int | None = None) -> int:
     """Return a descriptor of a plain file, by its path or by its name in an open folder. Never waits.
 
-    Raises OSError where the file cannot be opened, or is no plain file."""
+    Raises OSError where the file cannot be opened, or is not a plain file."""
     try:
         descriptor = os.open(path, flags | _FLAGS, mode, dir_fd=folder)
     except ValueError as e:  # the path has a null byte
@@ -70,12 +70,12 @@ def open_plain(path: str | os.PathLike, flags: int = os.O_RDONLY, mode: int = 0o
 
 
 def reading(path: str | os.PathLike) -> io.BufferedReader:
-    """Open a plain file to read. Raises OSError, also for what is no plain file."""
+    """Open a plain file to read. Raises OSError, also for what is not a plain file."""
     return os.fdopen(open_plain(path), "rb")
 
 
 def read_bytes(path: str | os.PathLike, most: int | None = None) -> bytes:
-    """Return the content of a plain file. Raises OSError, also for what is no plain file, and for one of more than
+    """Return the content of a plain file. Raises OSError, also for what is not a plain file, and for one of more than
     `most` bytes."""
     with reading(path) as f:
         size = os.fstat(f.fileno()).st_size
@@ -123,19 +123,19 @@ def why_not_folder(path: str | os.PathLike) -> str:
     except (FileNotFoundError, NotADirectoryError):
         return "is not a folder"
     except (OSError, ValueError) as e:
-        return f"is no folder that can be used: {getattr(e, 'strerror', None) or e}"
+        return f"is not a folder that can be used: {getattr(e, 'strerror', None) or e}"
     is_usable = os.access(path, os.R_OK | os.X_OK)
-    return "" if is_usable else f"is no folder that can be used: {os.strerror(errno.EACCES)}"
+    return "" if is_usable else f"is not a folder that can be used: {os.strerror(errno.EACCES)}"
 
 
 # ------------------------------------------------------------------------------------------------------------ writing
 
 
 class Folder:
-    """An open folder, whose files are opened by name: what is put in its place meanwhile is not looked at. On Windows,
-    which cannot do so, they are opened by path.
+    """An open folder, whose files are opened by name: a folder that replaces it meanwhile is ignored. On Windows, which
+    lacks this, they are opened by path.
 
-    Raises OSError where there is no such folder."""
+    Raises OSError if there is no such folder."""
 
     def __init__(self, path: Path, flags: int = 0):
         self.path = path

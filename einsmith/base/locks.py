@@ -291,7 +291,7 @@ class Awaited(Reentrant):
 
     @staticmethod
     def _leave(me: int) -> None:
-        """Note that the thread `me` holds one awaited lock less."""
+        """Record that the thread `me` holds one awaited lock fewer."""
         held = _inside[me]
         held.pop()
         if not held:

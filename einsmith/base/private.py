@@ -52,7 +52,7 @@ class PrivateFolder(files.Folder):
             status = self.status(name)
         except FileNotFoundError:
             return ""
-        return _fault_of_entry(status) if stat.S_ISREG(status.st_mode) else "is no plain file"
+        return _fault_of_entry(status) if stat.S_ISREG(status.st_mode) else "is not a plain file"
 
 
 def _fault_of_entry(status: os.stat_result) -> str:

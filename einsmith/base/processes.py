@@ -33,7 +33,7 @@ def command(server: str) -> list[str]:
 
 
 def end_with(parent: int) -> None:
-    """Have the system kill this process, whatever it is doing, when its parent has ended; only Linux does so."""
+    """Ask the system to kill this process when its parent has ended, whatever it is doing. Only Linux supports it."""
     if sys.platform != "linux":
         return
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

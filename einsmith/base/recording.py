@@ -185,7 +185,7 @@ def _write_at_exit(recorder: Recorder, path: Path, process: int) -> None:
 
 
 def file_to_write(path: Any) -> Path:
-    """Return the path of a trace. Raises KindError for what is no path, and ArgumentError where the file cannot be
+    """Return the path of a trace. Raises KindError for what is not a path, and ArgumentError where the file cannot be
     written."""
     if not isinstance(path, (str, os.PathLike)):
         raise KindError(f"trace={show(path)} must be the path of a file")
@@ -224,7 +224,7 @@ def _phase(recorder: Recorder, name: str, args: Mapping[str, Any]) -> Iterator[N
 
 
 def _forget() -> None:
-    """Let a forked process record nothing of its own: its parent writes the file."""
+    """Drop the records of a forked process: its parent writes the file."""
     global _of_process
     if _of_process is not None:
         _of_process = Recorder(limit=0)

@@ -1,7 +1,8 @@
-"""Have requests answered by another process, which may crash or hang without harm.
+"""Answer requests in another process, which may crash or hang without harm to this one.
 
-`Worker` starts the process (`processes`), sends it requests and waits for the answers with a time limit. Where it dies,
-takes too long or writes what is no answer, the request raises `Lost`, and the next request starts another process.
+`Worker` starts the process (`processes`), sends it requests and waits for the answers with a time limit. If it dies,
+takes too long or writes something that is not an answer, the request raises `Lost`, and the next request starts another
+process.
 """
 
 from __future__ import annotations
@@ -145,7 +146,7 @@ class Worker:
             with suppress(Exception):  # whatever unpickling raises
                 good, answer = pickle.loads(data)
                 return good, answer
-        raise Lost("it wrote something that is no answer")
+        raise Lost("it wrote something that is not an answer")
 
     def _write(self, data: bytes, end: float) -> None:
         left = memoryview(data)

@@ -125,7 +125,7 @@ class Analysis:
         return x
 
     def narrow(self, x: np.ndarray, dtype: DType) -> None:
-        """Note integers outside the range of their type: the result of the conversion is undefined."""
+        """Record integers outside the range of their type: the result of the conversion is undefined."""
         if dtype.is_int and dtype.bits < 64 and x.size and not dtype.range[0] <= x.min() <= x.max() <= dtype.range[1]:
             self.greatest = np.inf
 

@@ -161,8 +161,8 @@ def run_each(f: int, buffers: int, scratch: int, nbytes: int, tasks: int, down: 
 
 @contextmanager
 def trap_accesses(low: int, high: int) -> Iterator[Callable[[], int]]:
-    """Note accesses to forbidden pages in low .. high inside the `with` block; the yielded function returns the first
-    address, or 0."""
+    """Record accesses to forbidden pages in low .. high inside the `with` block. The yielded function returns the first
+    such address, or 0."""
     of, helpers = fault_signals(), _native()
     sigaction = ctypes.CDLL(None).sigaction
     action = ctypes.create_string_buffer(of.action)

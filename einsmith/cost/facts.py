@@ -53,16 +53,16 @@ MAX_THREADS = 4096
 
 
 class LayoutRules(NamedTuple):
-    """How the orders of tensors' dimensions are chosen for a machine.
+    """Rules by which the layout pass chooses the dimension orders of tensors for a machine.
 
-    margin: fraction by which the predicted seconds of kernels are increased where their tensors lie in another order
-        than the row-major one, of which the model knows less
-    margin_of_sums: the same of sums whose operands change, which are gathered at strides for which the model of
+    margin: fraction added to the predicted seconds of kernels whose tensors are not row-major, because the model is
+        less accurate there
+    margin_of_sums: the same for sums whose operands change order. They gather at strides for which the model of
         contractions was not calibrated. Measured with `python -m benchmarks.layouts`: kernels of networks ran at 0.93
         times the predicted speed in the median, and at less than 0.2 times in one case of ten, all of them such sums;
         windows with stride 2 were faster than predicted.
-    gain_queries: most kernels of a plan for which the cost model is queried as they might gain by other orders
-    loss_queries: most kernels for which it is queried then, as they have to change with them
+    gain_queries: most kernels of a plan that the cost model prices because they might gain by other orders
+    loss_queries: most kernels that it prices because they have to change with them
     small_operand, small_filter: a tensor smaller than the largest one of a kernel by this factor is not copied for it;
         small_filter: of four or more dimensions
     tries_channels_last: whether every kernel is priced with all images channels last, so that a network all of whose

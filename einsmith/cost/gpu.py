@@ -89,11 +89,11 @@ class GpuTarget(Target):
         return self.clock * self.cores
 
     def for_numerics(self, numerics: Numerics) -> GpuTarget:
-        """Return the card as it multiplies for programs that round so.
+        """Return the card with the multiply rates of a precision.
 
         "fp32" has the accuracy of float32, by three products in tf32 each; "tf32" rounds operands to tf32. With "bf16"
-        and "fp16", operands that are stored in 16 bits are multiplied as they are, and others have the accuracy of
-        float32."""
+        and "fp16", operands that are stored in 16 bits are multiplied without conversion, and others have the accuracy
+        of float32."""
         target = super().for_numerics(numerics)
         precision, fastest = _DOTS[numerics.precision]
         return replace(target, precision=precision, fma_per_second=self.rate(fastest) / 2 / self.cores)

@@ -121,7 +121,7 @@ class Overheads:
     transposed_m: float = 5.0
     """Cycles per packed vector of M that is transposed with others."""
     unaligned: float = 6.0
-    """Cycles per packed vector of M whose rows are no multiple of the lanes: its stores cross cache lines."""
+    """Cycles per packed vector of M whose rows are not a multiple of the lanes: its stores cross cache lines."""
     halo: float = 6.0
     """Cycles per vector of a halo copy."""
     launched: float = 1.6

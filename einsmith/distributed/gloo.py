@@ -66,7 +66,7 @@ class GlooTransport:
         dist.destroy_process_group(None if self._began else group)
 
     def fail(self) -> None:
-        """See that all processes end when this one does."""
+        """End all processes of the group with this one."""
         pass  # torchrun ends the others
 
 

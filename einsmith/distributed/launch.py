@@ -87,7 +87,7 @@ def check_ranks(variables: Mapping[str, str]) -> None:
             "ranks count from 0 to WORLD_SIZE - 1"
         )
     if not 0 < numbers["MASTER_PORT"] < 1 << 16:
-        raise GroupError(f"the environment variable MASTER_PORT={numbers['MASTER_PORT']} is no port, from 1 to 65535")
+        raise GroupError(f"the variable MASTER_PORT={numbers['MASTER_PORT']} is not a port, from 1 to 65535")
 
 
 def _begin(engine: Callable[[], Transport]) -> Transport:
@@ -135,7 +135,7 @@ def _find_engine(variables: Mapping[str, str]) -> Callable[[], Transport]:
 
 
 def _share_cores(group: ProcessGroup, ranks: list[int]) -> None:
-    """Keep this process to its part of the cores that the processes of this host may use together.
+    """Restrict this process to its part of the cores that the processes of this host may use together.
 
     Processes that a launcher has bound to cores of their own stay there."""
     if not processors.can_restrict():

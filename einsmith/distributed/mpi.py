@@ -39,7 +39,7 @@ class MpiTransport:
         self.fail()
 
     def fail(self) -> None:
-        """See that all processes end when this one does."""
+        """End all processes of the group with this one."""
         if self.size > 1:
             atexit.register(_abort)  # called before MPI's own end, which was registered earlier
 

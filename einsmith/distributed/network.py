@@ -66,7 +66,7 @@ def parse_network(text: str) -> Interconnect:
     except ValueError:
         bandwidth, latency = 0.0, 0.0
     if bandwidth <= 0:
-        raise ArgumentError(f"the network {text!r} is no bandwidth and latency, such as '25 Gb/s, 10 us'")
+        raise ArgumentError(f"the network {text!r} is not a bandwidth and latency, such as '25 Gb/s, 10 us'")
     return Interconnect(latency, bandwidth)
 
 

@@ -46,7 +46,7 @@ class Transport(Protocol):
         ...
 
     def fail(self) -> None:
-        """See that all processes end when this one does, which ends by an error."""
+        """End all processes of the group; this one is about to end with an error."""
         ...
 
 
@@ -82,5 +82,5 @@ class Alone:
         pass
 
     def fail(self) -> None:
-        """See that all processes end when this one does."""
+        """End all processes of the group with this one."""
         pass

@@ -153,7 +153,7 @@ class LibrarySource:
         return name
 
     def _place(self, place: WordTarget, bind: Mapping, starts: Sequence[int]) -> tuple[int, int]:
-        """Return (region, offset in bytes, or number of a function) of a word's target that is no argument."""
+        """Return (region, offset in bytes, or number of a function) of a word's target that is not an argument."""
         owner, offset = place
         if owner == FUNCTIONS:
             if offset not in self.functions:

@@ -145,7 +145,7 @@ def is_export(folder: Path) -> bool:
 def _name(name: str | None, subject: str) -> str:
     """Return the prefix of the C functions: `name`, or an identifier made of the subject's name.
 
-    Raises ArgumentError where `name` is no identifier of small letters or is a name of the system."""
+    Raises ArgumentError where `name` is not an identifier of small letters or is a name of the system."""
     if name is None:
         plain = re.sub(r"\W+", "_", subject, flags=re.ASCII).strip("_").lower()
         return plain if _NAME.fullmatch(plain) and plain not in _SYSTEM else f"es_{plain}"

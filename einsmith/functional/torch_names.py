@@ -15,7 +15,7 @@ NAMES: dict[str, Any] = {
     **TYPES, "Size": tuple, "Tensor": Value, "device": Device, "dtype": DType, "e": e, "finfo": finfo, "inf": inf,
     "nan": nan, "pi": pi, "tensor": ops.as_tensor,
 }  # fmt: skip
-"""What is no function, by its name."""
+"""Names other than functions, such as element types, with their values."""
 
 
 def find(name: str) -> Any:

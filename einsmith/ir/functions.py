@@ -86,7 +86,7 @@ def _erf(x):
 
 
 def _pow(x, y):
-    # NumPy takes the square root for one exponent 0.5 of many bases, which at -inf is no power.
+    # NumPy takes the square root for one exponent 0.5 of many bases, which at -inf is not a power.
     return np.power(x, y + np.zeros_like(x))
 
 

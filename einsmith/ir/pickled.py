@@ -50,7 +50,7 @@ class _Writer(pickle.Pickler):
         return self._leaves.get(x) if type(x) is Leaf else None
 
     def reducer_override(self, x: Any) -> Any:
-        """Have a leaf without a number become a new one: ids are those of one process."""
+        """Pickle a leaf without a number as a new leaf: ids are only valid in one process."""
         return (leaf, (x.shape, x.dtype, x.after)) if type(x) is Leaf else NotImplemented
 
 

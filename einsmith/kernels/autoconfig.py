@@ -102,8 +102,8 @@ def register(pattern: Pattern) -> None:
     """Register a user's pattern; it is chosen wherever it matches and its cost is the lowest.
 
     Raises:
-        CompileError: it is no Pattern, its name is taken, or its code imports modules that cannot be found and it has
-            no `version`."""
+        CompileError: it is not a Pattern, its name is taken, or its code imports modules that cannot be found and it
+            has no `version`."""
     if not isinstance(pattern, Pattern) or not isinstance(getattr(pattern, "name", None), str):
         raise CompileError(
             f"{pattern!r} is not a pattern: its class must derive from einsmith.kernels.pattern.Pattern and have a "

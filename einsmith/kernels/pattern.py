@@ -139,7 +139,7 @@ def cost_of(pattern: Pattern, kernel: Any, config: Any, target: Target) -> Cost:
     """Return a pattern's cost of a configuration.
 
     Raises:
-        CompileError: the answer is no Cost of finite seconds, none below 0."""
+        CompileError: the answer is not a Cost of finite seconds, none below 0."""
     cost = pattern.cost(kernel, config, target)
     if not (isinstance(cost, Cost) and 0.0 <= cost.rank < inf):
         raise CompileError(

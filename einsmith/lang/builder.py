@@ -226,7 +226,7 @@ def as_value(x: Any, name: str = "an array in a traced function") -> Value:
     if isinstance(x, Value):
         return x
     if isinstance(x, Ex):
-        raise TraceError("an element of a formula is no tensor; use it inside es.compute(shape, lambda ...: ...)")
+        raise TraceError("an element of a formula is not a tensor; use it inside es.compute(shape, lambda ...: ...)")
     convert = getattr(x, "__einsmith_value__", None)
     if convert is not None:
         return convert()

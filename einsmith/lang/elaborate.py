@@ -58,7 +58,7 @@ class Elaborator:
         return forms[root]
 
     def integer(self, root: Ast) -> int:
-        """Return the value of an expression without axes and reads. Raises FormulaError where it is no integer."""
+        """Return the value of an expression without axes and reads. Raises FormulaError where it is not an integer."""
         form = self.form(root)
         if not isinstance(form, Literal) or isinstance(form.value, (bool, float)):
             raise FormulaError(

@@ -368,7 +368,7 @@ def load(
 
     Raises:
         ShapeError: the number of indices is not the number of dimensions.
-        FormulaError: an index is no integer.
+        FormulaError: an index is not an integer.
     """
     if len(index) != len(tensor.shape):
         raise ShapeError(
@@ -416,7 +416,7 @@ def op(fn: str, *args: Form) -> Form:
     Raises:
         FormulaError: there is no such function, an argument must be a condition and is none, or an integer is divided
             by the literal 0.
-        DtypeError: a bool is an operand of arithmetic, or an argument of random_bits is no integer.
+        DtypeError: a bool is an operand of arithmetic, or an argument of random_bits is not an integer.
     """
     types = [a.ty for a in args]
     if fn == "where":

@@ -289,7 +289,7 @@ class _Inference:
                 except NotYet:
                     continue
                 except _Unreadable:
-                    raise FormulaError(f"extents: {name!r} uses a name that is no parameter") from None
+                    raise FormulaError(f"extents: {name!r} uses a name that is not a parameter") from None
             del self.pending[name]
             changed = True
             if n < 0:
@@ -494,7 +494,7 @@ class _Inference:
         return sizes
 
     def find_dimensions(self, node: ShapeOf) -> Iterable[int]:
-        """Return the dimension of `name.shape[d]`, every one of the tensor where d is no number."""
+        """Return the dimension of `name.shape[d]`, every one of the tensor where d is not a number."""
         rank = self.ranks.get(node.name, 0)
         d = node.dim.value if isinstance(node.dim, Number) else None
         return (int(d) % rank,) if isinstance(d, int) and -rank <= d < rank else range(rank)

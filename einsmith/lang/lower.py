@@ -543,7 +543,7 @@ def lower_scatter(
         name: the name of `out`, for messages
 
     Raises:
-        FormulaError: an index is no integer, or an axis is bound nowhere.
+        FormulaError: an index is not an integer, or an axis is bound nowhere.
         BoundsError: a read or an index is not proven in bounds.
     """
     scope = TemplateScope(axes, float_type([body]))

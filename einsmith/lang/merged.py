@@ -78,7 +78,7 @@ def _find_mergeable(definitions: dict[Any, Definition], kept: Collection[Any]) -
 
 
 def _element(t: Template) -> Expr | None:
-    """Return the elements of a template as an expression over its axes; None where they are no such expression.
+    """Return the elements of a template as an expression over its axes; None if there is no such expression.
 
     Pieces of one constant around another piece become a condition.
     """

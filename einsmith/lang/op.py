@@ -62,7 +62,7 @@ class Operator:
         for d in self.defaults:
             if d not in parameters:
                 hint = near(d, parameters) or f"the parameters are {', '.join(parameters) or 'none'}"
-                raise FormulaError(f"{d!r} is no parameter of {self.name}", hint=hint)
+                raise FormulaError(f"{d!r} is not a parameter of {self.name}", hint=hint)
         self.checkpoint = _checkpoint_distance(self.name, checkpoint)
         self._constructor_args = (text, extents, self.name, self.defaults, self.checkpoint, self.inputs)
         self._id = next(_COUNT)
@@ -258,7 +258,7 @@ class Operator:
             hints = [f"write {WRITTEN_NUMBERS[name]}"]
         hints.append(f"{'or ' if hints else ''}pass the parameter, {self.name}(..., {name}=...)")
         at = self.program.places.get(name)
-        message = f"{name} is no axis, tensor or function, and no parameter {name} is given"
+        message = f"{name} is not an axis, tensor or function, and no parameter {name} is given"
         if at is None:
             message = f"the parameter {name}, used in extents=, is missing"
         return FormulaError(message, self.program.text if at is not None else None, at, "; ".join(hints))

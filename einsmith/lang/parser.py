@@ -416,7 +416,7 @@ class _Parser:
         if follows == "[" and self.is_called_behind_brackets():
             is_known = name in WRITTEN or name in UNWRITTEN
             hint = self.written(name) if is_known else near(name, REDUCTIONS) or "an operator may be missing before '('"
-            raise self.fail(f"{name} is no reduction; those are {', '.join(REDUCTIONS)}", token.at, hint)
+            raise self.fail(f"{name} is not a reduction; those are {', '.join(REDUCTIONS)}", token.at, hint)
         if name in RESERVED:
             hint = _CHOICE if name in ("if", "else") else "choose another name"
             raise self.fail(f"{name!r} is a reserved name", token.at, hint)

@@ -1,8 +1,8 @@
 """Resolve the names of a formula to outputs, inputs, axes and parameters, and collect reads with the guards around
 them.
 
-Axes are scoped per statement; a name that some statement defines is never an input; a name that is no axis, tensor or
-function is a parameter, static where an integer or a condition is needed.
+Axes are scoped per statement; a name that some statement defines is never an input; a name that is not an axis, tensor
+or function is a parameter, static where an integer or a condition is needed.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ def _resolve_line(source: Source, s: Statement, known_parameters: set[str], exte
     for name, at in sizes:
         if name not in axes:
             hint = _find_size(source, name) or near(name, axes)
-            raise FormulaError(f"size({name}): {name} is no axis of this statement", text, at, hint)
+            raise FormulaError(f"size({name}): {name} is not an axis of this statement", text, at, hint)
     if len(axes) > MAX_AXES:
         raise FormulaError(
             f"a statement has at most {MAX_AXES} axes, and this one {len(axes)}", text, s.at, "split it into several"
@@ -345,7 +345,7 @@ def _resolve_extents(program: FormulaProgram, extents: Mapping[str, int | str]) 
         ranks = {n: len(program.lines[k[0]].statement.index) for n, k in program.defined.items()}
         if name not in axes and not (at and int(at[2]) < ranks.get(at[1], 0)):
             hint = near(str(name), axes) or f"the axes are {', '.join(sorted(axes))}"
-            raise FormulaError(f"extents: {name!r} is no axis of the formula", hint=hint)
+            raise FormulaError(f"extents: {name!r} is not an axis of the formula", hint=hint)
         parsed: int | Ast
         if isinstance(value, str):
             parsed = parse_expression(value)

@@ -62,7 +62,7 @@ class ElementCount(int):
         if isinstance(dim, bool) or not hasattr(dim, "__index__"):
             raise KindError(f"size: dim={show(dim)} must be an integer")
         if not -len(self._extents) <= dim < len(self._extents):
-            raise ShapeError(f"size: dim={dim} is no dimension of a tensor that has {len(self._extents)}")
+            raise ShapeError(f"size: dim={dim} is not a dimension of a tensor that has {len(self._extents)}")
         return self._extents[dim]
 
 
@@ -81,5 +81,5 @@ def finfo(dtype: Any = dt.f32) -> FloatLimits:
     """Return the limits of a float type, as in `finfo(x.dtype).min`. Raises DtypeError for another type."""
     kind = dtype_of(dtype)
     if not kind.is_float:
-        raise DtypeError(f"finfo: {kind.name} is no float type")
+        raise DtypeError(f"finfo: {kind.name} is not a float type")
     return FloatLimits(-kind.max, kind.max, kind.eps, kind.tiny, kind.bits)

@@ -1,4 +1,4 @@
-"""Keep track of what is being traced: which Python objects the leaves of the graph under construction represent."""
+"""Track the current trace: which Python objects the leaves of the graph under construction represent."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def plan_slicing(shape: Sequence[int], keys: Sequence[Any]) -> Slicing:
 def _is_index(k: Any) -> bool:
     try:
         operator.index(k)
-    except TypeError:  # an array of one element that is no integer
+    except TypeError:  # an array of one element that is not an integer
         return False
     return True
 
@@ -175,7 +175,7 @@ def permutation(rank: int, order: Sequence[Any]) -> tuple[int, ...]:
     """Return an order of dimensions with negative numbers resolved (no order: reversed).
 
     Raises:
-        ShapeError: the order is no permutation of `rank` dimensions.
+        ShapeError: the order is not a permutation of `rank` dimensions.
     """
     places = whole_numbers(order, "transpose: order") or tuple(reversed(range(rank)))
     if any(not -rank <= d < rank for d in places) or sorted(d % rank for d in places) != list(range(rank)):
@@ -217,7 +217,7 @@ def broadcast_index(shape: Sequence[int], axes: Sequence[Form]) -> list[Form]:
 def names_of_axes(fn: Any, shape: tuple[int, ...]) -> list[str]:
     """Return the parameter names of a function of an element's position, one number for each dimension.
 
-    Raises KindError for an object that is no function, FormulaError for another number of parameters.
+    Raises KindError for an object that is not a function, FormulaError for another number of parameters.
     """
     if not callable(fn):
         raise KindError(f"compute: fn={show(fn)} must be a function of an element's indices")

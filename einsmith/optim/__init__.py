@@ -23,7 +23,7 @@ STANDARD: dict[str, Callable[..., Rule]] = {
 def describe(rule: Any) -> dict[str, Any] | None:
     """Return a JSON description from which `restore` makes an equal optimizer.
 
-    Return None for unknown classes, and for callables that are no schedules of `lr_scheduler`."""
+    Return None for unknown classes, and for callables that are not schedules of `lr_scheduler`."""
     if isinstance(rule, Groups):
         return rule.describe(describe)
     return rule.describe() if type(rule) is Rule or type(rule) is STANDARD.get(type(rule).__name__) else None

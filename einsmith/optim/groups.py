@@ -31,7 +31,7 @@ class Group:
         if not flat and (which or ndim is None):
             raise ArgumentError("a group names no parameters; pass a pattern such as '*.bias', parameters, or ndim=")
         if rule is not None and not isinstance(rule, Rule):
-            raise ArgumentError(f"rule={rule!r} is no update rule; pass one, as es.optim.SGD(lr=0.1)")
+            raise ArgumentError(f"rule={rule!r} is not an update rule; pass one, as es.optim.SGD(lr=0.1)")
         if rule is not None and changes:
             raise ArgumentError(f"a group has a rule of its own, or other arguments ({', '.join(changes)}), not both")
         if rule is None and not changes:
@@ -114,7 +114,7 @@ class Groups:
 
     def __init__(self, rest: Rule | None, /, **groups: Group):
         if rest is not None and not isinstance(rest, Rule):
-            raise ArgumentError(f"rest={rest!r} is no update rule; pass one, as es.optim.SGD(lr=0.1), or None")
+            raise ArgumentError(f"rest={rest!r} is not an update rule; pass one, as es.optim.SGD(lr=0.1), or None")
         if not groups:
             raise ArgumentError("no group is given; for one rule, pass the rule itself as the optimizer")
         self.groups: dict[str, Group] = {}

@@ -170,7 +170,7 @@ class RuleProgram:
             if name not in known and name != "step":
                 near = get_close_matches(name, [*known, "step"], 1)
                 hint = f"did you mean {near[0]}?" if near else f"give it a value: Rule(..., {name}=...)"
-                raise FormulaError(f"{name} is no hyperparameter of this rule", self.text, token.offset, hint)
+                raise FormulaError(f"{name} is not a hyperparameter of this rule", self.text, token.offset, hint)
         for name in known if all_used else ():
             if name not in self.parameters:
                 raise FormulaError(f"the rule does not use the hyperparameter {name}", self.text, 0)

@@ -37,7 +37,7 @@ class Rule:
     `r[i] = ...`), its temporaries any. Hyperparameters are numbers, or callables of the step; they are attributes, and
     new values compile nothing. Expressions of hyperparameters and `step` alone are computed in float64.
 
-    Raises FormulaError for text that is no rule, and for names without a value.
+    Raises FormulaError for text that is not a rule, and for names without a value.
     """
 
     @check_arguments
@@ -177,7 +177,7 @@ class Rule:
     def describe(self) -> dict[str, Any] | None:
         """Return a JSON description from which `optim.restore` makes an equal rule.
 
-        Return None where a hyperparameter is a callable that is no schedule of `lr_scheduler`."""
+        Return None where a hyperparameter is a callable that is not a schedule of `lr_scheduler`."""
         numbers = {n: v.describe() if isinstance(v, Schedule) else v for n, v in self.hyper.items()}
         if any(v is None or callable(v) for v in numbers.values()):
             return None
@@ -195,7 +195,7 @@ def _hyper(name: str, value: Any) -> Hyper:
 def _number(name: str, value: Any, step: int | None = None) -> float:
     """Convert a hyperparameter to float. step: the step at which a callable returned it, for messages.
 
-    Raises KindError where it is no number, ArgumentError for NaN."""
+    Raises KindError where it is not a number, ArgumentError for NaN."""
     at = "" if step is None else f" at step {step}"
     try:
         number = float(value)

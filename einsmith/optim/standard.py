@@ -63,7 +63,7 @@ MOMENTS = (
 class Standard(Rule):
     """A rule that can be reconstructed from its constructor's arguments.
 
-    lines: the rule's text, None where `text_for` returns it; options: arguments that are no hyperparameters."""
+    lines: the rule's text, None where `text_for` returns it; options: arguments that are not hyperparameters."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

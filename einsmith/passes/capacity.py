@@ -456,7 +456,7 @@ class _Template:
             is_whole = (p.offset[d], p.step[d], a) == (0, 1, self._a.shape[d]) and b == self._b.shape[d]
             if p.step != q.step or p.offset != q.offset or (d in self._varying and not is_whole):
                 raise SizeDependentError("tensors are joined or padded along an axis of this size")
-        # What lies beyond a limit is no index; elsewhere it is left to be anything.
+        # What lies beyond a limit is not an index; elsewhere it is left to be anything.
         is_gather = any(has_read(i) for e in bodies for x in reads(e) for i in x.index)
         guards = self._below(axes if is_gather else axes[rank:])
         if not isinstance(p.body, Reduce):

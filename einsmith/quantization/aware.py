@@ -71,7 +71,7 @@ def prepare_qat(model: Any, *, per_channel: bool = True) -> QuantizationAware:
     """Return a copy of a network that rounds weights, and what they multiply, as `convert` will; train it.
 
     per_channel: whether each index of a weight's first dimension has a scale of its own. Raises ArgumentError for what
-    is no network, or has no weight of two dimensions or more.
+    is not a network, or has no weight of two dimensions or more.
     """
     refuse_torch(model, "model")
     if not isinstance(model, Module):

@@ -44,7 +44,7 @@ from einsmith.quantization.sites import MAX_TERM, Site, pooled_of
 from einsmith.quantization.weights import QuantizedWeight
 
 FIRST, SECOND = "u8", "i8"
-"""Integer types of a product's activation, and of the other factor where that is no weight."""
+"""Integer types of a product's activation, and of the other factor where that is not a weight."""
 
 
 EXACT_IN_FLOAT32 = 2**24

@@ -36,7 +36,7 @@ SKIPPED = "float32, as `skip` says"
 
 
 class _Coefficients(Module):
-    """The scale, its inverse and the zero point of one tensor, which has no buffer where it is 0."""
+    """The scale, its inverse and the zero point of one tensor. A zero point of 0 has no buffer."""
 
     scale: Any
     inverse: Any

@@ -18,8 +18,7 @@ from einsmith.runtime.arena import Arena
 
 UnderWay = tuple[Arena, locks.Guard | None, Any]
 """A run: the memory of its intermediate results, which all runs of one program in a queue share; the guard of the
-parameters and the state that it uses, None where it uses none; and the run around it in this thread, None where there
-is none."""
+parameters and state that it uses, or None; and the enclosing run of this thread, or None."""
 
 under_way: dict[int, UnderWay] = {}
 """The innermost run of each thread, by the thread's number."""

@@ -73,7 +73,7 @@ def sign(b: TileBuilder, x: TileValue) -> TileValue:
 def division(b: TileBuilder, fn: str, x: TileValue, y: TileValue, is_nonnegative: bool = False) -> TileValue:
     """Emit `floordiv` or `mod` of integers, towards minus infinity; division by zero gives 0.
 
-    is_nonnegative: x is not below 0 at any point. Lanes that are no points hold any value, for which a divisor that is
+    is_nonnegative: x is not below 0 at any point. Lanes that are not points hold any value, for which a divisor that is
     not a literal must be defined too.
     """
     divisor = b.known(y)

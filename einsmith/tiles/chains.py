@@ -32,7 +32,7 @@ MOST_COLUMNS = 128
 """Most columns of sums that a program accumulates in registers; more of one sum are divided among programs, each of
 which makes the tiles, and other sums have a sweep of their own."""
 MOST_UNROLLED = 8
-"""Most columns of a sum that is no product, each of which has a reduction of its own."""
+"""Most columns of a sum that is not a product, each of which has a reduction of its own."""
 
 
 class _NoChain(Exception):
@@ -160,7 +160,7 @@ class Chain:
         return p if self.operands(n, p) is not None else None
 
     def operands(self, n: int, p: Problem) -> tuple[int, int] | None:
-        """Return the numbers of the left and right operand of a member's product; None where it is no product of
+        """Return the numbers of the left and right operand of a member's product; None where it is not a product of
         matrices. Of a tile, the left one has the axes of side 0, the right one those of side 1; of a sink, the left one
         is the tile."""
         own = [self.classes_of(n, o.axes) for o in p.operands]

@@ -54,7 +54,7 @@ class OperandFacts(NamedTuple):
 
 
 class ProductFacts(NamedTuple):
-    """What a product costs, whatever its tiles. divisions: quotients by numbers that are no powers of two to find K's
+    """What a product costs, whatever its tiles. divisions: quotients by numbers that are not powers of two to find K's
     axes; is_narrow: whether operands of 16 bits are multiplied as they are."""
 
     operands: tuple[OperandFacts, OperandFacts]

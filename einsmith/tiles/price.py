@@ -43,7 +43,7 @@ ISSUED = 0.65
 do not fill them (a convolution of 64 channels, docs/gpu.md: 290 instructions of 4 warps took 850 cycles)."""
 TURN, ADDRESS, COPY, GUARD, DIVISION = 45, 2, 2.5, 14, 11
 """Instructions of a warp: of a turn of a loop; of the address of an access; of a copy of it to shared memory; of the
-conditions of an access; of a quotient and remainder by a number that is no power of two."""
+conditions of an access; of a quotient and remainder by a number that is not a power of two."""
 SPLIT, ROUNDED, STAGED = 11.5, 1.2, 3.0
 """Instructions for an element of an operand that is split for three products, rounded to 16 bits, or computed before it
 goes to shared memory."""

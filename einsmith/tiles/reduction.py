@@ -56,7 +56,7 @@ class TileCombine:
     def term_states(
         self, values: Sequence[TileValue], position: TileValue, live: Sequence[TileValue], shape: tuple[int, ...]
     ) -> list[TileValue]:
-        """Return the state of one term in each lane; lanes that are no points get the state of no terms."""
+        """Return the state of one term in each lane; lanes beyond the box get the state of an empty reduction."""
         b = self.b
         state = [b.select(v, b.const(1, "i8"), b.const(0, "i8")) if v.elem == "i1" else v for v in values]
         state += [b.cast(position, "i32")] * self.arg

@@ -7,7 +7,7 @@ after:  key[t] = ids[t]
         out[v, d] = start[v, d] + sum[i](x[order[first[v] + i], d])           i < count[v]
 
 The terms of an element are combined in their own order, so that results are equal in every run, without atomics. Terms
-are numbered by the axes that are no indices by themselves. The places take a comparison of each pair of terms, of
+are numbered by the axes that are not indices by themselves. The places take a comparison of each pair of terms, of
 integers; `scatter` takes one of each term with each element, and all of their values.
 """
 

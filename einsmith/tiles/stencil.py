@@ -1,11 +1,11 @@
 """Lower pieces with a Reduce of few terms that neighbouring results share: depthwise convolutions, pooling,
 differences.
 
-before: sum[r](x[i + r] * w[r])   r < 3, a tile of m by 4 lanes, of whose columns one is no term
+before: sum[r](x[i + r] * w[r])   r < 3, a tile of m by 4 lanes, of whose columns one is not a term
 after:  x[i]*w[0] + x[i + 1]*w[1] + x[i + 2]*w[2], tiles of m lanes
 
 A program computes `m` results with their terms unrolled. Values that depend on the term alone become literals, a guard
-that holds everywhere for a term is dropped, no lane is lost to extents that are no powers of two, and nothing is
+that holds everywhere for a term is dropped, no lane is lost to extents that are not powers of two, and nothing is
 combined across lanes. Neighbouring lanes read neighbouring elements, and most elements of the next term are the ones
 already in cache.
 """

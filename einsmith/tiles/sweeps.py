@@ -299,8 +299,8 @@ class _Sweep:
             self.corrections[place] = b.select(b.op("eq", x, y), b.const(1.0, factor.elem), factor)
 
     def _corrected(self, x: TileValue, place: int) -> TileValue:
-        """Return a sum so far times the factor of a running result. One whose running result was none may be no number,
-        and is left out."""
+        """Return a sum so far times the correction factor of a running result. Without an earlier result the sum may be
+        NaN, and is dropped."""
         b, factor = self.b, self.corrections[place]
         factor = b.expand(factor, 1) if len(x.shape) > 1 else factor
         none = b.op("lt", factor, b.const(0.0, factor.elem))
@@ -481,7 +481,7 @@ class _Sweep:
         live: Sequence[TileValue],
         shape: tuple[int, int],
     ) -> TileValue:
-        """Return a tile of an operand of a member's product, zero where it is no point."""
+        """Return a tile of an operand of a member's product, zero outside the box and where guards fail."""
         b, o = self.b, p.operands[number]
         points = Points(b, p.extents, axes, live, self._slots(n, 0, [o.expr, *o.guards]))
         value = points.value(o.expr, o.guards)
@@ -491,7 +491,7 @@ class _Sweep:
         return b.broadcast(value, shape)
 
     def _is_load(self, n: int, o: Operand) -> bool:
-        """Return whether an operand is loaded from memory, which gives zero by itself where it is no point."""
+        """Return whether an operand is loaded from memory; masked loads give zero without a select."""
         return isinstance(o.expr, Read) and self.chain.slot_place(n, 0, o.expr.slot) not in (
             {*self.chain.makers} | {*self.running}
         )

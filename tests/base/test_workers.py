@@ -223,7 +223,7 @@ def test_a_process_that_dies_is_reported_and_replaced(worker: Worker, request_: 
     ids=["noise", "no pickle", "no answer"],
 )
 def test_garbage_is_no_answer(worker: Worker, data: bytes) -> None:
-    with pytest.raises(Lost, match="^it wrote something that is no answer$"):
+    with pytest.raises(Lost, match="^it wrote something that is not an answer$"):
         worker.ask("write", data)
     answers_again(worker, 2)
 
@@ -239,7 +239,7 @@ def test_garbage_between_requests_is_no_answer(worker: Worker) -> None:
     worker.ask("write_later", b"x" * 100)
     assert worker._process is not None
     select.select([worker._process.stdout], [], [])  # until it has come
-    with pytest.raises(Lost, match="no answer"):
+    with pytest.raises(Lost, match="not an answer"):
         worker.ask("count")
     answers_again(worker, 2)
 

@@ -35,7 +35,7 @@ def test_networks_are_read(text, bandwidth, latency):
     "text", ["", "fast", "25 Gb/s", "25 GB/s, 10 us", "1.2.3 Gb/s, 1 us", "0 Gb/s, 1 us", "-1 Gb/s, 1 us"]
 )
 def test_other_texts_are_refused(text):
-    with pytest.raises(es.ArgumentError, match="is no bandwidth and latency"):
+    with pytest.raises(es.ArgumentError, match="is not a bandwidth and latency"):
         parse_network(text)
 
 
@@ -143,4 +143,4 @@ def test_the_command():
     report = json.loads(CliRunner().invoke(app, [*options, "--json"]).output)
     assert [row["ranks"] for row in report["rows"]] == [1, 2, 4, 8] and report["useful"] in (1, 2, 4, 8)
     wrong = CliRunner().invoke(app, [*options[:-1], "fast"])
-    assert wrong.exit_code and "is no bandwidth and latency" in str(wrong.output) + str(wrong.exception)
+    assert wrong.exit_code and "is not a bandwidth and latency" in str(wrong.output) + str(wrong.exception)

@@ -335,7 +335,7 @@ def fault(e: es.EinsmithError, text: str) -> str | None:
         return "an endless message"
     if isinstance(e, es.FormulaError) and e.source is None and not re.match(
         r"extents: |.*: the (input|parameter) |.* takes \d+ inputs|.* has no input or parameter|.*: checkpoint=|"
-        r"the parameter .*, used in extents=|the formula is empty|'?\S+'? is no parameter of", str(e)
+        r"the parameter .*, used in extents=|the formula is empty|'?\S+'? is not a parameter of", str(e)
     ):  # fmt: skip
         return "it names no line"
     return None

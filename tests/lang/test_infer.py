@@ -132,7 +132,7 @@ def test_explicit_extents():
     assert axes("Y[p] = sum[r](X[p+r])", {"X": (9,)}, {"r": "m//2"}, m=7) == {"p": 7, "r": 3}
     with pytest.raises(ShapeError, match="would be -2"):
         axes(text, {"X": (5,)}, {"i": "X.shape[0]-7"})
-    with pytest.raises(FormulaError, match="no axis of the formula.*\n.*did you mean"):
+    with pytest.raises(FormulaError, match="not an axis of the formula.*\n.*did you mean"):
         axes("Y[ii] = X[ii]", {"X": (5,)}, {"i": 3})
     with pytest.raises(FormulaError, match="unknown tensor"):
         axes(text, {"X": (5,)}, {"i": "Z.shape[0]"})

@@ -50,8 +50,8 @@ def test_illegal(text, array, parameters, error, message):
 
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("extents,message", [
-    ({"i": 2**61}, "no array can have that many elements"), ({"Y.shape[x]": 3}, "no axis of the formula"),
-    ({"Y.shape[7]": 3}, "no axis of the formula"), ({"i": "(" * 100_000}, "never closed"),
+    ({"i": 2**61}, "no array can have that many elements"), ({"Y.shape[x]": 3}, "not an axis of the formula"),
+    ({"Y.shape[7]": 3}, "not an axis of the formula"), ({"i": "(" * 100_000}, "never closed"),
     ({"i": "-" * 100_000 + "1"}, "nested too deeply"),
     ({"i": 2**31, "j": 2**31}, "no array can have that many elements"),
 ])  # fmt: skip

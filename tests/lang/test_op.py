@@ -220,7 +220,7 @@ M, V, N = (lambda: value(3, 4)), (lambda: value(5)), (lambda: value(3, dtype="in
     [
         ("Y[i] = X[i] + scal", [V], {"scale": 2}, FormulaError, "no input or parameter 'scale'(.|\n)*mean scal"),
         ("Y[i] = X[i] + scal", [V], {}, FormulaError, "no parameter scal(.|\n)*scal=..."),
-        ("Y[i] = X[i+k]", [V], {}, FormulaError, r"k is no axis(.|\n)*sum\[k\]"),
+        ("Y[i] = X[i+k]", [V], {}, FormulaError, r"k is not an axis(.|\n)*sum\[k\]"),
         ("Y[i,j] = A[i,k] * B[k,j]", [M, M], {}, FormulaError, r"sum\[k\]"),
         ("Y[i] = X[i]", [M], {}, ShapeError, r"X has shape \(3, 4\), 2-d.*1-d"),
         ("Y[i] = X[i] * W[i]", [V, lambda: value(4)], {}, ShapeError, "X has extent 5.*W has extent 4"),
@@ -255,7 +255,7 @@ def test_bad_input(text, args, kwargs, kind, message):
 
 
 def test_bad_defaults_and_extents():
-    with pytest.raises(FormulaError, match="'strid' is no parameter(.|\n)*stride"):
+    with pytest.raises(FormulaError, match="'strid' is not a parameter(.|\n)*stride"):
         op(CAPSULE, strid=2)
     with pytest.raises(FormulaError, match="cannot have a default"):
         op("Y[i] = X[i]", X=3)

@@ -106,9 +106,9 @@ def test_greater_is_parsed_as_less():
 SYNTAX = [
     ("Y[i] = foo(X[i])", "foo(", "unknown function foo", None),
     ("Y[i] = exq(X[i])", "exq", "unknown function exq", "did you mean exp"),
-    ("Y[i] = softmax[j](X[i,j])", "softmax", "softmax is no reduction; those are sum, mean", r"write e\[i,j\] = exp"),
-    ("Y[i] = sum[k](norm[j](X[i,j]))", "norm", "no reduction", r"sqrt\(sum\[j\]\(x\[i,j\]\*\*2\)\)"),
-    ("Y[i] = topk[j](X[i,j])", "topk", "no reduction", "cannot be written"),
+    ("Y[i] = softmax[j](X[i,j])", "softmax", "softmax is not a reduction; those are sum", r"write e\[i,j\] = exp"),
+    ("Y[i] = sum[k](norm[j](X[i,j]))", "norm", "not a reduction", r"sqrt\(sum\[j\]\(x\[i,j\]\*\*2\)\)"),
+    ("Y[i] = topk[j](X[i,j])", "topk", "not a reduction", "cannot be written"),
     ("Y[i] = cosh(X[i])", "cosh", "unknown function", r"write \(exp\(x\) \+ exp\(-x\)\)/2"),
     ("Y[i] = atan(X[i])", "atan", "unknown function", "cannot be written with the functions of formulas, abs, "),
     ("Y[b] = X[b,...]", "...", "expected an expression", "name every axis; there is no ellipsis"),
@@ -148,8 +148,8 @@ NAMES = [
     ("Y[] = sum[i](X[i] * sum[i](X[i]))", "sum[i](X[i]))", "bound twice", "another axis"),
     ("Y[i] = sum[j](M[i,j]) + M[i,j]", "j]$", "outside its reduction", None),
     ("Y[i] = X[i] + i[0]", "i] = X", "both an axis and a tensor", "rename"),
-    ("Y[i] = X[i] * size(k)", "size", "no axis", None),
-    ("Z[j,k] = X[j,k]\nY[j] = Z[j,size(k)-1]", "size", "no axis", r"write Z.shape\[1\]"),
+    ("Y[i] = X[i] * size(k)", "size", "not an axis", None),
+    ("Z[j,k] = X[j,k]\nY[j] = Z[j,size(k)-1]", "size", "not an axis", r"write Z.shape\[1\]"),
     ("Y[i] = X[i] + X", "X$", "without indices", None),
     ("Y[i] = X[i] + X[i,0]", "X[i,0]", "1 dimensions elsewhere", None),
     ("Y[i] = X[i]\nY[i,j] = M[i,j]", "Y[i,j]", "1 dimensions above", None),
@@ -213,4 +213,4 @@ def test_inputs_in_the_order_of_the_text():
 def test_brackets_and_parentheses_are_a_reduction(text, hint):
     with pytest.raises(FormulaError) as e:
         parse(text)
-    assert "is no reduction; those are sum" in str(e.value) and hint in str(e.value)
+    assert "is not a reduction; those are sum" in str(e.value) and hint in str(e.value)

@@ -203,7 +203,7 @@ def test_parameters_have_them():
     (lambda x: x.to("cuda:0"), "device='cuda:0' must be 'cpu'"),
     (lambda x: x.to(dtyp="f4"), "to takes dtype, device and other by name, not dtyp"),
     (lambda x: x.to("float31"), "element type 'float31' is not supported"),
-    (lambda x: x.size(3), "size: dim=3 is no dimension"),
+    (lambda x: x.size(3), "size: dim=3 is not a dimension"),
     (lambda x: x.size(1.5), "size: dim=1.5 must be an integer"),
     (lambda x: x.t(), "at most two dimensions"),
     (lambda x: x[0, 0].mT, "mT needs two dimensions"),

@@ -171,7 +171,7 @@ def test_rules_of_ones_own_are_described_by_their_text() -> None:
 @pytest.mark.parametrize(
     "text, hyper, words",
     [
-        ("p[i] = p[i] - lr*g[i]", {}, "lr is no hyperparameter"),
+        ("p[i] = p[i] - lr*g[i]", {}, "lr is not a hyperparameter"),
         ("p[i] = p[i] - rate*g[i]", {"rat": 1}, "did you mean rat"),
         ("p[i] = p[i] - g[i]", {"lr": 1}, "does not use the hyperparameter lr"),
         ("p[i] = p[i] - step*g[i]", {"step": 1}, "step is a reserved name"),

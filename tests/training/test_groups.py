@@ -130,7 +130,7 @@ def test_groups_are_found_in_many_ways() -> None:
         (lambda m: es.optim.Group(lr=0.1), "names no parameters"),
         (lambda m: es.optim.Group(3, lr=0.1), "cannot be selected by 3"),
         (lambda m: es.optim.Group("0", rule=es.optim.SGD(), lr=0.1), "not both"),
-        (lambda m: es.optim.Group("0", rule=es.optim.SGD), "is no update rule"),
+        (lambda m: es.optim.Group("0", rule=es.optim.SGD), "is not an update rule"),
     ],
 )  # fmt: skip
 def test_errors(make, words) -> None:

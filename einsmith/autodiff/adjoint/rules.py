@@ -1,6 +1,6 @@
 """Define the adjoint rules of the scalar functions, as one table.
 
-`RULES[fn]` has one entry per argument: None if the derivative is zero (or the argument is no number), otherwise a
+`RULES[fn]` has one entry per argument: None if the derivative is zero (or the argument is not a number), otherwise a
 function `(g, args, out) -> expression` that gives the argument's adjoint from the adjoint g of the result. `out` is the
 result's own value, which may be a read of a tensor that holds it. An entry may return `Under(condition, value)`: the
 adjoint is `value` where the condition holds and zero elsewhere; `value` is not evaluated elsewhere, so that a guarded

@@ -65,7 +65,8 @@ def user_id() -> int | None:
 
 
 def run_when_idle(only: bool) -> None:
-    """Let this process run only while a processor is idle (SCHED_IDLE, sched(7)), or as others do; only Linux can."""
+    """Run this process only while a processor is idle (SCHED_IDLE, sched(7)) if `only`, else as usual. Only Linux
+    supports it."""
     if system() == "linux" and hasattr(os, "SCHED_IDLE"):
         policy = os.SCHED_IDLE if only else os.SCHED_OTHER
         if policy != os.sched_getscheduler(0):

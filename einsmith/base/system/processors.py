@@ -60,7 +60,7 @@ def can_restrict() -> bool:
 
 
 def restrict(cpus: Sequence[int]) -> None:
-    """Keep this process to processors of these numbers, where the system can. Raises OSError where it refuses."""
+    """Restrict this process to processors of these numbers, if the system supports it. Raises OSError if it refuses."""
     if system() == "win32":
         mask = ctypes.c_size_t(sum(1 << n for n in cpus))
         if not sources.kernel32().SetProcessAffinityMask(sources.this_process(), mask):
@@ -140,7 +140,7 @@ def _linux_caches(cpu: int) -> Iterator[tuple[int, int]]:
 
 
 def _parse_bytes(text: str) -> int:
-    """Parse a size with a unit: '48K' is 49152. 0 where it is no number."""
+    """Parse a size with a unit: '48K' is 49152. 0 where it is not a number."""
     unit = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1:], 1)
     digits = text.rstrip("KMG")
     return int(digits) * unit if digits.isdigit() else 0
@@ -227,8 +227,8 @@ def seconds_worked() -> float:
 
 @cache
 def permit_tile_registers() -> bool:
-    """Return whether the system lets this process use Intel's tile registers (AMX), for which Linux has to be asked
-    once; False on other systems, whose programs do without them."""
+    """Ask the system for Intel's tile registers (AMX); Linux requires this once per process. Return whether the process
+    may use them. Return False on other systems."""
     if system() != "linux" or platform.machine() != "x86_64":
         return False
     return ctypes.CDLL(None, use_errno=True).syscall(_ARCH_PRCTL, _REQUEST, _TILE_DATA) == 0

@@ -219,8 +219,8 @@ def _linker(group: int) -> Any:
 
 
 def provide(name: str, address: Callable[[], int]) -> None:
-    """Let code that is loaded from now on refer to an object of this process by name. `address` is called when such
-    code is loaded."""
+    """Make an object of this process available by name to code that is loaded from now on. `address` is called when
+    such code is loaded."""
     _provided[name] = address
 
 

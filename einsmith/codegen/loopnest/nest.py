@@ -359,7 +359,7 @@ class Builder:
         """Combine all lanes by add, mul, min or max, in a fixed tree (halves, then quarters, ...).
 
         Raises:
-            CompileError: another function, or the number of lanes is no power of two."""
+            CompileError: another function, or the number of lanes is not a power of two."""
         if fn not in _HORIZONTAL:
             raise CompileError(f"no horizontal {fn}")
         n = x.type.lanes

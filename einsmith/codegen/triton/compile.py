@@ -88,7 +88,7 @@ def _compile(keys: Mapping[TritonSource, str], capability: tuple[int, int]) -> d
     if (reason := missing()) is not None:
         raise DeviceError(reason)
     count = min(processors.physical_cores(), len(keys))
-    # Triton's own variables would change what it makes, and are no part of the key of the cache.
+    # Triton's own variables would change what it makes, and are not part of the key of the cache.
     workers = [Worker(_SERVER, limit=LIMIT, hidden="TRITON_") for _ in range(count)]
     idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
 
@@ -124,8 +124,8 @@ def _compile(keys: Mapping[TritonSource, str], capability: tuple[int, int]) -> d
 
 
 def _ask(worker: Worker, source: TritonSource) -> Binary:
-    """Have a worker compile a source; a process that dies is replaced once. It may have been one of many that the
-    memory did not suffice for."""
+    """Compile a source in a worker. A worker that dies is replaced once, because one of many may have run out of
+    memory."""
     try:
         try:
             compiled = _request(worker, source)

@@ -59,7 +59,7 @@ class LinearForm:
 
     @cached_property
     def atoms(self) -> tuple[Expr, ...]:
-        """Return the atoms that are no axes."""
+        """Return the atoms that are not axes."""
         return tuple([a for a in self.terms if not isinstance(a, Axis)])
 
     @cached_property

@@ -37,7 +37,7 @@ ARGS = 1 << 20
 
 
 class Arguments:
-    """The tensors that members read and that are no members, each with a slot."""
+    """The tensors that members read and that are not members, each with a slot."""
 
     def __init__(self) -> None:
         self.tensors: list[Tensor] = []

@@ -52,8 +52,8 @@ Factors = frozenset[int]
 
 
 def order_contraction(node: Tensor) -> Tensor | None:
-    """Return the tensor computed in steps of less work; None where it is no sum of products or the sum at once is the
-    cheapest."""
+    """Return the tensor computed in steps of less work; None if it is not a sum of products, or if summing at once is
+    the cheapest."""
     if not isinstance(node, Compute):
         return None
     steps = node.template.memo("contraction_order", _plan_steps)

@@ -28,9 +28,9 @@ for. The bound is rarely reached; above this fraction, the search costs more tha
 
 
 class Col2im(Composite):
-    """A contraction of two plain tensors that share an axis of K as an index, and meet at other axes of K too.
+    """Pattern of products of two plain tensors that share an axis of K as an index, and meet at other axes of K too.
 
-    The products must be no larger than L3, or than all buffers together.
+    The products must not be larger than L3, or than all buffers together.
     """
 
     name = "col2im"
@@ -73,11 +73,8 @@ class _FactoredPiece(NamedTuple):
 
 
 def _factor(kernel: Kernel, p: Problem) -> _FactoredPiece | None:
-    """Return the factors of a piece, or None where they do not qualify.
-
-    That is so where an operand is no plain read, or is zeroed by a guard of its own, as the other may be infinite
-    there.
-    """
+    """Return the factors of a piece, or None if they do not qualify: an operand is not a plain read, or has a guard of
+    its own that zeroes it, while the other operand may be infinite there."""
     factors = []
     for o in p.operands:
         if not isinstance(o.expr, Read) or not set(o.guards) <= set(p.exact):

@@ -196,7 +196,7 @@ def sides(p: Problem, swap: bool) -> tuple[Side, Side]:
 
 
 def depends_on_batch(p: Problem, side: Side) -> bool:
-    """Return whether an operand that is no halo copy varies over the points of the batch."""
+    """Return whether an operand that is not a halo copy varies over the points of the batch."""
     return any(a in side.operand.axes for a in p.batch)
 
 

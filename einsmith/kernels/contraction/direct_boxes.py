@@ -199,7 +199,7 @@ def _enumerate_boxes(p: Problem, samplers: Sequence[OperandAccess], lanes: int, 
 
 
 def configs(kernel: Kernel, p: Problem, memories: Mapping[int, BufferMemory], target: Any) -> list[Direct]:
-    """Return the direct configurations of a problem that is no plain matrix product, or has few rows or few results."""
+    """Return the direct configurations of a problem; none for a single product with many rows and columns."""
     if prod(p.sizes) < MIN_PRODUCTS or not p.k:
         return []
     batch, left, right, _ = p.sizes

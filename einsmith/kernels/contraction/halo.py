@@ -7,7 +7,7 @@ scratch, zeros where the guards fail, and reads the copy without guards.
     where(0 <= p+r-2 < 28 and 0 <= q+s-2 < 28, X[b, c, p+r-2, q+s-2], 0)
     -> copy[c, y, x] = where(0 <= y-2 < 28 and 0 <= x-2 < 28, X[b, c, y-2, x-2], 0);  read as copy[c, p+r, q+s]
 
-A strided convolution of single pixels reads few pixels, in rows that are no whole vectors; its halo copy holds only
+A strided convolution of single pixels reads few pixels, in rows that are not whole vectors; its halo copy holds only
 these pixels.
 
     X[b, c, 2*p, 2*q]  ->  copy[c, y, x] = X[b, c, 2*y, 2*x];  read as copy[c, p, q]
@@ -182,7 +182,7 @@ def halo_copy(
     fixed, lows, extents, steps = box
 
     def in_coordinates(form: LinearForm, sign: int = 1) -> Expr | None:
-        """Return a form with this sign in terms of coordinates; None where it is no multiple of any."""
+        """Return a form with this sign in terms of coordinates; None where it is not a multiple of any."""
         if not form.coef:
             return Const(form.const, i32)
         key, scale = _coordinate(form, sign)

@@ -42,9 +42,9 @@ MAX_WORD_AXES = 2
 
 
 def narrow(x: Expr, dtype: DType) -> Expr | None:
-    """Return the expression of type `dtype` that has the value of x; None where x is no conversion from such a type.
+    """Return an expression of type `dtype` that equals x; None if x was not converted from that type.
 
-    An integer expression has it where the types of what it reads bound it so.
+    An integer expression is converted if the types of the elements that it reads bound its value.
     """
     if isinstance(x, Const):
         return Const(x.value, dtype) if dtype.rounded(np.asarray(x.value)) == x.value else None
@@ -80,7 +80,7 @@ def dot_of(p: Problem, target: Any) -> tuple[DotProduct, int] | None:
 
 
 def view_of(m: BufferMemory) -> BufferMemory | None:
-    """Return a tensor of narrow elements as one of words; None where the words of a row are no whole words apart."""
+    """Return a tensor of narrow elements as one of words; None where the words of a row are not whole words apart."""
     inner = _inner_dimension(m.buffer)
     if m.dtype.itemsize >= WORD_BYTES or inner is None:
         return None

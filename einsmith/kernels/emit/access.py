@@ -32,7 +32,7 @@ from einsmith.ir.nodes import Apply, Axis, Expr, Read, postorder
 MAX_MASKED_RUNS = 5
 """Most rows of the innermost lane group that a vector touches if masked loads read it; beyond it, it is gathered."""
 NO_AXIS = -1
-"""The innermost lane axis where there are no lanes."""
+"""The innermost lane axis of scalar code."""
 
 
 def neighbours_of(args: Sequence[Expr], reads: Container[Read]) -> list[tuple[Read, ...]]:

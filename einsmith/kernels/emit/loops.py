@@ -40,7 +40,7 @@ def make_emitter(b: Builder, kernel: Kernel, extents: Sequence[int], lanes: int)
 
 
 def limit_rows(em: VectorEmitter, kernel: Kernel) -> None:
-    """Have the loops over a box of a kernel leave out the points of axis 0 that do not count in a run."""
+    """Restrict the loops over a box of a kernel to the points of axis 0 that count in a run."""
     em.limit = load_limit(em.b, kernel)
     if em.limit is not None:
         em.row_sizes = {n: kernel.buffers[n].flat.size // kernel.shape[0] for n in find_own_rows(kernel)}

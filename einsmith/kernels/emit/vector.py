@@ -106,7 +106,7 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
     # -- integers
 
     def split(self, x: Expr | LinearForm, guard: SSAValue | None = None) -> Split | None:
-        """Split an integer expression into a shared part and a lane pattern; None where its lanes are no literals."""
+        """Split an integer expression into a shared part and a lane pattern; None where its lanes are not literals."""
         lin = x if isinstance(x, LinearForm) else linear(x)
         const, terms = lin.const, []
         pattern: tuple[int, ...] | None = None
@@ -195,7 +195,7 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         return False
 
     def _integer(self, x: Expr, elem: str) -> SSAValue | None:
-        """Return the value of an axis, or of a quotient or remainder of axes; None where its lanes are no literals."""
+        """Return the value of an axis, or of a quotient or remainder of axes; None where its lanes are not literals."""
         if isinstance(x, Axis):
             at = self._axes[x.position]
             if isinstance(at, SSAValue):

@@ -167,7 +167,7 @@ class ReductionSchedule:
 
     @property
     def column(self) -> int | None:
-        """The output axis that the lanes run along; None: they run along the reduction, or there are no lanes."""
+        """The output axis that the lanes run along. None: they run along the reduction, or the code is scalar."""
         return None if self.along_row else self.axis
 
     @property

@@ -104,8 +104,8 @@ def configs(rows: Rows, target: Target) -> list[RowsConfig]:
 
 
 def _nests(rows: Rows, shares: bool, block: int) -> list[tuple[int, bool]]:
-    """Return (length of tiles, whether tiles are computed again) worth pricing for a nest in blocks of rows; none where
-    there are no sweeps."""
+    """Return the (length of tiles, whether tiles are recomputed) worth pricing for a nest in blocks of rows; an empty
+    result without sweeps."""
     rows = share(rows) if shares else rows
     inner = [x.kernel for x in kernels_of(rows, RowsConfig(block, 1, shares, TILES[0]))]
     sweeps = [k for k in inner if isinstance(k, Rows)]

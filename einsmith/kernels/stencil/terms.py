@@ -315,7 +315,7 @@ class _Product:
     def expand_terms(
         self, row: int | None, unrolled: Sequence[int], along_k: bool, rows: int
     ) -> tuple[Term, ...] | None:
-        """Return the terms of the piece, with the axes `unrolled` enumerated; None where it is no stencil.
+        """Return the terms of the piece, with the axes `unrolled` enumerated; None where it is not a stencil.
 
         Args:
             row: Axis of the rows (None: there is none).

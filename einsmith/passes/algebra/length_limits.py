@@ -77,7 +77,7 @@ class _Rewriter:
         self.ends: dict[Tensor, Ends] = {}
 
     def rewrite(self, node: Any) -> Compute | None:
-        """Return a node that compares with limits; None for nodes that are no templates."""
+        """Return a node that compares with limits; None for nodes that are not templates."""
         if not isinstance(node, Compute):
             return None
         if not self.lengths.isdisjoint(node.args):

@@ -210,7 +210,7 @@ def _fuse(members: Sequence[Tensor], axis: int, siblings: _Siblings, fusion: _Fu
 
 
 def _join_reductions(members: Sequence[Compute], axis: int) -> Compute | None:
-    """Return one tensor whose pieces are sums of products; None if a member is no such sum."""
+    """Return one tensor whose pieces are sums of products; None if a member is not such a sum."""
     parts: list[Piece] = []
     args: list[Tensor] = []
     for m, offset in zip(members, _offsets(members, axis), strict=True):

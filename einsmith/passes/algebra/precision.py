@@ -70,8 +70,8 @@ def precision(graph: Graph, context: PassContext) -> Graph:
 
 
 def _find_kept(graph: Graph, nodes: list[Tensor]) -> set[Tensor]:
-    """Return the tensors that stay in float32 for what reads them: roots, updates, and nodes that are no templates; and
-    those of which a view stays in float32."""
+    """Return the tensors that must stay in float32: those that roots, updates and nodes without a template read, and
+    those with a view that stays in float32."""
     role = graph.role
     kept: set[Tensor] = {*graph.roots, *graph.gradients}
     for node in reversed(nodes):

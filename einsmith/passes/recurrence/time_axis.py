@@ -18,7 +18,7 @@ from einsmith.ir.rebuild import with_args
 
 @dataclass(frozen=True)
 class Along:
-    """How a template goes along an axis: the first of its output, or one of the sums of a `total`.
+    """How a template uses an axis: as the first axis of its output, or (`total`) as an axis of its sums.
 
     Attributes:
         total: whether the axis is summed.

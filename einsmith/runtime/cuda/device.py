@@ -60,7 +60,7 @@ class Communicator(Protocol):
     """A group of devices that sum what they have. Every process, which has one of the devices, requests the same sums
     in the same order.
 
-    handle: a number that is no address of a device; launched: how many graphs with sums have been launched
+    handle: a number that is not an address of a device; launched: how many graphs with sums have been launched
     """
 
     handle: int

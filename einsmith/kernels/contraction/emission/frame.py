@@ -229,8 +229,8 @@ class Tile(NamedTuple):
 def tiles_of(
     f: Frame, x: OperandTiles, span: Range, body: Callable[[Strip], None], points: SSAValue | None = None
 ) -> None:
-    """Emit body(strip) for a range of tiles of M or of panels of N. points: the points of M, if a run tells them; there
-    is code for last tiles of several sizes then."""
+    """Emit body(strip) for a range of tiles of M or of panels of N. points: the number of points of M if it is only
+    known at run time; code for last tiles of several sizes is then emitted."""
     g, b = f.g, f.b
 
     def emit_panel(jn: SSAValue, nv: int, tail: bool) -> None:

@@ -1,4 +1,4 @@
-"""Hold several points of K of each point of N in the lanes of a vector.
+"""Pack several points of K of each point of N into the lanes of a vector.
 
 24 points of N fill three quarters of two vectors of 16 lanes. Three vectors hold them at two points of K: [n0 at k0, n0
 at k1, n1 at k0, ...]. A tile multiplies these by equally many neighbours along K of a row of M, repeated along a vector

@@ -244,11 +244,11 @@ def _prefetch_one_row(f: Frame, source: BufferMemory, at: SSAValue, rows: int, s
 
 
 def _prefetch_scattered_rows(f: Frame, t: TaskFrame, x: Tile, steps: Sequence[int]) -> list[Prefetch]:
-    """Return the prefetches of lines of the next tile's rows of M, a part at each point of the last group of K.
+    """Return the prefetches of cache lines of the next tile's rows of M, a part at each point of the last group of K.
 
-    The lines are those that a run of the group shares. This tile's own rows, which are near, are prefetched where there
-    is no next tile or where another panel prefetches it. Returns none if the run's points span more than one line, or
-    rows touch too many lines.
+    The lines are those that a run of the group shares. If there is no next tile, or another panel prefetches it, this
+    tile's own rows, which are close, are prefetched instead. Returns none if the run's points span more than one line,
+    or rows touch too many lines.
     """
     b, g, a, jm = f.b, f.g, f.m_access, x.rows.number
     ((read, form),) = a.reads.items()

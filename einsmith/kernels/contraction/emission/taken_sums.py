@@ -68,7 +68,7 @@ class TakenSums:
             return
         with b.loop(0, count, step=g.lanes) as loop:
             left, at = b.sub(count, loop.var), b.add(start, loop.var)
-            if self.side == "n" and g.row:  # the points between the end of a row and the next one are no elements
+            if self.side == "n" and g.row:  # the points between the end of a row and the next one are not elements
                 width = g.p.extents[g.n_side.axes[-1]]
                 row, column = b.op("floordiv", at, g.row), b.op("mod", at, g.row)
                 left, at = b.sub(width, column), b.add(b.mul(row, width), column)
