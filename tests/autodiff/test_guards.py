@@ -28,7 +28,11 @@ FORMULAS = {
         "y[i] = " + " + ".join(f"where(n[i] > {k}, {k + 1}.0*tanh(x[n[i]-1]*w[i]), 0.0)" for k in range(6)),
         {"x": (9,), "w": (9,)},
     ),
+    # The gradient of x sums over fibres of i//4, of which the last is a part; what is chosen is read there.
+    "chosen points of a part of a fibre": ("y[i] = max[j](x[i//4]*w[j])", {"x": (2,), "w": (5,)}),
 }
+
+EXTENTS = {"chosen points of a part of a fibre": {"i": 5}}
 
 
 LONG = "conditions of what is guarded"
@@ -37,7 +41,7 @@ LONG = "conditions of what is guarded"
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n == LONG)) for n in FORMULAS])
 def test_derivatives_read_where_the_body_reads(name, rng):
     text, shapes = FORMULAS[name]
-    f = es.op(text)
+    f = es.op(text, extents=EXTENTS.get(name))
     arrays = {n: rng.standard_normal(s) for n, s in shapes.items()}
     fixed = {"n": np.arange(9)} if "n[i]" in text else {}
     names, x = list(arrays), list(arrays.values())

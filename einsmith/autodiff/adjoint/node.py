@@ -473,13 +473,17 @@ class Adjoint:
             if use_scatter:
                 facts = Facts.of(domain)
                 in_bounds = tuple(
-                    i if proven(i, n, facts) else guard(guards, i, Const(0, i.dtype))
+                    i if proven(i, n, facts) and self._is_readable(i, facts) else guard(guards, i, Const(0, i.dtype))
                     for i, n in zip(index, shape, strict=True)
                 )
                 self.scatters[slot].append(Scatter("sum", domain, in_bounds, guard(guards, value)))
                 return
         for fibres in cases:
             self._gather(slot, fibres, value)
+
+    def _is_readable(self, e: Expr, facts: Facts) -> bool:
+        """Return whether all that an expression reads is in bounds."""
+        return all(inside(i, n, facts) for r in reads(e) for i, n in zip(r.index, self._shape(r), strict=True))
 
     def _sum_before_scatter(
         self, domain: tuple[int, ...], slot: int, index: tuple[Expr, ...], guards: Guards, value: Expr
@@ -507,8 +511,7 @@ class Adjoint:
         body = substitute(guard(guards, value), move)
         if dropped:
             facts = Facts.of(box, outer)
-            inner = [(i, n) for e in index for r in reads(e) for i, n in zip(r.index, self._shape(r), strict=True)]
-            if not all(inside(i, n, facts) for i, n in inner):
+            if not all(self._is_readable(e, facts) for e in index):
                 return False
             points = sum(f.points for fibres in self._fibres(slot, box, index, outer) for f in fibres)
             if points > prod(self.t.params[slot][1]) + SCATTER_COST * prod(box):
