@@ -36,8 +36,8 @@ def _values(history: Sequence[Mapping[str, Any]], monitor: str, mode: str) -> li
             f"monitor={monitor!r} is none of the results of an epoch, {', '.join(history[-1])}; pass validation= to "
             "fit, or another monitor="
         )
-    found = [float(row.get(monitor, float("nan"))) for row in history]
-    return found if mode == "min" else [-v for v in found]
+    values = [float(row.get(monitor, float("nan"))) for row in history]
+    return values if mode == "min" else [-v for v in values]
 
 
 class EarlyStopping(Callback):
@@ -167,10 +167,10 @@ class TensorBoard(Callback):
         if self._writer is None or step.steps - self._written < self.every_steps:
             return
         self._written = step.steps
-        found = {"loss": loss, **step.losses}
+        results = {"loss": loss, **step.losses}
         if step.grad_norm is not None:
-            found["grad_norm"] = step.grad_norm
-        for name, value in found.items():
+            results["grad_norm"] = step.grad_norm
+        for name, value in results.items():
             self._writer.add_scalar(f"step/{name}", value, step.steps)
 
     def on_epoch(self, step: TrainStep, row: Mapping[str, Any]) -> None:

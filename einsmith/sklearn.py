@@ -124,13 +124,13 @@ class _NetworkEstimator(BaseEstimator):
         random = check_random_state(self.random_state)
         draw, order, dropout = (int(random.randint(_MAX_SEED)) for _ in range(3))
         loss = type(self)._default_loss if self.loss is None else self.loss
-        made = {"module": self.module, "loss": loss, "input_shape": input_shape, "n_outputs": n_outputs}
-        network = _make_network(made, draw)
+        fitted_with = {"module": self.module, "loss": loss, "input_shape": input_shape, "n_outputs": n_outputs}
+        network = _make_network(fitted_with, draw)
         _check_outputs(network, input_shape, n_outputs, self.batch_size)
         rule = _make_optimizer(self.optimizer, self.lr)
         step = TrainStep(network, loss, rule, seed=dropout, threads=self.threads)
         # Parameters may be set to others later; the trained network is that of these.
-        self._made, self._order_seed = made | {"optimizer": self.optimizer, "lr": self.lr}, order
+        self._fitted_with, self._order_seed = fitted_with | {"optimizer": self.optimizer, "lr": self.lr}, order
         self.input_shape_, self.n_outputs_, self.step_ = input_shape, n_outputs, step
 
     def _train(self, X: np.ndarray, target: np.ndarray, epochs: int) -> None:
@@ -185,15 +185,15 @@ class _NetworkEstimator(BaseEstimator):
         super().__setstate__(state)
         if saved is None:
             return
-        made = self._made
+        fitted_with = self._fitted_with
         with tempfile.TemporaryDirectory() as folder:
             for name, content in saved.items():
                 files.write(Path(folder) / name, content)
             self.step_ = load(
                 folder,
-                model=_make_network(made, 0),
-                loss=made["loss"],
-                optimizer=_make_optimizer(made["optimizer"], made["lr"]) if own_optimizer else None,
+                model=_make_network(fitted_with, 0),
+                loss=fitted_with["loss"],
+                optimizer=_make_optimizer(fitted_with["optimizer"], fitted_with["lr"]) if own_optimizer else None,
                 threads=self.threads,
             )
 
@@ -324,10 +324,10 @@ def check_parameters(*, epochs: Count, batch_size: Count) -> None:
     """Check the parameters that neither the training step nor the optimizer checks."""
 
 
-def _make_network(made: Mapping[str, Any], seed: int) -> Module:
+def _make_network(fitted_with: Mapping[str, Any], seed: int) -> Module:
     """Return the network for the data of a fit, with weights drawn from a seed. Raises KindError, which says what
     `module` must be."""
-    module, input_shape, n_outputs = made["module"], made["input_shape"], made["n_outputs"]
+    module, input_shape, n_outputs = fitted_with["module"], fitted_with["input_shape"], fitted_with["n_outputs"]
     if isinstance(module, Module) or not (module is None or callable(module)):
         hint = "lambda input_shape, n_outputs: ..." if isinstance(module, Module) else "None, or one"
         raise KindError(

@@ -52,19 +52,19 @@ def vmap(f: Callable, in_axes: int | None | Sequence[int | None] = 0, out_axes: 
                 flat.append(v)
         extents = {flat[i].shape[0] for i in at}
         if len(extents) != 1:
-            found = ", ".join(map(str, sorted(extents))) or "none"
-            raise ShapeError(f"vmap: the mapped axes of the arguments must have one common extent, found {found}")
-        made: list[Any] = []
+            shown = ", ".join(map(str, sorted(extents))) or "none"
+            raise ShapeError(f"vmap: the mapped axes of the arguments must have one common extent, found {shown}")
+        out_structures: list[Any] = []
 
         def inner(*values: Any) -> tuple[Value, ...]:
             rest = iter(values)
-            given = [unflatten(s, [next(rest) for _ in range(count)]) for s, count in structures]
-            leaves, structure = flatten(f(*given))
-            made.append(structure)
+            nested = [unflatten(s, [next(rest) for _ in range(count)]) for s, count in structures]
+            leaves, structure = flatten(f(*nested))
+            out_structures.append(structure)
             return tuple(as_value(v) for v in leaves)
 
         results = batched(inner, at)(*flat)
-        return unflatten(made[0], [_move_dim(v, 0, out_axes, "a result") for v in results])
+        return unflatten(out_structures[0], [_move_dim(v, 0, out_axes, "a result") for v in results])
 
     functools.update_wrapper(traced, f, updated=())
     return Transformed(traced, vmap, (f, in_axes, out_axes))

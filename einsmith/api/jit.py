@@ -521,8 +521,8 @@ class Jitted:
         kinds = tuple(a.key if a.static else (a.dtype, len(a.shape), a.weak, a.wide) for a in arguments)
 
         def trace_for(shapes: Sequence[tuple[int, ...]]) -> _Traced:
-            given = iter(shapes)
-            of_shapes = [a if a.static else a.of_shape(next(given)) for a in kept]
+            remaining = iter(shapes)
+            of_shapes = [a if a.static else a.of_shape(next(remaining)) for a in kept]
             return trace_arguments(self.f, of_shapes, structure, self.numerics)
 
         return self._sizes.setdefault((structure, kinds, threads, is_free), Sizes(trace_for, compile_graph, is_free))
@@ -539,9 +539,9 @@ def _drop_outgrown(cache: weakref.ref[Cache], key: tuple, note: Callable[[], obj
     """Remove a program that sizes share for one of them, after `note` has marked that; the next call compiles its
     own."""
     note()
-    found = cache()
-    if found is not None:
-        found.drop(key)
+    alive = cache()
+    if alive is not None:
+        alive.drop(key)
 
 
 def _drop_evicted(arena: Arena, ready: dict, quick: dict, depends: dict, cache: Cache) -> None:

@@ -205,18 +205,18 @@ class Pullback:
     """
 
     def __init__(self, f: Callable, point: Any, out: Any, key: Any):
-        self._given = f, point, out, key
+        self._arguments = f, point, out, key
         self._pull = cached(_PULLBACKS, f, _pullback)
 
     def __repr__(self) -> str:
-        return f"<pullback of {signature_of(self._given[0])}>"
+        return f"<pullback of {signature_of(self._arguments[0])}>"
 
     def __call__(self, cotangent: Any) -> tuple:
-        _, point, out, key = self._given
+        _, point, out, key = self._arguments
         return self._pull(point, tuple(_cotangents(out, cotangent)), key)
 
     def __getstate__(self) -> tuple:
-        return self._given
+        return self._arguments
 
     def __setstate__(self, state: tuple) -> None:
         self.__init__(*state)  # type: ignore[misc]  # programs are not copied
@@ -261,12 +261,12 @@ def _linearize(f: Callable, primals: tuple) -> tuple[Any, Callable[[list[Value]]
         pairs = zip(cotangents, results, strict=True)
         cots = [c.tensor if c.dtype is o.dtype else c.astype(o.dtype).tensor for c, o in pairs]
         _, grads = gradients(outputs, cots, [s.tensor for s in symbols])
-        found = dict(zip(at, _exchange(symbols, floats, grads), strict=True))
-        return unflatten(structure, [found.get(n) for n in range(len(values))])
+        by_place = dict(zip(at, _exchange(symbols, floats, grads), strict=True))
+        return unflatten(structure, [by_place.get(n) for n in range(len(values))])
 
     _check_indices(outputs)
-    made = zip(_exchange(symbols, floats, outputs), results, strict=True)
-    return unflatten(out_structure, [Value(v.tensor, weak=o.weak, wide=o.wide) for v, o in made]), pull
+    replaced = zip(_exchange(symbols, floats, outputs), results, strict=True)
+    return unflatten(out_structure, [Value(v.tensor, weak=o.weak, wide=o.wide) for v, o in replaced]), pull
 
 
 @check_arguments
@@ -301,10 +301,10 @@ def _push(f: Callable, primals: tuple, tangents: tuple) -> tuple[Any, Any]:
     outputs = [as_value(x).tensor for x in outs]
     moves = _flat_tangents(primals, tangents)
     at = [n for n, v in enumerate(values) if v.dtype.is_float and moves[n] is not None]
-    given = [as_value(moves[n]) for n in at]
+    float_tangents = [as_value(moves[n]) for n in at]
     moved = [
         g.tensor if g.dtype is values[n].dtype else g.astype(values[n].dtype).tensor
-        for n, g in zip(at, given, strict=True)
+        for n, g in zip(at, float_tangents, strict=True)
     ]
     new, directions = forward.tangents(outputs, [symbols[n].tensor for n in at], moved)
     results = _exchange(symbols, values, [*new, *directions])
@@ -317,18 +317,18 @@ def batched(f: Callable, at: Sequence[int]) -> Callable:
 
     def run(*values: Any) -> tuple[Value, ...]:
         under_way = trace.current_trace()
-        given = {i: as_value(values[i]) for i in at}
-        extent = next(iter(given.values())).shape[0]
-        stand_ins = {i: Value(leaf(v.shape[1:], v.dtype)) for i, v in given.items()}
+        batches = {i: as_value(values[i]) for i in at}
+        extent = next(iter(batches.values())).shape[0]
+        stand_ins = {i: Value(leaf(v.shape[1:], v.dtype)) for i, v in batches.items()}
         known = len(under_way.checked) if under_way is not None else 0
         outputs = [as_value(x).tensor for x in f(*(stand_ins.get(i, x) for i, x in enumerate(values)))]
         flags = under_way.checked[known:] if under_way is not None else []
-        wide = [leaf(v.shape, v.dtype) for v in given.values()]
-        leaves = {stand_ins[i].tensor: w for i, w in zip(given, wide, strict=True)}
-        made = batch([*outputs, *flags], leaves, extent)  # type: ignore[arg-type]
+        wide = [leaf(v.shape, v.dtype) for v in batches.values()]
+        leaves = {stand_ins[i].tensor: w for i, w in zip(batches, wide, strict=True)}
+        batched_results = batch([*outputs, *flags], leaves, extent)  # type: ignore[arg-type]
         if under_way is not None:
-            under_way.checked[known:] = made[len(outputs) :]
-        return tuple(_exchange([Value(w) for w in wide], list(given.values()), made[: len(outputs)]))
+            under_way.checked[known:] = batched_results[len(outputs) :]
+        return tuple(_exchange([Value(w) for w in wide], list(batches.values()), batched_results[: len(outputs)]))
 
     return run
 
@@ -355,9 +355,9 @@ def _check_tangents(primals: Any, tangents: Any) -> None:
             if (x if hasattr(x, "dtype") else to_array(x)).dtype.kind == "f":
                 raise GradientError(f"primal {n} is a float and has no tangent; pass zeros")
             continue
-        given = _shape(t, f"the tangent of primal {n}")
-        if given != shape:
-            raise ShapeError(f"the tangent of primal {n} has shape {given}, but the primal has {shape}")
+        tangent_shape = _shape(t, f"the tangent of primal {n}")
+        if tangent_shape != shape:
+            raise ShapeError(f"the tangent of primal {n} has shape {tangent_shape}, but the primal has {shape}")
         if not isinstance(x, (int, float)):
             _check_float(t, x, f"tangent of primal {n}")
 
@@ -388,11 +388,11 @@ def _cotangents(out: Any, cotangent: Any) -> list[Any]:
     return b[0]
 
 
-def _check_float(given: Any, like: Any, what: str) -> None:
+def _check_float(tangent: Any, like: Any, what: str) -> None:
     """Raise DtypeError where the tangent or cotangent of floats is no array of floats."""
-    if isinstance(given, (int, float)) or (isinstance(given, Value) and given.weak):
+    if isinstance(tangent, (int, float)) or (isinstance(tangent, Value) and tangent.weak):
         return
-    a, b = (dtype_of(x.dtype if hasattr(x, "dtype") else to_array(x)) for x in (given, like))
+    a, b = (dtype_of(x.dtype if hasattr(x, "dtype") else to_array(x)) for x in (tangent, like))
     if b.is_float and not a.is_float:
         raise DtypeError(
             f"the {what} has type {a}, but its primal or output has {b}; convert it, .astype({str(b.numpy)!r})"
@@ -422,12 +422,12 @@ class Interpreted(Derived):
             raise TraceError("interpret runs on arrays; inside a trace call the function itself")
         arguments = arguments_of(args, kwargs, frozenset(), names_of(f))
         traced = trace_arguments(f, arguments, flatten((list(args), kwargs))[1])
-        given = [a.value for a in arguments if not a.static]
-        bound = [traced.bind[x] for x in traced.graph.inputs[len(given) :]]
+        inputs = [a.value for a in arguments if not a.static]
+        bound = [traced.bind[x] for x in traced.graph.inputs[len(inputs) :]]
         try:
-            outputs, _ = evaluate(values_only(traced.graph), [*given, *bound])
+            outputs, _ = evaluate(values_only(traced.graph), [*inputs, *bound])
         except IndexOutOfRange as e:
-            known = dict(zip(traced.graph.inputs, [*given, *bound], strict=True))
+            known = dict(zip(traced.graph.inputs, [*inputs, *bound], strict=True))
             raise IndexOutOfRange(violation(traced.graph.roots, known, traced.origins) or str(e)) from None
         return unflatten(traced.structure, outputs)
 

@@ -60,10 +60,10 @@ def _draw(model: Module) -> None:
             init.zeros_(m.bias)
 
 
-def _rows(name: str, what: str, given: Any, length: int) -> list[tuple[int, ...]]:
-    rows = [tuple(row) for row in given]
+def _rows(name: str, what: str, table: Any, length: int) -> list[tuple[int, ...]]:
+    rows = [tuple(row) for row in table]
     if not rows or any(len(row) != length or any(not isinstance(n, int) or n < 1 for n in row) for row in rows):
-        raise ArgumentError(f"{name}: {what}={given!r} must be rows of {length} positive ints")
+        raise ArgumentError(f"{name}: {what}={table!r} must be rows of {length} positive ints")
     return rows
 
 

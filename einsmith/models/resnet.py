@@ -65,8 +65,8 @@ class _ResNet(Module):
         for n, depth in enumerate(depths):
             blocks = []
             for k in range(depth):
-                made, before = block(before, width * 2**n, 2 if n and not k else 1)
-                blocks.append(made)
+                layer, before = block(before, width * 2**n, 2 if n and not k else 1)
+                blocks.append(layer)
             self.add_module(f"layer{n + 1}", Sequential(*blocks))
         self.fc = Linear(before, classes)
         for m in self.modules():

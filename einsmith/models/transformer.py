@@ -199,10 +199,10 @@ class Bert(Module):
         ids, mask = builder.as_value(input_ids), None
         x = self.embeddings(ids, token_type_ids)
         if attention_mask is not None:
-            given = builder.as_value(attention_mask)
-            if given.shape != ids.shape:
-                raise ShapeError(f"Bert: 'attention_mask' has shape {given.shape}, needs {ids.shape}")
-            mask = (given if given.dtype.is_bool else given != 0).reshape((ids.shape[0], 1, 1, ids.shape[1]))
+            flags = builder.as_value(attention_mask)
+            if flags.shape != ids.shape:
+                raise ShapeError(f"Bert: 'attention_mask' has shape {flags.shape}, needs {ids.shape}")
+            mask = (flags if flags.dtype.is_bool else flags != 0).reshape((ids.shape[0], 1, 1, ids.shape[1]))
         x = self.encoder(x, mask)
         return x if self.pooler is None else (x, self.pooler(x[:, 0]))
 

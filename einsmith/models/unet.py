@@ -62,12 +62,12 @@ class UNet(Module):
 
     def forward(self, input: Value) -> Value:
         x, kept = builder.as_value(input), []
-        given = x.shape
+        shape = x.shape
         for n, block in enumerate(self.down):
             if n:
                 if any(extent % 2 for extent in x.shape[2:]):
                     raise ShapeError(
-                        f"UNet: 'input' has shape {given}, of which the map before pooling {n} has odd extents "
+                        f"UNet: 'input' has shape {shape}, of which the map before pooling {n} has odd extents "
                         f"{x.shape[2:]}; pad or crop the images so that they are even there"
                     )
                 x = F.max_pool2d(x, 2)

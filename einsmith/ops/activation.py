@@ -18,8 +18,8 @@ SELU_ALPHA, SELU_SCALE = 1.6732632423543772, 1.0507009873554805
 """The fixed point of zero mean and unit variance. Source: Klambauer et al. 2017, arXiv 1706.02515."""
 
 
-def _nonzero(name: str, **given: Any) -> None:
-    for what, x in given.items():
+def _nonzero(name: str, **values: Any) -> None:
+    for what, x in values.items():
         if x == 0:
             raise ArgumentError(f"{name}: {what} must not be 0, as the formula divides by it")
 

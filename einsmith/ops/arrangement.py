@@ -16,25 +16,25 @@ from einsmith.ops.operator import operator
 from einsmith.ops.tensor import cat
 
 
-def _numbers(name: str, what: str, given: Any) -> tuple[int, ...]:
+def _numbers(name: str, what: str, value: Any) -> tuple[int, ...]:
     """Return integers that are given as one, as several or as a sequence."""
-    listed = given[0] if len(given) == 1 and isinstance(given[0], (list, tuple)) else given
+    listed = value[0] if len(value) == 1 and isinstance(value[0], (list, tuple)) else value
     try:
         if any(isinstance(n, bool) for n in listed):
             raise TypeError
-        found = tuple(index(n) for n in listed)
-        if any(abs(n) >= 2**63 for n in found):
+        integers = tuple(index(n) for n in listed)
+        if any(abs(n) >= 2**63 for n in integers):
             raise TypeError
-        return found
+        return integers
     except TypeError:
         raise ArgumentError(f"{name}: {what}={show(tuple(listed))} must be integers") from None
 
 
-def _integers(name: str, what: str, given: tuple, keyword: dict[str, Any]) -> tuple[int, ...]:
+def _integers(name: str, what: str, positional: tuple, keyword: dict[str, Any]) -> tuple[int, ...]:
     """Return integers that are given as one, several, a sequence, or by name."""
-    if keyword and (given or set(keyword) != {what}):
+    if keyword and (positional or set(keyword) != {what}):
         raise ArgumentError(f"{name}: give {what} once, and nothing else; got {', '.join(keyword)}")
-    return _numbers(name, what, (keyword[what],) if keyword else given)
+    return _numbers(name, what, (keyword[what],) if keyword else positional)
 
 
 def _slice(x: Value, d: int, start: int, stop: int) -> Value:
@@ -56,8 +56,8 @@ def roll(input: Any, shifts: int | Sequence[int], dims: int | Sequence[int] | No
     by, at = _numbers("roll", "shifts", (shifts,)), _numbers("roll", "dims", (dims,))
     if len(by) != len(at):
         raise ShapeError(f"roll: shifts={shifts!r} and dims={dims!r} differ in number")
-    for n, given in zip(by, at, strict=True):
-        d = dimension(given, x.ndim, "roll")
+    for n, dim in zip(by, at, strict=True):
+        d = dimension(dim, x.ndim, "roll")
         n = n % x.shape[d] if x.shape[d] else 0
         if n:
             x = cat([_slice(x, d, x.shape[d] - n, x.shape[d]), _slice(x, d, 0, x.shape[d] - n)], d)
@@ -290,8 +290,8 @@ def unbind(input: Any, dim: int = 0) -> tuple[Value, ...]:
 def movedim(input: Any, source: int | Sequence[int], destination: int | Sequence[int]) -> Value:
     """Move the dimensions `source` to the places `destination`; the others keep their order."""
     x = tensor(input, "movedim", "input")
-    given = _numbers("movedim", "source", (source,)), _numbers("movedim", "destination", (destination,))
-    a, b = ([dimension(d, x.ndim, "movedim") for d in g] for g in given)
+    numbers = _numbers("movedim", "source", (source,)), _numbers("movedim", "destination", (destination,))
+    a, b = ([dimension(d, x.ndim, "movedim") for d in g] for g in numbers)
     if len(a) != len(b) or len(set(a)) != len(a) or len(set(b)) != len(b):
         raise ShapeError(
             f"movedim: source={source!r} and destination={destination!r} must be equally many dimensions, each once"

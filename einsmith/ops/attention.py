@@ -299,10 +299,10 @@ def flex(
 def _modified(name: str, score_mod: Callable[..., Any] | None, mask_mod: Callable[..., Any] | None) -> Any:
     """Return the change of a score that both functions make, as a function of (score, b, h, i, j)."""
 
-    def result(argument: str, function: Callable[..., Any], *given: Any) -> Any:
-        bound(function, given, {}, lambda: f"{name}: {argument!r}")
+    def result(argument: str, function: Callable[..., Any], *args: Any) -> Any:
+        bound(function, args, {}, lambda: f"{name}: {argument!r}")
         try:
-            x = function(*given)
+            x = function(*args)
         except IndexError as e:
             raise ArgumentError(
                 f"{name}: {argument!r} reads an array that is not traced by the indices ({e}); pass the array to the "

@@ -52,15 +52,15 @@ def _j0(x: Any) -> Any:
 
 def _j1(x: Any) -> Any:
     near, low, high = _split(_magnitude(x))
-    found = builder.where(near, low * expansions.J1(low * low), _swing(high, 1, False))
-    return builder.where(x < 0, -found, found)
+    value = builder.where(near, low * expansions.J1(low * low), _swing(high, 1, False))
+    return builder.where(x < 0, -value, value)
 
 
 def _second(x: Any, order: int, near_: Callable[[Any], Any]) -> Any:
     """Return Y of order 0 or 1; `near_` computes it for 0 < x <= 8. It is minus infinity at 0 and NaN below."""
     near, low, high = _split(builder.where(x > 0, x, 1.0))
-    found = builder.where(near, near_(low), _swing(high, order, True))
-    return builder.where(x > 0, found, builder.where(x == 0, -inf, nan))
+    value = builder.where(near, near_(low), _swing(high, order, True))
+    return builder.where(x > 0, value, builder.where(x == 0, -inf, nan))
 
 
 def _y0(x: Any) -> Any:
@@ -118,8 +118,8 @@ def _even(scaled: bool) -> Callable[[Any], Any]:
 
 def _odd(scaled: bool) -> Callable[[Any], Any]:
     def run(x: Any) -> Any:
-        found = _first(_magnitude(x), lambda a: a * _I1(a), expansions.I1_FAR, scaled)
-        return builder.where(x < 0, -found, found)
+        value = _first(_magnitude(x), lambda a: a * _I1(a), expansions.I1_FAR, scaled)
+        return builder.where(x < 0, -value, value)
 
     return run
 
@@ -133,8 +133,8 @@ def _third(near_: Callable[[Any], Any], far: Expansion, scaled: bool) -> Callabl
         high = builder.where(near, 4.0, builder.where(x == x, x, 4.0))
         first, second = near_(low), far(1 / high) / builder.sqrt(high)
         first, second = (first * builder.exp(low), second) if scaled else (first, second * builder.exp(-high))
-        found = builder.where(near, first, second)
-        return builder.where((x < 0) | (x != x), nan, builder.where(x == 0, inf, found))
+        value = builder.where(near, first, second)
+        return builder.where((x < 0) | (x != x), nan, builder.where(x == 0, inf, value))
 
     return run
 
@@ -172,8 +172,8 @@ def _airy(x: Any) -> Any:
     rise = high * builder.sqrt(high) * (2 / 3)
     fading = expansions.AIRY_FAR(1 / rise) / (builder.sqrt(builder.sqrt(high)) * builder.exp(rise))
     middle = expansions.AIRY(builder.where(back | far, 0.0, x))
-    found = builder.where(back, swinging, builder.where(far, builder.where(seen, fading, 0.0), middle))
-    return builder.where((x == inf) | (x == -inf) | (x != x), nan, found)
+    value = builder.where(back, swinging, builder.where(far, builder.where(seen, fading, 0.0), middle))
+    return builder.where((x == inf) | (x == -inf) | (x != x), nan, value)
 
 
 def _special(name: str, meaning: str, formula: Callable[[Any], Any], aten: str = "") -> Callable[..., Value]:

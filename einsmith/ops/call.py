@@ -168,8 +168,8 @@ def accept_arrays(function: F) -> F:
             with trace.name_scope(under_way, function.__name__):
                 out = function(*args, **kwargs)
             if labels.is_recorded():
-                made_by = labels.Label(function=under_way.function or function.__name__)
-                labels.note(traced_tensors(out), made_by, traced_tensors((args, kwargs)))
+                origin = labels.Label(function=under_way.function or function.__name__)
+                labels.note(traced_tensors(out), origin, traced_tensors((args, kwargs)))
             trace.record_call(function, args, kwargs, out)
             return out
         arrays: list[Any] = []

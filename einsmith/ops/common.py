@@ -52,10 +52,10 @@ def dimensions(dim: int | Sequence[int] | None, rank: int, function: str) -> tup
         return tuple(range(rank))
     if rank == 0 and all(d in (0, -1) for d in ((dim,) if isinstance(dim, int) else dim)):
         return ()
-    found = [dimension(d, rank, function) for d in ((dim,) if isinstance(dim, int) else dim)]
-    if len(set(found)) != len(found):
+    dims = [dimension(d, rank, function) for d in ((dim,) if isinstance(dim, int) else dim)]
+    if len(set(dims)) != len(dims):
         raise ShapeError(f"{function}: dim={dim!r} names a dimension twice")
-    return tuple(sorted(found))
+    return tuple(sorted(dims))
 
 
 def merge(rank: int, dims: Sequence[int], inner: Sequence[Any], outer: Sequence[Any]) -> tuple[Any, ...]:

@@ -40,8 +40,8 @@ def same_padding(kernel: Sequence[int], dilation: Sequence[int]) -> list[tuple[i
     return [(t // 2, t - t // 2) for t in total]
 
 
-def _groups(name: str, groups: int, channels: int, given: int, what: str) -> None:
-    if groups < 1 or channels != given * groups:
+def _groups(name: str, groups: int, channels: int, per_group: int, what: str) -> None:
+    if groups < 1 or channels != per_group * groups:
         raise ShapeError(f"{name}: 'input' has {channels} channels, {what} in each of groups={groups!r}")
 
 

@@ -73,8 +73,8 @@ def norm(
     return y.reshape(tuple(1 if d in dims else n for d, n in enumerate(x.shape))) if keepdim else y
 
 
-def _vectors(name: str, **given: Any) -> tuple[Value, Value]:
-    a, b = (tensor(x, name, n, kind="float") for n, x in given.items())
+def _vectors(name: str, **vectors: Any) -> tuple[Value, Value]:
+    a, b = (tensor(x, name, n, kind="float") for n, x in vectors.items())
     return a, b
 
 

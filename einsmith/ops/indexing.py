@@ -44,19 +44,19 @@ def wrap(index: Value, n: int) -> Value:
     return builder.where(index < 0, index + n, index)
 
 
-def select_by_tensors(x: Value, given: Sequence[tuple[int, Value]]) -> Value:
+def select_by_tensors(x: Value, indices: Sequence[tuple[int, Value]]) -> Value:
     """Return the elements of x at tensors of integers, given as (dimension, integers); the others are read whole.
 
     The tensors broadcast, and their dimensions come first unless the indexed dimensions are adjacent, as in NumPy.
     """
-    if not given:
+    if not indices:
         return x
-    shape = views.broadcast([i.shape for _, i in given])
-    dims = [d for d, _ in given]
+    shape = views.broadcast([i.shape for _, i in indices])
+    dims = [d for d, _ in indices]
     others = [d for d in range(x.ndim) if d not in dims]
     neighbours = dims == list(range(dims[0], dims[0] + len(dims)))
     front = sum(d < dims[0] for d in others) if neighbours else 0
-    whole = [builder.broadcast_to(wrap(i, x.shape[d]), shape) for d, i in given]
+    whole = [builder.broadcast_to(wrap(i, x.shape[d]), shape) for d, i in indices]
     rest = [x.shape[d] for d in others]
 
     def body(*i: Any) -> Any:
@@ -92,16 +92,16 @@ def select_by_keys(x: Value, keys: Sequence[Any]) -> Value:
             "differently; select by the integer first, as in x[0][:, index]"
         )
     cut = x[tuple(slice(None) if n in chosen else k for n, k in enumerate(keys))]
-    given, d = [], 0
+    indices, d = [], 0
     full = len(keys) - sum(k is None or k is Ellipsis for k in keys)
     for n, k in enumerate(keys):
         if n in chosen:
-            given.append((d, k))
+            indices.append((d, k))
         if k is Ellipsis:
             d += x.ndim - full
         elif n in chosen or k is None or isinstance(k, slice):
             d += 1
-    return select_by_tensors(cut, given)
+    return select_by_tensors(cut, indices)
 
 
 @operator()

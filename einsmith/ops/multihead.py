@@ -62,8 +62,8 @@ class Multihead:
         if more:
             k, v = (cat([x, expand(b, 1, batch, self.width)], 0) for x, b in zip((k, v), self.extra, strict=True))
         k, v = (
-            self._heads(x) if given is None else self._static(given, name, batch)
-            for x, given, name in zip((k, v), self.static, ("static_k", "static_v"), strict=True)
+            self._heads(x) if static is None else self._static(static, name, batch)
+            for x, static, name in zip((k, v), self.static, ("static_k", "static_v"), strict=True)
         )
         if k.shape != v.shape:
             raise ShapeError(f"{self.name}: there are {k.shape[2]} keys and {v.shape[2]} values")
@@ -90,16 +90,16 @@ class Multihead:
     def _inputs(self, query: Any, key: Any, value: Any, batch_first: bool) -> tuple[Value, Value, Value, bool]:
         """Return the inputs as [L, B, E], and whether they came without a batch. Raises ShapeError."""
         named = ((query, "query"), (key, "key"), (value, "value"))
-        given = [tensor(x, self.name, n, rank=(2, 3), kind="float") for x, n in named]
-        single = given[0].ndim == 2
-        shown = f"{self.name}: 'query' {given[0].shape}, 'key' {given[1].shape} and 'value' {given[2].shape}"
-        if any(x.ndim != given[0].ndim for x in given):
+        inputs = [tensor(x, self.name, n, rank=(2, 3), kind="float") for x, n in named]
+        single = inputs[0].ndim == 2
+        shown = f"{self.name}: 'query' {inputs[0].shape}, 'key' {inputs[1].shape} and 'value' {inputs[2].shape}"
+        if any(x.ndim != inputs[0].ndim for x in inputs):
             raise ShapeError(f"{shown} differ in rank")
         if single:
-            given = [x.reshape((x.shape[0], 1, x.shape[1])) for x in given]
+            inputs = [x.reshape((x.shape[0], 1, x.shape[1])) for x in inputs]
         elif batch_first:
-            given = [x.transpose(1, 0, 2) for x in given]
-        q, k, v = given
+            inputs = [x.transpose(1, 0, 2) for x in inputs]
+        q, k, v = inputs
         widths = tuple(w.shape[1] for w in self.weights) * (3 // len(self.weights))
         if (q.shape[2], k.shape[2], v.shape[2]) != widths or k.shape[:2] != v.shape[:2] or q.shape[1] != k.shape[1]:
             raise ShapeError(f"{shown} do not fit: features {widths}, one batch, and as many keys as values")
@@ -120,21 +120,21 @@ class Multihead:
         """Split [L, B, E] into heads [B, heads, L, E/heads]."""
         return x.reshape((*x.shape[:2], self.heads, self.width // self.heads)).transpose(1, 2, 0, 3)
 
-    def _static(self, given: Any, argument: str, batch: int) -> Value:
-        x = tensor(given, self.name, argument, rank=3, kind="float")
+    def _static(self, value: Any, argument: str, batch: int) -> Value:
+        x = tensor(value, self.name, argument, rank=3, kind="float")
         each = self.width // self.heads
         if x.shape[0] != batch * self.heads or x.shape[2] != each:
             raise ShapeError(f"{self.name}: {argument!r} has shape {x.shape}, needs [{batch * self.heads}, S, {each}]")
         return x.reshape((batch, self.heads, x.shape[1], each))
 
-    def _mask(self, padding: Any, given: Any, batch: int, length: int, steps: int, single: bool) -> Value | None:
+    def _mask(self, padding: Any, attn_mask: Any, batch: int, length: int, steps: int, single: bool) -> Value | None:
         """Return the masks as one of [B or 1, heads or 1, L or 1, S]: bools, true where a key takes part, or floats."""
         masks = []
         if padding is not None:
             m = self._check_mask(padding, "key_padding_mask", [(steps,)] if single else [(batch, steps)])
             masks.append(m.reshape((batch, 1, 1, steps)))
-        if given is not None:
-            m = self._check_mask(given, "attn_mask", [(length, steps), (batch * self.heads, length, steps)])
+        if attn_mask is not None:
+            m = self._check_mask(attn_mask, "attn_mask", [(length, steps), (batch * self.heads, length, steps)])
             masks.append(m.reshape((*((1, 1) if m.ndim == 2 else (batch, self.heads)), length, steps)))
         if not masks:
             return None
@@ -174,10 +174,10 @@ def multi_head_attention_forward(
     if num_heads < 1 or e % num_heads:
         raise ArgumentError(f"{name}: embed_dim_to_check={e} must be a multiple of num_heads={num_heads}")
     separate = {"q_proj_weight": q_proj_weight, "k_proj_weight": k_proj_weight, "v_proj_weight": v_proj_weight}
-    given = separate if use_separate_proj_weight else {"in_proj_weight": in_proj_weight}
+    projections = separate if use_separate_proj_weight else {"in_proj_weight": in_proj_weight}
     rows = e if use_separate_proj_weight else 3 * e
     weights = []
-    for argument, weight in given.items():
+    for argument, weight in projections.items():
         if weight is None:
             raise ArgumentError(
                 f"{name}: {argument!r} is missing, with use_separate_proj_weight={use_separate_proj_weight!r}"
@@ -188,7 +188,7 @@ def multi_head_attention_forward(
     shapes: dict[str, tuple[Any, tuple[int, ...]]] = {
         **{
             n: (w, (rows, w.shape[1] if use_separate_proj_weight and n != "q_proj_weight" else e))
-            for n, w in zip(given, weights, strict=True)
+            for n, w in zip(projections, weights, strict=True)
         },
         "in_proj_bias": (in_proj_bias, (3 * e,)),
         "bias_k": (bias_k, (1, 1, e)),

@@ -57,8 +57,8 @@ class OperatorRow:
     def operands(self) -> tuple[str, ...]:
         """Return the names of the tensors that every call gives, in order."""
         hints = get_type_hints(self.call, include_extras=True)
-        given = [n for n, p in signature(self.call).parameters.items() if p.default is p.empty]
-        return tuple(n for n in given if hints.get(n) is Any or _kind(hints.get(n)))
+        required = [n for n, p in signature(self.call).parameters.items() if p.default is p.empty]
+        return tuple(n for n in required if hints.get(n) is Any or _kind(hints.get(n)))
 
     @cached_property
     def settings(self) -> dict[str, Parameter]:

@@ -47,9 +47,9 @@ def _running(name: str, input: Any, dim: int, dtype: Any, wide: bool) -> Any:
     """Return the running totals along `dim`. wide: carry 64 bits; integers give int64."""
     x = tensor(input, name, "input")
     d = dimension(dim, max(1, x.ndim), name)
-    given = dt.dtype_of(dtype) if dtype is not None else x.dtype if x.dtype.is_float or not wide else dt.i64
+    result_type = dt.dtype_of(dtype) if dtype is not None else x.dtype if x.dtype.is_float or not wide else dt.i64
     if wide:
-        x = x.astype(dt.f64 if given.is_float else dt.i64)
+        x = x.astype(dt.f64 if result_type.is_float else dt.i64)
     if not x.ndim:
         x = x.reshape((1,))
         c, *p = _several(_operator(name, 1, 0)(x))
@@ -58,7 +58,7 @@ def _running(name: str, input: Any, dim: int, dtype: Any, wide: bool) -> Any:
         c, p = x, [x.astype(dt.i32)] if name in ("cummax", "cummin") else []
     else:
         c, *p = _several(_operator(name, x.ndim, d)(x))
-    c = c.astype(given)
+    c = c.astype(result_type)
     return (c, *(k.astype(dt.i32) for k in p)) if p else c
 
 
@@ -149,9 +149,9 @@ def _first(order: _Order, count: int) -> Value:
     x, d, n = order.x, order.d, order.n
     (j,) = builder.axes(n)
     row = at(x.shape, d, 1)
-    found: list[Value] = []
+    positions: list[Value] = []
     for _ in range(count):
-        last = found[-1] if found else None
+        last = positions[-1] if positions else None
 
         def left(i: tuple, last: Value | None = last) -> Any:
             """Return whether element j of row i comes after the last element found."""
@@ -172,8 +172,8 @@ def _first(order: _Order, count: int) -> Value:
             here = at(i, d, j)
             return builder.min(builder.where((order.keys[here] == top[i]) & left(i), order.code(here), 2 * n), over=j)
 
-        found.append((builder.compute(row, code) % n).astype(dt.i32))
-    return cat(found, d)
+        positions.append((builder.compute(row, code) % n).astype(dt.i32))
+    return cat(positions, d)
 
 
 def _take_first(x: Value, d: int, positions: Value) -> Value:

@@ -173,13 +173,13 @@ def _max_unpool(
     if output_size is None:
         extents = tuple(smallest)
     else:
-        given = tuple(output_size)
-        extents = given[-n:]
-        if len(given) not in (n, x.ndim) or any(
+        wanted = tuple(output_size)
+        extents = wanted[-n:]
+        if len(wanted) not in (n, x.ndim) or any(
             abs(e - d) >= s for e, d, s in zip(extents, smallest, steps, strict=True)
         ):
             raise ShapeError(
-                f"{name}: output_size={given} must differ from {tuple(smallest)} by less than stride={steps}"
+                f"{name}: output_size={wanted} must differ from {tuple(smallest)} by less than stride={steps}"
             )
     if any(e < 1 for e in extents):
         raise ShapeError(f"{name}: 'input' {x.shape} with padding={padding!r} would give extents {extents}")

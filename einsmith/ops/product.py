@@ -37,7 +37,7 @@ def einsum(equation: Any, *operands: Any) -> Value:
     return _contract(values, terms, out, extents)
 
 
-def _from_lists(given: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
+def _from_lists(arguments: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
     """Translate einsum's arguments (operand, axes, operand, axes, ..., [result axes]) to (equation, operands).
 
     `axes` is a list of axis numbers, one for each dimension; Ellipsis stands for broadcast dimensions. Raises
@@ -58,15 +58,15 @@ def _from_lists(given: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
             letters.append("..." if n is Ellipsis else _LETTERS[n])
         return "".join(letters)
 
-    terms = [term(numbers) for numbers in given[1::2]]
+    terms = [term(numbers) for numbers in arguments[1::2]]
     result = ""
-    if len(given) % 2:
-        result = "->" + term(given[-1])
-    return ",".join(terms) + result, given[: len(given) - len(given) % 2 : 2]
+    if len(arguments) % 2:
+        result = "->" + term(arguments[-1])
+    return ",".join(terms) + result, arguments[: len(arguments) - len(arguments) % 2 : 2]
 
 
-def _matrices(name: str, rank: int, **given: Any) -> list[Value]:
-    values = [tensor(x, name, n, rank=rank) for n, x in given.items()]
+def _matrices(name: str, rank: int, **operands: Any) -> list[Value]:
+    values = [tensor(x, name, n, rank=rank) for n, x in operands.items()]
     if any(a.shape[:-2] != values[0].shape[:-2] for a in values):
         raise ShapeError(f"{name}: the first extents of {' and '.join(str(v.shape) for v in values)} differ")
     return values

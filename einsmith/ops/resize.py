@@ -47,11 +47,11 @@ class _Positions:
     def __init__(self, scale: Fraction, shift: Fraction, offset: Fraction, count: int):
         self._shift, self._offset = int(2 * shift), int(2 * offset)
         a, b = scale.numerator, scale.denominator
-        found = [divmod((2 * p + self._shift) * a - self._offset * b, 2 * b) for p in range(count)]
-        self.begins = np.array([t for t, _ in found])
-        self.beyond = np.array([rest / (2 * b) for _, rest in found])
+        divisions = [divmod((2 * p + self._shift) * a - self._offset * b, 2 * b) for p in range(count)]
+        self.begins = np.array([t for t, _ in divisions])
+        self.beyond = np.array([rest / (2 * b) for _, rest in divisions])
         low, high = (0, 1), (1, 0)  # bounds of the scales that give these positions: (numerator, denominator)
-        for p, (t, _) in enumerate(found):
+        for p, (t, _) in enumerate(divisions):
             at, begin, end = 2 * p + self._shift, 2 * t + self._offset, 2 * t + 2 + self._offset
             if at and begin * low[1] > low[0] * at:
                 low = begin, at

@@ -76,8 +76,8 @@ def sample(x: Value, grid: Value, mode: str, padding: str, align_corners: bool) 
             return [(near, ones_like(near))]
         first = builder.stop_gradient(builder.floor(p))
         weights: Callable[[Value], list[tuple[int, Value]]] = _cubic if mode == "bicubic" else _linear
-        found = [(first + float(k), w) for k, w in weights(p - first)]
-        return [(_pad(q, n, padding, align_corners) if mode == "bicubic" else q, w) for q, w in found]
+        taps = [(first + float(k), w) for k, w in weights(p - first)]
+        return [(_pad(q, n, padding, align_corners) if mode == "bicubic" else q, w) for q, w in taps]
 
     total: Any = None
     for taken in product(*(neighbours(place(axis), n) for axis, n in enumerate(sizes))):

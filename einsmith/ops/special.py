@@ -127,9 +127,9 @@ def _quantile(p: Any) -> Any:
     inside = (p > 0) & (p < 1)
     inner = _from_middle(builder.where(middle, y - 0.5, 0.0))
     outer = _from_end(builder.where(inside & (y <= _EDGE), y, 0.1))
-    found = builder.where(middle, inner, builder.where(upper, outer, -outer))
+    value = builder.where(middle, inner, builder.where(upper, outer, -outer))
     end = builder.where(p == 0, builder.log(p), builder.where(p == 1, 1 / (1 - p), p * nan))
-    return builder.where(inside, found, end)
+    return builder.where(inside, value, end)
 
 
 erfinv = pointwise_operator("erfinv", "the y with erf(y) = x", _erfinv, family="special")

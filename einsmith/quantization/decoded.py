@@ -39,10 +39,10 @@ def multiply_integers(roots: Sequence[Tensor], decoded: Mapping[Tensor, Decoded]
     memo: dict[Tensor, Tensor] = {}
     for node in postorder(roots):
         memo[node] = with_args(node, tuple([memo[a] for a in node.args])) if node.args else node
-        found = match_product(node) if isinstance(node, Compute) else None
-        if found is None or not _fits(found[0]):
+        match = match_product(node) if isinstance(node, Compute) else None
+        if match is None or not _fits(match[0]):
             continue
-        p, factors = found
+        p, factors = match
         operands = [_factor(f, decoded, memo, p) for f in factors]
         if None not in operands:
             memo[node] = product_of_integers(node, p, operands)  # type: ignore[arg-type]

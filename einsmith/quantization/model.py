@@ -102,12 +102,12 @@ def trace_network(network: Any, *inputs: Any, **named: Any) -> tuple[list[Tensor
 
 def _quantized_weights(network: Any) -> list[tuple[str, QuantizedWeight]]:
     """Return the weights of 8 bits of a network, with the names of their layers."""
-    found = []
+    weights = []
     for path, module in network.named_modules():
         for name, w in module._buffers.items():
             if isinstance(w, QuantizedWeight):
-                found.append((_layer_name(path, name), w))
-    return found
+                weights.append((_layer_name(path, name), w))
+    return weights
 
 
 def _layer_name(path: str, name: str) -> str:

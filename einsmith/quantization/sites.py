@@ -73,7 +73,7 @@ def find_sites(roots: Iterable[Tensor], weights: Mapping[Tensor, str], order: Ma
     others = 0
     nodes = list(postorder(roots))
     readers = readers_of(nodes)
-    matched = [(n, found) for n in nodes if isinstance(n, Compute) and (found := match_product(n)) is not None]
+    matched = [(n, match) for n in nodes if isinstance(n, Compute) and (match := match_product(n)) is not None]
     for node, (p, factors) in sorted(matched, key=lambda x: _place(x[0], readers, order)):
         owned = [i for i, f in enumerate(factors) if f.tensor in weights]
         if len(owned) == 2:

@@ -32,12 +32,12 @@ FORWARD = op("""
 between them after t+1 steps. Source: Graves et al. 2006, section 4.1."""
 
 
-def _lengths(name: str, given: Any, what: str, batch: int) -> tuple[Value, tuple[int, ...] | None]:
+def _lengths(name: str, lengths: Any, what: str, batch: int) -> tuple[Value, tuple[int, ...] | None]:
     """Return lengths as a vector, and as numbers where they are known."""
     known = None
-    if isinstance(given, (list, tuple)) and all(isinstance(n, int) for n in given):
-        known = tuple(given)
-    v = tensor(given, name, what, rank=(0, 1), kind="int").reshape((-1,))
+    if isinstance(lengths, (list, tuple)) and all(isinstance(n, int) for n in lengths):
+        known = tuple(lengths)
+    v = tensor(lengths, name, what, rank=(0, 1), kind="int").reshape((-1,))
     if v.shape != (batch,):
         raise ShapeError(f"{name}: {what!r} has shape {v.shape}, needs one length for each of {batch} sequences")
     return v.astype(dt.i32), known

@@ -79,11 +79,13 @@ def multi_margin_loss(
     check_reduction(name, reduction)
     if p not in (1, 2):
         raise ArgumentError(f"{name}: p={p!r} must be 1 or 2")
-    given = tensor(input, name, "input", kind="float")
-    x = _classes(name, given)
+    scores = tensor(input, name, "input", kind="float")
+    x = _classes(name, scores)
     y = tensor(target, name, "target", kind="int")
-    if y.shape not in (given.shape[:-1], *([(1,)] if given.ndim == 1 else [])):
-        raise ShapeError(f"{name}: 'target' has shape {y.shape}; for 'input' {given.shape} it needs {given.shape[:-1]}")
+    if y.shape not in (scores.shape[:-1], *([(1,)] if scores.ndim == 1 else [])):
+        raise ShapeError(
+            f"{name}: 'target' has shape {y.shape}; for 'input' {scores.shape} it needs {scores.shape[:-1]}"
+        )
     single = not y.ndim
     y = y.reshape((x.shape[0],))
     w = _class_weight(name, weight, x.shape[1])
@@ -121,10 +123,10 @@ def multilabel_margin_loss(input: Any, target: Any, *, reduction: str = "mean") 
     """
     name = "multilabel_margin_loss"
     check_reduction(name, reduction)
-    given = tensor(input, name, "input", kind="float")
+    scores = tensor(input, name, "input", kind="float")
     t = tensor(target, name, "target", kind="int")
-    equal_shapes(name, given, t)
-    x = _classes(name, given)
+    equal_shapes(name, scores, t)
+    x = _classes(name, scores)
     t = t.reshape(x.shape)
     batch, classes = x.shape
     j, c = builder.axes(classes, classes)
@@ -137,7 +139,7 @@ def multilabel_margin_loss(input: Any, target: Any, *, reduction: str = "mean") 
         )
 
     loss = reduce(builder.compute((batch,), row), reduction)
-    return loss.reshape(()) if given.ndim == 1 else loss
+    return loss.reshape(()) if scores.ndim == 1 else loss
 
 
 @operator("MultiLabelSoftMarginLoss")

@@ -19,9 +19,9 @@ def check_reduction(name: str, reduction: str, known: Sequence[str] = REDUCTIONS
         raise ArgumentError(f"{name}: reduction={reduction!r} must be one of {', '.join(known)}")
 
 
-def positive(name: str, zero: bool = False, **given: Any) -> None:
+def positive(name: str, zero: bool = False, **values: Any) -> None:
     """Raise ArgumentError for an argument that is not a positive number; `zero` allows 0, too."""
-    for what, x in given.items():
+    for what, x in values.items():
         if not (x > 0 or (zero and x == 0)):
             raise ArgumentError(f"{name}: {what}={x!r} must be a {'non-negative' if zero else 'positive'} number")
 
@@ -32,14 +32,14 @@ def equal_shapes(name: str, x: Value, y: Value, target: str = "target") -> None:
         raise ShapeError(f"{name}: 'input' {x.shape} and {target!r} {y.shape} differ in shape")
 
 
-def floats(name: str, **given: Any) -> list[Value]:
+def floats(name: str, **tensors: Any) -> list[Value]:
     """Check that some argument is a float tensor, and return all as tensors.
 
     Bools become integers; integers become floats in expressions with the float tensors. Raises DtypeError.
     """
-    values = [tensor(x, name, n) for n, x in given.items()]
+    values = [tensor(x, name, n) for n, x in tensors.items()]
     if not any(v.dtype.is_float for v in values):
-        first = next(iter(given))
+        first = next(iter(tensors))
         tensor(values[0], name, first, kind="float")
     return [builder.where(v, 1, 0) if v.dtype.is_bool else v for v in values]
 
