@@ -142,7 +142,7 @@ class CheckedProgram(Program):
             return super()._call(record)
         with trap.LOCK:
             self.calls += 1
-            run = _Run(self)
+            run = _CheckedRun(self)
             status = run.run_steps()
             run.verify_end(status)
             if self.level > 1 or is_due(self.calls):
@@ -150,7 +150,7 @@ class CheckedProgram(Program):
             return status
 
 
-class _Run:
+class _CheckedRun:
     """The state of one checked run."""
 
     def __init__(self, program: CheckedProgram):

@@ -26,7 +26,7 @@ def dumps(value: Any, roots: Iterable[Node] = (), leaves: Mapping[Leaf, int] = N
     file = io.BytesIO()
     # Nodes are written after those that they hold: pickle follows what it has not met by recursion.
     try:
-        _Writer(file, leaves).dump((tuple(all_nodes(roots)), value))
+        _GraphPickler(file, leaves).dump((tuple(all_nodes(roots)), value))
     except (pickle.PicklingError, AttributeError, TypeError, RecursionError) as e:
         raise ValueError(f"{type(e).__name__}: {e}") from e
     return file.getvalue()
@@ -36,12 +36,12 @@ def loads(data: bytes, leaves: Sequence[Leaf] = ()) -> Any:
     """Return the value that `dumps` has written; leaves: those that have numbers in it. The data must be trusted: a
     pickle can call any function. Raises ValueError for data that cannot be read."""
     try:
-        return _Reader(data, leaves).load()[1]
+        return _GraphUnpickler(data, leaves).load()[1]
     except Exception as e:  # of any kind: what is read calls constructors
         raise ValueError(f"{type(e).__name__}: {e}") from e
 
 
-class _Writer(pickle.Pickler):
+class _GraphPickler(pickle.Pickler):
     def __init__(self, file: io.BytesIO, leaves: Mapping[Leaf, int]):
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
         self._leaves = leaves
@@ -54,7 +54,7 @@ class _Writer(pickle.Pickler):
         return (leaf, (x.shape, x.dtype, x.after)) if type(x) is Leaf else NotImplemented
 
 
-class _Reader(pickle.Unpickler):
+class _GraphUnpickler(pickle.Unpickler):
     def __init__(self, data: bytes, leaves: Sequence[Leaf]):
         super().__init__(io.BytesIO(data))
         self._leaves = leaves

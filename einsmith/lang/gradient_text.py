@@ -81,7 +81,7 @@ class FormulaText(str):
 
 
 @dataclass
-class _Named:
+class _Notation:
     """The name of a tensor, and those of its dimensions (None: no name yet). `parameter`: read without brackets."""
 
     name: str
@@ -116,14 +116,14 @@ def gradient_text(
     # The text defines values only; parsed again it is differentiated as written.
     tensors, grads = _split(values_only(Graph((), (*tensors, *grads), (), ())).outputs, len(tensors))
     names = _Names(program)
-    known: dict[Tensor, _Named] = {}
+    known: dict[Tensor, _Notation] = {}
     for n, x in leaves.items():
-        known[x] = _Named(n, names.of(n, x.shape), n in program.parameters)
+        known[x] = _Notation(n, names.of(n, x.shape), n in program.parameters)
     for n, t in zip(defined, tensors, strict=True):
         if not isinstance(t, Leaf):
-            known[t] = _Named(n, names.of(n, t.shape))
+            known[t] = _Notation(n, names.of(n, t.shape))
     for n, x in cotangents.items():
-        known[x] = _Named(names.reserve("d" + n), names.of(n, x.shape))
+        known[x] = _Notation(names.reserve("d" + n), names.of(n, x.shape))
     results = [(names.reserve("d" + n), known[leaves[n]].dims, g) for n, g in zip(wrt, grads, strict=True)]
     definitions = find_definitions([g for *_, g in results])
     if not any(isinstance(x, Item) for x in definitions):
@@ -218,7 +218,7 @@ class _Writer:
     def __init__(
         self,
         names: _Names,
-        known: dict[Tensor, _Named],
+        known: dict[Tensor, _Notation],
         definitions: dict[Any, Definition],
         forward: Collection[Recurrence] = (),
     ):
@@ -248,7 +248,7 @@ class _Writer:
             if t in done or isinstance(t, Leaf) or _is_member(t):  # a copy under the expected name
                 t = Compute(template(t.shape, [(t.dtype, t.shape)], read_whole(0, t.shape, t.dtype)), (t,))
                 self.definitions[t] = t.template, t.args
-            self.known[t] = _Named(name, list(dims))
+            self.known[t] = _Notation(name, list(dims))
             self._tensor(t)
             done.add(t)
         if len(results) > 1 or any(isinstance(t, Recurrence) for t in done):
@@ -318,7 +318,7 @@ class _Writer:
             if part.extents != t.shape or not len(axes) == sum(len(f.terms) for f in forms) == len(forms):
                 continue
             dims = [named.dims[a.position] for a in axes]
-            self.known[state] = _Named(self.names.reserve(f"{named.name}_"), dims)
+            self.known[state] = _Notation(self.names.reserve(f"{named.name}_"), dims)
             places = [_write_position(f.const, 1, d) for f, d in zip(forms, dims, strict=True)]
             own = f"{self.known[state].name}[{', '.join(places)}]"
             notes = self.comments.setdefault(state.node, [])  # type: ignore[union-attr]
@@ -368,7 +368,7 @@ class _Writer:
 
     def _name(self, node: Tensor) -> None:
         if node not in self.known:
-            self.known[node] = _Named(self._temporary(), self.dims.get(node) or [None] * len(node.shape))
+            self.known[node] = _Notation(self._temporary(), self.dims.get(node) or [None] * len(node.shape))
 
     def _statements(self, node: Tensor, t: Template, args: Sequence[Tensor], member: int) -> None:
         named = self.known[node]
@@ -385,7 +385,7 @@ class _Writer:
                 return self.names.reserve(name)
         raise AssertionError
 
-    def _part(self, part: Piece | Scatter, t: Template, args: Sequence[Tensor], named: _Named, member: int) -> str:
+    def _part(self, part: Piece | Scatter, t: Template, args: Sequence[Tensor], named: _Notation, member: int) -> str:
         rank = len(t.shape)
         bodies = part.bodies
         preferred = _collect_dimension_names(bodies, [self.known[a].dims for a in args])

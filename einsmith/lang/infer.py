@@ -55,7 +55,7 @@ def infer(
     shapes: of the inputs; values: of the static parameters. Raises ShapeError where extents disagree, FormulaError for
     an axis that stays unknown, BoundsError where no extent keeps a read in bounds.
     """
-    return _Inference(program, shapes, values).run()
+    return _ExtentInference(program, shapes, values).run()
 
 
 @dataclass(frozen=True)
@@ -75,10 +75,10 @@ def find_copied_dimensions(program: FormulaProgram, shapes: Mapping[str, Sequenc
     guards, as in where(t < n[b], x[b,t], 0), allow other extents too, but fix them. shapes: of the inputs; only their
     ranks and names matter.
     """
-    return _Inference(program, shapes, {}).find_copied()
+    return _ExtentInference(program, shapes, {}).find_copied()
 
 
-class _Inference:
+class _ExtentInference:
     def __init__(self, program: FormulaProgram, shapes: Mapping[str, Sequence[int]], values: Mapping):
         self.program, self.values = program, values
         self.parent: dict[Key, Key] = {}

@@ -29,7 +29,7 @@ WORDS = 2**31
 """Number of seeds, and of elements of a tensor, that a 32-bit counter distinguishes."""
 
 
-class _State:
+class _RandomState:
     """The seed and the number of calls so far, which compiled functions read and advance in place."""
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class _State:
         self.memory.store([int.from_bytes(os.urandom(4), "little") % WORDS, 0])
 
 
-_state = _State()
+_state = _RandomState()
 
 
 def _next_key() -> np.ndarray:

@@ -181,7 +181,7 @@ def size_graph(capacity: TracedSize, probe: TracedSize) -> SizedGraph:
     """
     numbers: dict[Varying, Leaf] = {}
     new: dict[tuple, Any] = {}
-    rewriter, is_by_rows = _Rewriter(numbers), True
+    rewriter, is_by_rows = _CapacityRewriter(numbers), True
     for pair in _walk((capacity, probe), lambda *_: None):
         new[pair] = rewriter.rewrite(pair, new)
         is_by_rows &= not isinstance(pair[0], Recurrence) and pair[0].shape[1:] == pair[1].shape[1:]
@@ -347,7 +347,7 @@ def _compare(values: Sequence[Any], note: Callable, seen: set) -> None:
 # ----------------------------------------------------------------------------------------------------- rewriting
 
 
-class _Rewriter:
+class _CapacityRewriter:
     """The rewriting of pairs of tensors, of the capacity and of the probe. numbers: the leaves made so far."""
 
     def __init__(self, numbers: dict[Varying, Leaf]):

@@ -83,7 +83,7 @@ class _Side:
 
 
 @dataclass
-class _Tile:
+class _ProgramTile:
     """A program's results: the axes of the batch, which are scalars, and the axes of M and N."""
 
     batch: dict[int, TileValue]
@@ -113,7 +113,7 @@ def lower_contraction(
     part, program = b.op("rem", program, t.split), b.op("quot", program, t.split)
     column, program = b.op("rem", program, blocks(n, t.n)), b.op("quot", program, blocks(n, t.n))
     row, number = b.op("rem", program, blocks(m, t.m)), b.op("quot", program, blocks(m, t.m))
-    tile = _Tile(
+    tile = _ProgramTile(
         dict(zip(p.batch, unravel(b, number, [p.extents[a] for a in p.batch]), strict=True)),
         _side(b, p, p.left, row, t.m, 1),
         _side(b, p, p.right, column, t.n, 0),
@@ -207,7 +207,7 @@ def _sum(
     b: TileBuilder,
     kernel: Kernel,
     p: Problem,
-    tile: _Tile,
+    tile: _ProgramTile,
     places: Sequence[TileMemory],
     t: Tiling,
     lo: TileValue,
@@ -244,7 +244,7 @@ def _sum(
 
 
 def _repair(
-    b: TileBuilder, p: Problem, tile: _Tile, arguments: Sequence, total: TileValue, lo: TileValue, hi: TileValue
+    b: TileBuilder, p: Problem, tile: _ProgramTile, arguments: Sequence, total: TileValue, lo: TileValue, hi: TileValue
 ) -> TileValue:
     """Recompute the sums of a tile in which one is NaN, term by term: a zero of a guard may meet an operand that is
     infinite or NaN outside it. In a tile without NaN the loop has no turn."""

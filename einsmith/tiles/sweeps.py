@@ -40,7 +40,7 @@ MOST_WRITTEN_OUT = 8
 
 
 @dataclass
-class _Side:
+class _SweepSide:
     """Points along a dimension of a tile: their numbers, the values of the classes of axes, and the conditions that
     hold at points."""
 
@@ -61,7 +61,7 @@ class _Sum:
     """
 
     member: int
-    columns: list[_Side]
+    columns: list[_SweepSide]
     product: Problem | None
     states: list[list[TileValue]]
 
@@ -85,7 +85,7 @@ def lower_phase(
     for k, sinks in enumerate(phase.sweeps):
         if k:
             b.barrier()
-        _Sweep(b, chain, places, tiling, batch_axes, first, *sides, swept, (m, n), part, divided).emit(sinks)
+        _SweepEmitter(b, chain, places, tiling, batch_axes, first, *sides, swept, (m, n), part, divided).emit(sinks)
     functions.add(b, batch * blocks(rows, m) * divided)
 
 
@@ -116,7 +116,7 @@ def _wide(b: TileBuilder, x: TileValue, count: int) -> TileValue:
 
 def _points(
     b: TileBuilder, chain: Chain, classes: Sequence[int], first: TileValue, size: int, expand: int | None = None
-) -> _Side:
+) -> _SweepSide:
     """Return `size` points of a box of classes from number `first` on; expand: the number of the other dimension, None
     where there is none."""
     extents = [chain.extents[c] for c in classes]
@@ -124,10 +124,10 @@ def _points(
     number = number_lanes(b, b.arange(size), first, count)
     number = number if expand is None else b.expand(number, expand)
     axes = dict(zip(classes, unravel(b, number, extents), strict=True))
-    return _Side(number, axes, bound_masks(b, number, count, size))
+    return _SweepSide(number, axes, bound_masks(b, number, count, size))
 
 
-class _Sweep:
+class _SweepEmitter:
     """The emitter of one loop.
 
     Args:
@@ -148,8 +148,8 @@ class _Sweep:
         tiling: Tiling,
         batch: Mapping[int, TileValue],
         first: TileValue,
-        held: _Side,
-        rows: _Side,
+        held: _SweepSide,
+        rows: _SweepSide,
         swept: Sequence[int],
         shape: tuple[int, int],
         part: TileValue,
@@ -160,7 +160,7 @@ class _Sweep:
         self.batch, self.held, self.rows, self.swept, self.shape = batch, held, rows, swept, shape
         self.part, self.divided = part, divided
         self.factors: dict[int, TileValue] = {}  # held factors of the products of tiles, by member
-        self.column: _Side | None = None
+        self.column: _SweepSide | None = None
         self.tiles: dict[int, TileValue] = {}  # tile tensors in this turn
         # Results of sums so far, and factors of sums that follow them, by place: tiles of one dimension.
         self.running: dict[int, TileValue] = {}
@@ -228,7 +228,7 @@ class _Sweep:
             live = [b.op("lt", number, prod(extents))] if programs * size != prod(extents) else []
             if programs < self.divided:
                 live.append(b.op("lt", self.part, programs))
-            singles.append(_Side(number, dict(zip(classes, unravel(b, number, extents), strict=True)), live))
+            singles.append(_SweepSide(number, dict(zip(classes, unravel(b, number, extents), strict=True)), live))
         combine = TileCombine(b, self._reduce(n))
         return _Sum(n, singles, None, [combine.identity_state((m,)) for _ in singles])
 
@@ -442,12 +442,12 @@ class _Sweep:
         most = MOST_DEPTH if least_power(p.count(p.k)) <= MOST_DEPTH else self.tiling.k
         return max(LEAST_K, min(most, least_power(p.count(p.k))))
 
-    def _terms(self, n: int, p: Problem, first: TileValue, expand: int) -> _Side:
+    def _terms(self, n: int, p: Problem, first: TileValue, expand: int) -> _SweepSide:
         """Return terms of a tile's product along K, by the axes of the member."""
         b, size, count = self.b, self._depth(p), p.count(p.k)
         number = b.expand(number_lanes(b, b.arange(size), first, count), expand)
         axes = dict(zip(p.k, unravel(b, number, [p.extents[a] for a in p.k]), strict=True))
-        return _Side(number, axes, bound_masks(b, number, count, size))
+        return _SweepSide(number, axes, bound_masks(b, number, count, size))
 
     def _dot_of_tile(self, n: int, p: Problem) -> TileValue:
         """Return the sum of a product at the points of a tile."""
@@ -506,7 +506,7 @@ class _Sweep:
         assert self.column is not None
         return [*self.held.live, *self.column.live]
 
-    def _turned_column(self) -> _Side:
+    def _turned_column(self) -> _SweepSide:
         """Return the points of the swept side along the first dimension."""
         assert self.start is not None
         return _points(self.b, self.chain, self.swept, self.start, self.shape[1], 1)

@@ -135,7 +135,7 @@ def test_the_tree_is_the_best_of_all(factors, free, rng):
             x = Read(n, tuple(Axis(a) for a in sorted(t)), dt.f64)
             body = x if body is None else apply("mul", body, x)
         t = template([extents[a] for a in out], params, Reduce("sum", tuple(extents[a] for a in summed), (body,)))
-        found = order._Order(t, order.operands(body, "mul"), tuple(extents))
+        found = order._ContractionOrder(t, order.operands(body, "mul"), tuple(extents))
         found.room = float("inf")
         best = min(trees_of(terms, extents, out))
         # What sums nothing is multiplied where it is used: its points count here too.

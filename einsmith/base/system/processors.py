@@ -28,7 +28,7 @@ _ARCH_PRCTL, _REQUEST, _TILE_DATA = 158, 0x1023, 18
 registers (arch/x86/include/uapi/asm/prctl.h)."""
 
 
-class _Record(NamedTuple):
+class _WindowsRecord(NamedTuple):
     """A physical core or a cache, as Windows describes it."""
 
     mask: int
@@ -146,7 +146,7 @@ def _parse_bytes(text: str) -> int:
     return int(digits) * unit if digits.isdigit() else 0
 
 
-def _windows_records() -> list[_Record]:
+def _windows_records() -> list[_WindowsRecord]:
     """Return Windows's description of the processors of this process's group; [] if Windows refuses."""
     ask = sources.kernel32().GetLogicalProcessorInformation
     size = ctypes.c_uint32(0)
@@ -157,7 +157,7 @@ def _windows_records() -> list[_Record]:
     whole = size.value // _RECORD * _RECORD
     # mask, kind, then of a cache: level, ways, bytes of a line, size, kind
     fields = struct.iter_unpack("<QI4xBBHIIxxxx", data.raw[:whole])
-    return [_Record(mask, kind, level, nbytes, sort) for mask, kind, level, _, _, nbytes, sort in fields]
+    return [_WindowsRecord(mask, kind, level, nbytes, sort) for mask, kind, level, _, _, nbytes, sort in fields]
 
 
 def flags() -> frozenset[str]:

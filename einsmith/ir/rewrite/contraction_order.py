@@ -73,7 +73,7 @@ def _plan_steps(t: Template) -> tuple[Template, ...] | None:
     factors = operands(part.bodies[0], "mul")
     if len(factors) < 2:
         return None
-    order = _Order(t, factors, part.domain)
+    order = _ContractionOrder(t, factors, part.domain)
     return order.plan_steps() if order.summed == frozenset(range(t.rank, len(part.domain))) else None
 
 
@@ -97,7 +97,7 @@ class _Tree(NamedTuple):
     halves: tuple[Factors, ...]
 
 
-class _Order:
+class _ContractionOrder:
     """The choice of steps for one sum.
 
     `domain`: extents of all axes, the output's first; `summed`: reduction axes that some factor has. A step's result
@@ -123,7 +123,7 @@ class _Order:
         order = self
         least = self.least_work
         if self.refuses:
-            larger = _Order(self.t, self.factors, self.domain, LARGER_ROOM)
+            larger = _ContractionOrder(self.t, self.factors, self.domain, LARGER_ROOM)
             order = larger if 2 * larger.least_work <= least else self
         if order.least_work >= prod(self.domain):
             return None

@@ -71,7 +71,7 @@ def simplify(
     Canonical as far as the rules go, and idempotent. NaN, infinities and laziness are kept.
     """
     facts = Facts.of(extents, guards)
-    return _Run(rules).simplify(e, facts) if facts.feasible else e
+    return _Simplification(rules).simplify(e, facts) if facts.feasible else e
 
 
 def restricted(piece: Piece, first: Sequence[int], extents: tuple[int, ...]) -> Piece:
@@ -171,7 +171,7 @@ def _number_slots(t: Template, slots: tuple[int, ...]) -> tuple[Template, tuple[
 
 
 def _simplify_parts(t: Template, rules: tuple[RewriteRule, ...], boxes: dict[tuple[int, ...], Facts]) -> Template:
-    run = _Run(rules)
+    run = _Simplification(rules)
     parts: list[Piece | Scatter] = []
     for part in t.parts:
         if isinstance(part, Piece):
@@ -211,7 +211,7 @@ def _is_constant(part: Piece | Scatter, number: float | int | bool) -> bool:
 
 
 def _simplify_reduction(
-    combiner: str, extents: tuple[int, ...], bodies: tuple[Expr, ...], outer: tuple[int, ...], run: _Run
+    combiner: str, extents: tuple[int, ...], bodies: tuple[Expr, ...], outer: tuple[int, ...], run: _Simplification
 ) -> Expr | Reduce:
     """Return a reduction of simplified bodies, without the axes over which it has a closed form."""
     body: Expr | Reduce = Reduce(combiner, extents, bodies)
@@ -260,7 +260,7 @@ class _Assumption:
     bits: int
 
 
-class _Run:
+class _Simplification:
     """One simplification: results are cached by (expression, facts), so that shared expressions are simplified once."""
 
     def __init__(self, rules: tuple[RewriteRule, ...]):

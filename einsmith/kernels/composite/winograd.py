@@ -70,7 +70,7 @@ class _Window(NamedTuple):
     flipped: bool
 
 
-class _Conv(NamedTuple):
+class _MatchedConvolution(NamedTuple):
     """A convolution: the reads of image and weights, the two windows, and the piece's other axes.
 
     summed: axes of channels
@@ -87,7 +87,7 @@ class _Conv(NamedTuple):
     problem: Problem
 
 
-class _Parts(NamedTuple):
+class _WinogradKernels(NamedTuple):
     """The kernels of a convolution, whose last buffers hold what passes between them.
 
     There are T tiles in all images; channels C and filters F are padded to whole vectors. The filters are taken in
@@ -137,7 +137,7 @@ class Winograd(Composite):
         config = None if multiply is None else self._build_config(p, target, multiply)
         return config if config is not None and self.cost(kernel, config, target).rank < limit else None
 
-    def _build_config(self, p: _Parts, target: Target, multiply: Configs) -> CompositeConfig:
+    def _build_config(self, p: _WinogradKernels, target: Target, multiply: Configs) -> CompositeConfig:
         choices = [self.chooser.choose(k, target) for k in (p.image, p.weights, p.result)]
         image, weights, result = (PartConfig(x.pattern.name, x.config) for x in choices)
         products = [PartConfig(CONTRACTION.name, multiply)] * p.slices
@@ -179,13 +179,13 @@ class Winograd(Composite):
         return out.lowered
 
 
-def _product_seconds(p: _Parts, target: Target) -> float:
+def _product_seconds(p: _WinogradKernels, target: Target) -> float:
     """Return the seconds of the products at the peak."""
     count = p.slices * sum(prod(x.extents) for x in problems(p.multiply.root) or ())
     return count / (target.fma_per_second * 4 / p.multiply.buffers[0].dtype.itemsize) / target.cores
 
 
-def _transform_seconds(p: _Parts, target: Target) -> float:
+def _transform_seconds(p: _WinogradKernels, target: Target) -> float:
     """Return the seconds of the three transforms."""
     v, u, y = p.multiply.buffers
     lanes = target.lanes(u.dtype.itemsize)
@@ -205,7 +205,7 @@ def _transform_seconds(p: _Parts, target: Target) -> float:
 
 
 @lru_cache(maxsize=1024)
-def _find_convolution(kernel: Kernel) -> _Conv | None:
+def _find_convolution(kernel: Kernel) -> _MatchedConvolution | None:
     """Return the convolution that a kernel computes, or None."""
     pieces = problems(kernel.root)
     if pieces is None or len(pieces) > 1 or pieces[0].epilogue or pieces[0].batch or pieces[0].constant_pieces:
@@ -214,7 +214,7 @@ def _find_convolution(kernel: Kernel) -> _Conv | None:
     return _match_convolution(kernel, p, *p.operands) or _match_convolution(kernel, p, *reversed(p.operands))
 
 
-def _match_convolution(kernel: Kernel, p: Problem, x: Operand, w: Operand) -> _Conv | None:
+def _match_convolution(kernel: Kernel, p: Problem, x: Operand, w: Operand) -> _MatchedConvolution | None:
     """Return the convolution of image `x` with weights `w`; None where the operands are none."""
     if not isinstance(x.expr, Read) or not isinstance(w.expr, Read) or w.guards:
         return None
@@ -253,7 +253,7 @@ def _match_convolution(kernel: Kernel, p: Problem, x: Operand, w: Operand) -> _C
     if not all(obvious.holds(g, p.extents, assumptions) or prove(g, p.extents, conditions) for g in x.guards):
         return None  # zero at places inside the tensor too
     batch, filters = (tuple(a for a in outputs if (a in plain_axes) is images) for images in (True, False))
-    return _Conv(x.expr, w.expr, tuple(windows), summed, batch, filters, p)
+    return _MatchedConvolution(x.expr, w.expr, tuple(windows), summed, batch, filters, p)
 
 
 def _guard_inside(kernel: Kernel, image: Read, windows: Sequence[_Window], places: Mapping[int, Expr]) -> list[Expr]:
@@ -269,7 +269,7 @@ def _guard_inside(kernel: Kernel, image: Read, windows: Sequence[_Window], place
 
 
 @lru_cache(maxsize=1024)
-def _split_convolution(kernel: Kernel, target: Target) -> _Parts:
+def _split_convolution(kernel: Kernel, target: Target) -> _WinogradKernels:
     """Return the kernels of a convolution."""
     c = _find_convolution(kernel)
     assert c is not None
@@ -317,7 +317,7 @@ def _split_convolution(kernel: Kernel, target: Target) -> _Parts:
     t = Template(kernel.root.shape, ((dtype, tiled.shape),), (piece,))
     stage = Stage(t, (("buffer", last),), root.outputs)
     result = Kernel((stage, *kernel.stages[1:]), (*own, tiled))
-    return _Parts(image, weights, multiply, result, tiles, slices)
+    return _WinogradKernels(image, weights, multiply, result, tiles, slices)
 
 
 def _count_slices(vectors: int, u: int, taps: int, target: Target) -> int:

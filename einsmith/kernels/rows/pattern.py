@@ -92,7 +92,7 @@ class RowBlocks(Pattern):
 
     def lower(self, kernel: Rows, config: RowsConfig, target: Target) -> Lowered:
         kernel = share(kernel) if config.share else kernel
-        lowering = _Lowering(self.chooser, kernel, config, target)
+        lowering = _RowsLowering(self.chooser, kernel, config, target)
         if not config.tasks:
             return lowering.emit_batch() if config.block == 1 else lowering.emit_serial()
         out = lowering.sequence
@@ -104,7 +104,7 @@ class RowBlocks(Pattern):
         return out.lowered
 
 
-class _Lowering:
+class _RowsLowering:
     """The lowering of one Rows in one configuration."""
 
     def __init__(self, chooser: Chooser, kernel: Rows, config: RowsConfig, target: Target):

@@ -261,7 +261,7 @@ def _guard_form(g: Any, extents: Sequence[int]) -> LinearForm | None:
     return None if form is None else form + int(g.fn == "lt")
 
 
-class _Product:
+class _StencilProduct:
     """The body of a piece as a product of at most two reads, whose vectors run along `lane`.
 
     Each read has its own guards and prologue; `guards` are the guards of the whole product. vector_axes: the axes along
@@ -379,7 +379,7 @@ def _access_at(r: _Read, point: dict[int, int], row: int | None, lane: int) -> A
 
 
 @lru_cache(maxsize=4096)
-def _product(kernel: Kernel, piece: Piece, lane: int) -> _Product | None:
+def _product(kernel: Kernel, piece: Piece, lane: int) -> _StencilProduct | None:
     """Return the body of a piece as a product; None where it is anything else."""
     body, guards = _strip_guards(piece.bodies[0], piece.domain)
     selector = None
@@ -396,7 +396,7 @@ def _product(kernel: Kernel, piece: Piece, lane: int) -> _Product | None:
         if operand is None or affine(operand[0]) is None:
             return None
         operands.append(_read(kernel, operand[0], lane, piece.domain, read_guards, operand[1]))
-    return _Product(piece, lane, guards, operands, selector) if len(operands) <= 2 else None
+    return _StencilProduct(piece, lane, guards, operands, selector) if len(operands) <= 2 else None
 
 
 def _find_phase_steps(kernel: Kernel, pieces: Sequence[Piece], row: int | None, lane: int) -> tuple[int, int] | None:
@@ -417,7 +417,7 @@ def _find_phase_steps(kernel: Kernel, pieces: Sequence[Piece], row: int | None, 
     return (m, n) if len(seen) == m * n else None
 
 
-def _find_prologues(products: Sequence[_Product]) -> tuple[tuple[int, Prologue], ...] | None:
+def _find_prologues(products: Sequence[_StencilProduct]) -> tuple[tuple[int, Prologue], ...] | None:
     """Return the prologue of each slot that has one; None where reads of a slot differ in it."""
     out: dict[int, set[Prologue | None]] = {}
     for p in products:
@@ -448,7 +448,7 @@ def _match_along_output(kernel: Kernel, pieces: Sequence[Piece]) -> Stencil | No
     lane = rank - 1
     if any(prod(p.domain[rank:]) > MAX_TERMS for p in pieces):
         return None
-    products: dict[Piece, _Product] = {}
+    products: dict[Piece, _StencilProduct] = {}
     for p in (p for p in pieces if not is_zero(p.bodies[0])):
         if (x := _product(kernel, p, lane)) is None:
             return None

@@ -44,7 +44,7 @@ class _Value(NamedTuple):
     args: tuple[Tensor, ...]
 
 
-class _Place(NamedTuple):
+class _SharedPlace(NamedTuple):
     """A piece of a tensor, and the expressions in it that are shared values."""
 
     node: Compute
@@ -58,12 +58,12 @@ def common_subexpressions(graph: Graph, context: PassContext) -> Graph:
         return graph
     nodes = [n for n in postorder(graph.roots) if isinstance(n, Compute) and _is_pointwise(n.template)]
     boxes = {p.extents for n in nodes if len(n.template.parts) > 1 for p in _pieces(n) if 0 not in p.extents}
-    groups: dict[tuple, list[_Place]] = defaultdict(list)
+    groups: dict[tuple, list[_SharedPlace]] = defaultdict(list)
     for n in nodes if boxes else ():
         for p in _pieces(n):
             if p.extents in boxes:
                 # A value shared by forward and backward nodes is not stored: it would be kept in between.
-                groups[p.extents, graph.role[n]].append(_Place(n, p, _find_expensive(n, p, context)))
+                groups[p.extents, graph.role[n]].append(_SharedPlace(n, p, _find_expensive(n, p, context)))
     shared_by_node: dict[Compute, dict[tuple[Piece, Expr], _Value]] = {}
     readers: dict[Compute, Compute] = {}
     for places in groups.values():
@@ -122,7 +122,7 @@ def _make_value(node: Compute, extents: tuple[int, ...], e: Expr) -> _Value | No
     return _Value(extents, substitute(e, {}, slots), tuple(node.args[s] for s in slots)) if slots else None
 
 
-def _select_shared(places: Sequence[_Place]) -> list[_Place]:
+def _select_shared(places: Sequence[_SharedPlace]) -> list[_SharedPlace]:
     """Return the places with the values that they share with other places, at least one of which is a piece of several.
     Of nested shared values the largest are kept."""
     for _ in range(2):  # a value inside of a shared one counts only if it also occurs outside
@@ -133,11 +133,11 @@ def _select_shared(places: Sequence[_Place]) -> list[_Place]:
         shared = {
             v for v, ns in users.items() if len(ns) > 1 and any(len(places[n].node.template.parts) > 1 for n in ns)
         }
-        places = [_Place(p.node, p.piece, _keep_outermost(p, shared)) for p in places]
+        places = [_SharedPlace(p.node, p.piece, _keep_outermost(p, shared)) for p in places]
     return [p for p in places if p.exprs]
 
 
-def _keep_outermost(place: _Place, shared: set[_Value]) -> dict[Expr, _Value]:
+def _keep_outermost(place: _SharedPlace, shared: set[_Value]) -> dict[Expr, _Value]:
     known = {e: v for e, v in place.exprs.items() if v in shared}
     seen = set(postorder(place.piece.bodies, known))
     inside = {a for e in (*seen, *place.piece.bodies) for a in (e, *e.args)}
@@ -175,7 +175,7 @@ def _is_cheaper(
     return after < sum(map(context.price, before))
 
 
-def _group_by_node(places: Sequence[_Place]) -> dict[Compute, dict[tuple[Piece, Expr], _Value]]:
+def _group_by_node(places: Sequence[_SharedPlace]) -> dict[Compute, dict[tuple[Piece, Expr], _Value]]:
     out: dict[Compute, dict[tuple[Piece, Expr], _Value]] = defaultdict(dict)
     for p in places:
         out[p.node] |= {(p.piece, e): v for e, v in p.exprs.items()}

@@ -58,11 +58,11 @@ def length_limits(graph: Graph, known: Collection[Tensor] = ()) -> Graph:
     lengths: set[Tensor] = {
         x for x in postorder(graph.roots) if isinstance(x, Leaf) and x.dtype.is_int and x.after is None and not x.shape
     }
-    rewriter = _Rewriter(lengths.difference(known))
+    rewriter = _LengthRewriter(lengths.difference(known))
     return replace(graph, rewriter.rewrite) if rewriter.lengths else graph
 
 
-class _Rewriter:
+class _LengthRewriter:
     """Rewrites the nodes of a graph, operands first.
 
     Attributes:

@@ -84,7 +84,7 @@ def parallel_fusion(graph: Graph, context: PassContext) -> Graph:
 
 
 @dataclass(frozen=True)
-class _Place:
+class _FusedPlace:
     """The part of a fused tensor that equals a tensor of the graph: it begins at `offset` of `axis`."""
 
     whole: Compute
@@ -100,12 +100,12 @@ class _Fusion:
         places: where the tensors that they replace are.
     """
 
-    places: dict[Tensor, _Place] = field(default_factory=dict)
+    places: dict[Tensor, _FusedPlace] = field(default_factory=dict)
 
     def add(self, members: Sequence[Compute], axis: int, whole: Compute) -> None:
         """Add a fused tensor: its members lie in it one after the other."""
         for m, offset in zip(members, _offsets(members, axis), strict=True):
-            self.places[m] = _Place(whole, axis, offset)
+            self.places[m] = _FusedPlace(whole, axis, offset)
 
 
 class _Siblings:
@@ -171,7 +171,7 @@ def _find_concatenations(siblings: _Siblings) -> list[_Fusion]:
         whole = _fuse([node.args[s] for s in slots], axis, siblings, fusion, _MAX_LEVELS)
         if whole is not None and taken.isdisjoint(fusion.places):
             taken.update(fusion.places)
-            fusion.places[node] = _Place(whole, axis, 0)
+            fusion.places[node] = _FusedPlace(whole, axis, 0)
             out.append(fusion)
     return out
 
@@ -472,7 +472,7 @@ def _apply(graph: Graph, fusions: list[_Fusion]) -> Graph:
     return exchanged(graph, new | {t: new[p.whole] for t, p in places.items() if p.whole in new})
 
 
-def _sort(graph: Graph, places: Mapping[Tensor, _Place]) -> tuple[list[Tensor], Tensor | None]:
+def _sort(graph: Graph, places: Mapping[Tensor, _FusedPlace]) -> tuple[list[Tensor], Tensor | None]:
     """Return (nodes of the graph with fused tensors, arguments first; a fused tensor on a cycle, None without one)."""
 
     def target(t: Tensor) -> Tensor:
@@ -497,7 +497,7 @@ def _sort(graph: Graph, places: Mapping[Tensor, _Place]) -> tuple[list[Tensor], 
     return order, None
 
 
-def _rewired(node: Tensor, places: Mapping[Tensor, _Place], new: Mapping[Tensor, Tensor]) -> Tensor:
+def _rewired(node: Tensor, places: Mapping[Tensor, _FusedPlace], new: Mapping[Tensor, Tensor]) -> Tensor:
     """Return a node that reads fused tensors where their members are."""
     args = tuple(new[places[a].whole if a in places else a] for a in node.args)
     moved = {s: places[a] for s, a in enumerate(node.args) if a in places and args[s].shape != a.shape}

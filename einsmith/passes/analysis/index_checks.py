@@ -80,7 +80,7 @@ def _expand_node(node: Compute | Recurrence) -> list[Compute]:
 
 
 @dataclass(frozen=True)
-class _Condition:
+class _IndexCondition:
     """An index that is read from tensors, over a box of axes where the guards hold. It indexes dimension `dimension`,
     of extent `extent`, of the argument in `slot`, or of the result if that is SCATTERED."""
 
@@ -93,7 +93,7 @@ class _Condition:
 
 
 def _describe_violation(
-    node: Compute, c: _Condition, arrays: Mapping[Leaf, np.ndarray], origins: Origins
+    node: Compute, c: _IndexCondition, arrays: Mapping[Leaf, np.ndarray], origins: Origins
 ) -> str | None:
     uncast = c.index
     while isinstance(uncast, Apply) and uncast.fn == "cast":
@@ -149,24 +149,24 @@ def _build_checks(node: Compute, within: Compute | Recurrence) -> list[tuple[Ten
     return [_build_check(node, condition) for condition in _find_conditions(node, within)]
 
 
-def _find_conditions(node: Compute, within: Compute | Recurrence) -> Iterator[_Condition]:
+def _find_conditions(node: Compute, within: Compute | Recurrence) -> Iterator[_IndexCondition]:
     """Yield the conditions of every index of the node that reads a tensor, reads no member of `within`, and is not
     proven by its range."""
     members = {s for s, a in enumerate(node.args) if isinstance(a, Item) and a.node is within}
     for part in node.template.parts:
-        conditions: list[_Condition] = []
+        conditions: list[_IndexCondition] = []
         for body in part.bodies:
             for read, guards in guarded_reads(body, lambda r: any(map(has_read, r.index))):
                 extents = node.template.params[read.slot][1]
                 conditions += [
-                    _Condition(part.domain, guards, i, n, read.slot, d)
+                    _IndexCondition(part.domain, guards, i, n, read.slot, d)
                     for d, (i, n) in enumerate(zip(read.index, extents, strict=True))
                     if has_read(i)
                 ]
         if isinstance(part, Scatter):
             unguarded = [_split_guard(i, n) for i, n in zip(part.index, node.shape, strict=True)]
             conditions += [
-                _Condition(part.domain, guards, i, n, SCATTERED, d)
+                _IndexCondition(part.domain, guards, i, n, SCATTERED, d)
                 for d, ((guards, i), n) in enumerate(zip(unguarded, node.shape, strict=True))
                 if has_read(i)
             ]
@@ -197,7 +197,7 @@ def _count_violation(guards: Sequence[Expr], index: Expr, extent: int) -> Expr:
     return guarded(guards, cast(apply("not", inside), dt.i32))  # a guard's reads may rely on outer guards
 
 
-def _build_check(node: Compute, condition: _Condition) -> tuple[Tensor, str]:
+def _build_check(node: Compute, condition: _IndexCondition) -> tuple[Tensor, str]:
     """Return (the number of points at which a condition is violated, message)."""
     domain, guards, index, extent = condition.domain, condition.guards, condition.index, condition.extent
     # A read and the read of its gradient under equal guards share one check: axes and guards are sorted.

@@ -92,7 +92,7 @@ def find_limit(node: Recurrence, args: int) -> Limit | None:
     return Limit(known_values, step, form, reads_all_elements)
 
 
-class _Use(NamedTuple):
+class _UnlimitedRead(NamedTuple):
     """A read of member `member` of `node` that no condition restricts to steps before its limit.
 
     Attributes:
@@ -126,7 +126,7 @@ def find_members_read_beyond(nodes: Sequence[Any], roots: Iterable[Tensor]) -> d
     return members
 
 
-def _find_uses(n: Compute | Recurrence, limits: Mapping[Recurrence, Limit]) -> Iterator[_Use]:
+def _find_uses(n: Compute | Recurrence, limits: Mapping[Recurrence, Limit]) -> Iterator[_UnlimitedRead]:
     """Yield the reads in a node of members of the recurrences in `limits` that may be at steps from the limit on."""
     args: tuple[Tensor, ...] = n.args
     if isinstance(n, Recurrence):
@@ -148,7 +148,7 @@ def _find_uses(n: Compute | Recurrence, limits: Mapping[Recurrence, Limit]) -> I
                 early = reader is not None and not distance.terms
                 if reader is not None and early:
                     early = _is_below(limits[reader[0]], reader[0].args, distance.const, limits[node], node.args)
-                yield _Use(reader, node, j, early)
+                yield _UnlimitedRead(reader, node, j, early)
 
 
 def _is_below(a: Limit, a_args: Sequence[Tensor], distance: int, b: Limit, b_args: Sequence[Tensor]) -> bool:

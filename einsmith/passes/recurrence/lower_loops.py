@@ -94,7 +94,7 @@ def lower_loops(graph: Graph, passes: Passes) -> Graph:
 
 
 @dataclass
-class _Step:
+class _LoopStep:
     """A step under construction: local time Axis(0) counts from 0 to steps-1."""
 
     first: int
@@ -176,16 +176,16 @@ class _Lowering:
         edges = [0, *sorted(cuts), steps]
         return [(a, b - a) for a, b in zip(edges, edges[1:], strict=False) if b > a]
 
-    def _divide_at_limit(self, first: int, n: int) -> list[_Step]:
+    def _divide_at_limit(self, first: int, n: int) -> list[_LoopStep]:
         """Return a range of steps as one or two parts. Two parts, whose boundary is computed at run time, pay if
         conditions that limit t by a number from memory leave the later part little work (a batch of sequences of
         different lengths)."""
-        whole = self._compute_step(_Step(first, n))
+        whole = self._compute_step(_LoopStep(first, n))
         limit = find_limit(self.node, self.arg_count) if n > 1 else None
         if limit is None:
             return [whole]
         boundary = limit.step
-        late = self._drop_unread(self._compute_step(_Step(first, n, known=limit.known)))
+        late = self._drop_unread(self._compute_step(_LoopStep(first, n, known=limit.known)))
         kept = self.read_outside | {p.number for p in whole.inputs if p.kind == "member"}
         if 2 * _count_points(late, late.computed or set()) > _count_points(whole, kept):
             return [whole]
@@ -194,7 +194,7 @@ class _Lowering:
         whole.bounds, late.bounds = (None, cut), (cut, None)
         return [whole, late]
 
-    def _drop_unread(self, step: _Step) -> _Step:
+    def _drop_unread(self, step: _LoopStep) -> _LoopStep:
         """Return the step without the members that are not read from the limit on."""
         computed, inputs = set(self.read_beyond), {x: p for p, x in step.inputs.items()}
         while True:
@@ -208,7 +208,7 @@ class _Lowering:
 
     # -- one step
 
-    def _compute_step(self, step: _Step) -> _Step:
+    def _compute_step(self, step: _LoopStep) -> _LoopStep:
         """Return the step with the values of all members."""
         for group, cyclic in step_groups(self.node):
             if not cyclic:
@@ -221,7 +221,7 @@ class _Lowering:
             step.values |= {j: inner[own[j]] for j in group}
         return step
 
-    def _compute_member(self, step: _Step, j: int) -> Compute:
+    def _compute_member(self, step: _LoopStep, j: int) -> Compute:
         """Return the value of a member at a step."""
         tensors: list[Tensor] = []
         parts = tuple(self._lower_piece(step, j, piece, tensors) for piece in step_parts(self.node, j))
@@ -229,7 +229,7 @@ class _Lowering:
         out = prune_args(Template(self.node.members[j].shape[1:], params, parts), tuple(tensors))
         return prune_args(simplify_template(out.template), out.args)
 
-    def _lower_piece(self, step: _Step, j: int, piece: Piece, tensors: list[Tensor]) -> Piece:
+    def _lower_piece(self, step: _LoopStep, j: int, piece: Piece, tensors: list[Tensor]) -> Piece:
         """Return a piece at one step. Its reads are numbered by `tensors`, to which the tensors read are appended."""
         domain = (step.steps, *piece.domain[1:])
         time = apply("add", _TIME, Const(step.first, dt.i32)) if step.first else _TIME
@@ -278,7 +278,7 @@ class _Lowering:
             memo[e] = new
         return memo[x]
 
-    def _resolve_read(self, step: _Step, j: int, e: Read) -> tuple[Tensor, tuple[Expr, ...]]:
+    def _resolve_read(self, step: _LoopStep, j: int, e: Read) -> tuple[Tensor, tuple[Expr, ...]]:
         """Return (the step's tensor that a read accesses, its index there)."""
         node = self.node
         i = e.slot - self.arg_count
@@ -316,7 +316,7 @@ class _Lowering:
     def _add_argument(self, t: Tensor) -> int:
         return add_argument(self.args, t)
 
-    def _read_time(self, step: _Step) -> Leaf:
+    def _read_time(self, step: _LoopStep) -> Leaf:
         """Return the step's number, counted from the segment's first step: a slice of a table."""
         n = self.node.steps
         table = Compute(template((n,), (), _TIME), ())
@@ -324,7 +324,7 @@ class _Lowering:
 
     # -- a segment of steps
 
-    def _lower_segment(self, step: _Step) -> LoopSegment:
+    def _lower_segment(self, step: _LoopStep) -> LoopSegment:
         """Return the segment of a step: its graph after the passes, with its slices and targets."""
         updated = self.stored if step.computed is None else self.stored & step.computed
         stored = sorted(updated - self.totals)
@@ -344,7 +344,7 @@ class _Lowering:
         targets = tuple((j, self.node.origins[j] + step.first) for j in stored)
         return LoopSegment(step.steps, body, tuple(places.values()), targets, *step.bounds, ())
 
-    def _split_idle(self, segment: LoopSegment, step: _Step) -> list[LoopSegment]:
+    def _split_idle(self, segment: LoopSegment, step: _LoopStep) -> list[LoopSegment]:
         """Split off the last steps of a segment if they compute values that are never read, such as the cotangent of an
         initial state without a gradient; return the segments in the order of time."""
         node = self.node
@@ -369,7 +369,7 @@ class _Lowering:
                     unread = min(unread, 0 if low is None else max(low, 0))
         return unread
 
-    def _hoist_invariants(self, step: _Step, body: Graph) -> Graph:
+    def _hoist_invariants(self, step: _LoopStep, body: Graph) -> Graph:
         """Return the step with loop-invariant computations moved in front of the loop
         (`passes.recurrence.loop_invariant`)."""
         place = {x: p for p, x in step.inputs.items()}
@@ -414,7 +414,7 @@ def _slice_segment(segment: LoopSegment, first: int, steps: int, idle: tuple[int
     return LoopSegment(steps, segment.body, tuple(places), targets, segment.first, segment.stop, idle)
 
 
-def _count_points(step: _Step, members: set[int]) -> int:
+def _count_points(step: _LoopStep, members: set[int]) -> int:
     """Return the points of all bodies that a step evaluates for these members, without loop-invariant ones."""
     moving = {x for p, x in step.inputs.items() if p.kind == "member" or p.first is not None}
     varying: set = set()
