@@ -66,13 +66,13 @@ def promising(kernels: Mapping[Any, int], target: Any, count: int) -> list[tuple
     """(choice as it is, choice in the best orders) of the kernels that would gain most. `kernels`: runs of each."""
     from einsmith.base.errors import CompileError
     from einsmith.kernels import autoconfig
-    from einsmith.schedule.kernel import Kernel
+    from einsmith.schedule.kernel import Rows
 
     total = sum(autoconfig.choose(k, target).cost.seconds * n for k, n in kernels.items())
     found = []
     for k, n in kernels.items():
         now = best = autoconfig.choose(k, target)
-        if not isinstance(k, Kernel) or now.cost.seconds * n < SHARE * total:
+        if isinstance(k, Rows) or now.cost.seconds * n < SHARE * total:
             continue
         for other in in_orders(k):
             try:
@@ -140,7 +140,6 @@ def bounds(network: str, threads: int) -> Bounds:
     from einsmith.ir.nodes import Piece, Reduce, cached_postorder
     from einsmith.kernels import autoconfig
     from einsmith.passes.pipeline import LAYOUTS, deciding
-    from einsmith.schedule.kernel import Kernel
     from einsmith.schedule.layout.price import _lower_bound
     from einsmith.schedule.residency import plan_seconds
 
@@ -157,7 +156,7 @@ def bounds(network: str, threads: int) -> Bounds:
         whole = 1 - other * (problem.sample[-1] / WHOLE) ** 2 / seconds
     borders = phases = 0.0
     for _, call, times in plan.kernel_calls():
-        members = [call.kernel] if isinstance(call.kernel, Kernel) else [m.kernel for m in call.kernel.members]
+        members = call.kernel.parts
         for k in members:
             sums = [p for p in k.root.parts if isinstance(p, Piece) and isinstance(p.body, Reduce)]
             excess = times * max(0.0, autoconfig.choose(k, target).cost.seconds - _lower_bound(k, target))

@@ -13,7 +13,7 @@ from numpy.random import default_rng
 from benchmarks.gpu.launching import CardBench, uses_dots
 from einsmith.base.errors import EinsmithError
 from einsmith.kernels.pattern import Lowered, describe
-from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.schedule.kernel import Kernel
 from einsmith.tiles.ir import PRECISIONS
 from einsmith.tiles.lower import lower, patterns
 from einsmith.tuning.kernels import decisions
@@ -34,7 +34,7 @@ class Form(NamedTuple):
     what: str
     is_exact: bool
     precision: str
-    kernel: Kernel | Rows
+    kernel: Kernel
     lowered: Lowered
     warps: int
     stages: int

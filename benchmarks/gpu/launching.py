@@ -16,7 +16,7 @@ from einsmith.kernels.pattern import Lowered
 from einsmith.runtime.arena import Block
 from einsmith.runtime.cuda.device import LaunchNode
 from einsmith.runtime.cuda.launches import TileCode
-from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.schedule.kernel import Kernel
 from einsmith.tiles.ir import TileFunction
 from einsmith.tiles.triton_text import ALIGNED
 from tests.kernels.runner import elements
@@ -128,7 +128,7 @@ class CardBench:
         return median(times)
 
 
-def random_bytes(kernel: Kernel | Rows, seed: int = 0) -> list[np.ndarray]:
+def random_bytes(kernel: Kernel, seed: int = 0) -> list[np.ndarray]:
     """Return random bytes of a kernel's buffers as they lie in memory. Floats are normal; whole numbers are 0, because
     they may be positions in other buffers."""
     rng, out = default_rng(seed), []

@@ -31,7 +31,7 @@ class ExpectedBuffer(NamedTuple):
     known: tuple[slice, ...] | None
 
 
-def read_buffers(kernel: Kernel | Rows) -> set[int]:
+def read_buffers(kernel: Kernel) -> set[int]:
     """Return the numbers of the buffers whose elements a kernel reads before it writes them."""
     if not isinstance(kernel, Rows):
         return {where[0] for stage in kernel.stages for kind, *where in stage.args if kind == "buffer"}
@@ -44,7 +44,7 @@ def read_buffers(kernel: Kernel | Rows) -> set[int]:
 
 
 @lru_cache(maxsize=1024)
-def written_buffers(kernel: Kernel | Rows) -> Mapping[int, np.ndarray | None]:
+def written_buffers(kernel: Kernel) -> Mapping[int, np.ndarray | None]:
     """Return the buffers that a kernel writes, by number, each with a mask of the elements written (None: all of
     them)."""
     out: dict[int, np.ndarray | None] = {}
@@ -85,7 +85,7 @@ def count_values(t: Template) -> int:
 
 
 def expected_content(
-    kernel: Kernel | Rows,
+    kernel: Kernel,
     arrays: Sequence[np.ndarray],
     rng: np.random.Generator,
     pattern: str = "",

@@ -23,7 +23,7 @@ from einsmith.checking.guarded import Guarded, GuardedBlock
 from einsmith.cost.facts import Target
 from einsmith.runtime.program import Program
 from einsmith.runtime.steps import RunLaunch
-from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows
+from einsmith.schedule.kernel import Kernel, KernelBuffer
 
 FILLS = 0xFF, 0x2B
 """Bytes that fill memory to which nothing has been stored: the first makes NaN and -1, the second numbers that are no
@@ -59,7 +59,7 @@ class CheckedKernel:
         rounding: factor by which it rounds more than arithmetic of its types
     """
 
-    kernel: Kernel | Rows
+    kernel: Kernel
     target: Target
     launches: tuple[tuple[Any, int], ...]
     scratch: int
@@ -266,9 +266,7 @@ def _fill(content: np.ndarray, mask: np.ndarray | None, buffer: KernelBuffer, fi
     content.reshape(-1, buffer.dtype.itemsize)[elements(np.arange(buffer.size), buffer)[mask]] = fill
 
 
-def _check_untouched(
-    kernel: Kernel | Rows, n: int, before: np.ndarray, after: np.ndarray, mask: np.ndarray | None
-) -> None:
+def _check_untouched(kernel: Kernel, n: int, before: np.ndarray, after: np.ndarray, mask: np.ndarray | None) -> None:
     b = kernel.buffers[n]
     changed = (before != after).reshape(-1, b.dtype.itemsize).any(1)
     wrong = elements(changed, b)

@@ -73,7 +73,7 @@ def build_variants(subject: CheckedKernel) -> Iterator[tuple[CheckedKernel, bool
                     other = source_of(partial(autoconfig.choose, subject.kernel, machine))
                     yield compile_subject(subject, other, machine, native.jit.OPT, f"for {name}"), False
                 break
-    if isinstance(subject.kernel, Kernel):
+    if not isinstance(subject.kernel, Rows):
         choice = autoconfig.choose(subject.kernel, target)
         for name, config, _ in choice.alternatives[1:2]:
             other = _source(autoconfig.pattern_of(name).lower(subject.kernel, config, target), target)
@@ -101,7 +101,7 @@ def compare(subject: CheckedKernel, states: Sequence[BufferState], outcome: Outc
                 )
 
 
-def mask_differences(x: np.ndarray, y: np.ndarray, dtype: DType, kernel: Kernel | Rows) -> np.ndarray:
+def mask_differences(x: np.ndarray, y: np.ndarray, dtype: DType, kernel: Kernel) -> np.ndarray:
     """Return a mask of the elements in which two results differ by more than another order of summation explains,
     relative to the largest element."""
     if not dtype.is_float:

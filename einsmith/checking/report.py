@@ -22,7 +22,7 @@ from einsmith.ir.interned import Node
 from einsmith.ir.nodes import Graph
 from einsmith.ir.printer import show
 from einsmith.kernels import autoconfig
-from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.schedule.kernel import Kernel
 from einsmith.schedule.serial import from_data, to_data
 
 _KERNEL = '''"""Shows a fault of generated code again: python {name}
@@ -74,11 +74,7 @@ def folder() -> Path:
 def describe(subject: CheckedKernel, label: str = "") -> str:
     """Describe a kernel in words: how it is built, and its formulas."""
     lines = [f"kernel {label or subject.kernel.digest.hex()[:12]}, {subject.pattern} [{subject.config}]"]
-    kernel = subject.kernel
-    members = [m.kernel for m in kernel.members] if isinstance(kernel, Rows) else [kernel]
-    for k in members:
-        for stage in k.stages:
-            lines.append("  " + show(stage.template).replace("\n", "\n  "))
+    lines += ["  " + show(stage.template).replace("\n", "\n  ") for stage in subject.kernel.stages]
     return "\n".join(lines)
 
 
@@ -146,7 +142,7 @@ def _read(where: Path) -> tuple[dict, dict[str, np.ndarray]]:
 def replay(where: Path | str, anew: bool = False) -> None:
     """Run the kernel of a folder again. Raises CheckError if it is still wrong. `anew`: lower the kernel again."""
     facts, arrays = _read(Path(where))
-    kernel: Kernel | Rows = from_data(facts["kernel"])
+    kernel: Kernel = from_data(facts["kernel"])
     target = target_of(facts["target"])
     if anew:
         source = others.source_of(partial(autoconfig.choose, kernel, target))

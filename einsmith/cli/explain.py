@@ -145,7 +145,7 @@ def gather(run: Executable, inputs: Sequence[np.ndarray], candidates: int, measu
                 "again": call.is_recomputation,
                 "root": label(call),
                 "fused": [_stage(s.template.shape, s) for s in call.kernel.stages],
-                "shape": list(call.kernel.root.shape) if isinstance(call.kernel, Kernel) else [call.kernel.rows],
+                "shape": [call.kernel.rows] if isinstance(call.kernel, Rows) else list(call.kernel.shape),
                 "buffers": [_type(b) for b in call.kernel.buffers],
                 "bytes": sum(size(b.shape) * b.dtype.itemsize for b in call.kernel.buffers),
                 "pattern": compiled.pattern,
@@ -237,7 +237,7 @@ def _edges(plan: Plan) -> list[dict[str, Any]]:
     return out
 
 
-def _fusion(run: Executable, kernel: Kernel | Rows, seconds: float) -> dict[str, Any] | None:
+def _fusion(run: Executable, kernel: Kernel, seconds: float) -> dict[str, Any] | None:
     """Return the number and predicted seconds of separate kernels for a fused kernel's stages, and the seconds saved.
 
     seconds: predicted time of the fused kernel. Return None where the kernel is not fused."""

@@ -18,7 +18,7 @@ from einsmith.kernels.pattern import Pattern
 from einsmith.runtime.arena import Block
 from einsmith.runtime.assemble import Assembler, CompiledKernel
 from einsmith.runtime.steps import StepTimes
-from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.schedule.kernel import Kernel
 from einsmith.schedule.plan import KernelCall
 from einsmith.tuning.kernels.measure import KernelRunner
 from einsmith.tuning.kernels.race import RaceResult
@@ -144,30 +144,28 @@ class Workshop(Protocol):
         """Pause the workshop for `seconds` from now, replacing an earlier pause; 0 resumes it at once."""
         ...
 
-    def propose(self, kernel: Kernel | Rows) -> Answer:
+    def propose(self, kernel: Kernel) -> Answer:
         """Propose the configuration of a kernel to try next; no configuration is proposed twice."""
         ...
 
-    def vet(self, kernel: Kernel | Rows, text: str) -> Answer:
+    def vet(self, kernel: Kernel, text: str) -> Answer:
         """Compile a configuration of a kernel and find out whether it may be used."""
         ...
 
-    def tell(self, kernel: Kernel | Rows, text: str, seconds: float) -> None:
+    def tell(self, kernel: Kernel, text: str, seconds: float) -> None:
         """Report the seconds that a configuration of a kernel took; infinity where it may not be used."""
         ...
 
-    def least(self, kernel: Kernel | Rows) -> float:
+    def least(self, kernel: Kernel) -> float:
         """Return a lower bound of a kernel's predicted seconds over all configurations."""
         ...
 
-    def find_part(self, kernel: Kernel | Rows, text: str) -> float:
+    def find_part(self, kernel: Kernel, text: str) -> float:
         """Return the recorded seconds of a configuration as a fraction of those of the model's choice; 1 where none
         are recorded."""
         ...
 
-    def keep(
-        self, kernel: Kernel | Rows, text: str, seconds: float, spread: float, prior: float, confirmed: bool
-    ) -> None:
+    def keep(self, kernel: Kernel, text: str, seconds: float, spread: float, prior: float, confirmed: bool) -> None:
         """Record a configuration that is faster inside a program.
 
         Args:
@@ -216,10 +214,10 @@ class Backend(ABC):
         return replace(self.target(1), cores=cores)
 
     @abstractmethod
-    def compile(self, kernels: Sequence[Kernel | Rows], target: Target) -> list[CompiledKernel]:
+    def compile(self, kernels: Sequence[Kernel], target: Target) -> list[CompiledKernel]:
         """Compile each kernel to the configuration recorded or chosen for it. Raises CompileError."""
 
-    def compile_as(self, texts: Mapping[Kernel | Rows, str], target: Target) -> dict[Kernel | Rows, CompiledKernel]:
+    def compile_as(self, texts: Mapping[Kernel, str], target: Target) -> dict[Kernel, CompiledKernel]:
         """Compile kernels to configurations that the caller decides. `texts`: decisions in the form that `decisions`
         reads, empty for the model's choice. Raises CompileError for a decision that cannot be followed."""
         raise CompileError(f"kernels of the back end {self.name!r} are always compiled to the cost model's choice")
@@ -254,7 +252,7 @@ class Backend(ABC):
         """
         raise self._not_tunable_error()
 
-    def find_measured_seconds(self, kernel: Kernel | Rows, target: Target) -> float | None:
+    def find_measured_seconds(self, kernel: Kernel, target: Target) -> float | None:
         """Return the seconds of a kernel that tuning has measured; None where it has not."""
         return None
 
@@ -307,7 +305,7 @@ class Backend(ABC):
 
     @abstractmethod
     def seconds_of(
-        self, kernel: Kernel | Rows, candidates: Sequence[tuple[Pattern, Any]], target: Target, threads: int
+        self, kernel: Kernel, candidates: Sequence[tuple[Pattern, Any]], target: Target, threads: int
     ) -> list[float]:
         """Measure a kernel in each (pattern, configuration) on data of its own; return the seconds of each."""
 

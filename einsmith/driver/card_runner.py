@@ -22,7 +22,7 @@ from einsmith.runtime.assemble import CompiledKernel
 from einsmith.runtime.cuda.device import LaunchNode
 from einsmith.runtime.cuda.launches import TileCode
 from einsmith.runtime.cuda.program import Card
-from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.schedule.kernel import Kernel
 from einsmith.tiles.ir import rounding_of
 from einsmith.tiles.triton_text import ALIGNED
 from einsmith.tuning.kernels.decisions import format_choice
@@ -31,7 +31,7 @@ from einsmith.tuning.kernels.measure import KernelRunner, MachineCode, TimedRun
 MIN_RUNS = 16
 """Fewest runs of a kernel in the graph that is timed, so that the start of a graph, a few microseconds, counts little.
 Kernels follow each other as in a program."""
-CompileAs = Callable[[Mapping[Kernel | Rows, str], Target], dict[Kernel | Rows, CompiledKernel]]
+CompileAs = Callable[[Mapping[Kernel, str], Target], dict[Kernel, CompiledKernel]]
 """`driver.backend.Backend.compile_as`."""
 
 
@@ -50,7 +50,7 @@ class CardRunner(KernelRunner):
     def target(self) -> Target:
         return self._described
 
-    def compile(self, kernel: Kernel | Rows, pattern: Any, config: Any, target: Target) -> MachineCode:
+    def compile(self, kernel: Kernel, pattern: Any, config: Any, target: Target) -> MachineCode:
         compiled = self._compile_as({kernel: format_choice(pattern, config)}, target)[kernel]
         self._card.codes(  # as the runs need it: memory of its own begins at multiples of more bytes
             [
@@ -60,7 +60,7 @@ class CardRunner(KernelRunner):
         )
         return MachineCode(list(compiled.launches), 0, compiled.workspace)
 
-    def compile_ahead(self, kernel: Kernel | Rows, candidates: Sequence[tuple[Any, Any]], target: Target) -> None:
+    def compile_ahead(self, kernel: Kernel, candidates: Sequence[tuple[Any, Any]], target: Target) -> None:
         def compile_one(pattern: Any, config: Any) -> None:
             with suppress(EinsmithError):  # `compile` reports it
                 self.compile(kernel, pattern, config, target)
@@ -112,7 +112,7 @@ class CardRunner(KernelRunner):
         ]
 
     def subject(
-        self, kernel: Kernel | Rows, target: Target, threads: int, code: MachineCode, pattern: str, config: str
+        self, kernel: Kernel, target: Target, threads: int, code: MachineCode, pattern: str, config: str
     ) -> CheckedKernel:
         plain = super().subject(kernel, target, 1, code, pattern, config)
         rounding = rounding_of([code.function for code, _, _ in code.launches])

@@ -38,7 +38,7 @@ from einsmith.passes.pipeline import (
 )
 from einsmith.runtime.assemble import ArenaLayout, CompiledKernel, layout
 from einsmith.schedule.arena import passing_bytes, whole_lines
-from einsmith.schedule.kernel import Beyond, Kernel, Rows
+from einsmith.schedule.kernel import Beyond, Kernel
 from einsmith.schedule.layout.apply import apply_layouts
 from einsmith.schedule.layout.choice import layouts_of
 from einsmith.schedule.limits import RowLimit, UnlimitedError, check_limited, find_limits, find_short, limit_rows
@@ -63,7 +63,7 @@ MOST_COPYING = 0.1
 """Largest part of a call's time, at the capacity, in which arrays may be copied so that sizes share a program."""
 
 
-def predicted(kernel: Kernel | Rows, target: Target) -> float:
+def predicted(kernel: Kernel, target: Target) -> float:
     """Return the predicted seconds of a kernel under the configuration that it would be compiled with."""
     return autoconfig.choose(kernel, target).cost.seconds
 
@@ -98,7 +98,7 @@ class Compiled:
 
     source_graph: Graph
     plan: Plan
-    code: Mapping[Kernel | Rows, CompiledKernel]
+    code: Mapping[Kernel, CompiledKernel]
     places: ArenaLayout
     bound: frozenset[Leaf]
     constants: frozenset[Leaf]
@@ -111,7 +111,7 @@ class Compiled:
     changes: Changes
     seconds: float
     listings: Sequence[Listing] = ()
-    alternatives: Mapping[Kernel | Rows, CompiledKernel] = field(default_factory=dict)
+    alternatives: Mapping[Kernel, CompiledKernel] = field(default_factory=dict)
 
     @property
     def graph(self) -> Graph:
@@ -153,7 +153,7 @@ class Compiled:
         """Return the bytes of scratch memory that a thread needs."""
         return max((k.scratch for k in (*self.kernels, *self.alternatives.values())), default=0)
 
-    def with_decisions(self, texts: Mapping[Kernel | Rows, str], compare: bool = False) -> tuple[Compiled, int]:
+    def with_decisions(self, texts: Mapping[Kernel, str], compare: bool = False) -> tuple[Compiled, int]:
         """Return the program with some kernels compiled by other decision texts, and the bytes of their code.
 
         Args:
@@ -190,7 +190,7 @@ def output_tensors(plan: Plan) -> list[Tensor]:
     return [t for t in storages if not isinstance(t, Leaf) and t not in plan.home]
 
 
-def _find_short(plan: Plan, *codes: Mapping[Kernel | Rows, CompiledKernel]) -> set[Tensor]:
+def _find_short(plan: Plan, *codes: Mapping[Kernel, CompiledKernel]) -> set[Tensor]:
     """Return the tensors outside the arena that need no memory beyond the limit of their rows, if kernels have these
     codes."""
     beyond = Beyond.UNTOUCHED
@@ -404,7 +404,7 @@ class _Planner:
         return plan
 
 
-def _kernels_of(plan: Plan) -> list[Kernel | Rows]:
+def _kernels_of(plan: Plan) -> list[Kernel]:
     """Return the kernels of a plan, each once, in the order of its calls."""
     return list(dict.fromkeys(c.kernel for _, c, _ in plan.kernel_calls()))
 
@@ -424,10 +424,10 @@ class _Kernels:
     ):
         self.bound, self.target, self.backend, self._constants = bound, target, backend, constants
         self.plan, self._places = plan, places
-        self._code: dict[Kernel | Rows, CompiledKernel] | None = None
+        self._code: dict[Kernel, CompiledKernel] | None = None
 
     @property
-    def code(self) -> dict[Kernel | Rows, CompiledKernel]:
+    def code(self) -> dict[Kernel, CompiledKernel]:
         """The compiled kernel of each kernel of the plan."""
         if self._code is None:
             kernels = _kernels_of(self.plan)
@@ -458,14 +458,14 @@ class _Kernels:
             self._code = None
         self.plan, self._places = plan, None
 
-    def _predictor(self, code: Mapping[Kernel | Rows, CompiledKernel]) -> Callable[[Kernel | Rows], float]:
+    def _predictor(self, code: Mapping[Kernel, CompiledKernel]) -> Callable[[Kernel], float]:
         """Return a function from a kernel to its predicted seconds in the configuration that the cost model chooses.
 
         Kernels in `code` that were compiled without a decision carry that prediction. Decisions are ignored, so that
         they do not change which kernels a plan consists of.
         """
 
-        def seconds(kernel: Kernel | Rows) -> float:
+        def seconds(kernel: Kernel) -> float:
             compiled = code.get(kernel)
             return (
                 compiled.seconds if compiled is not None and not compiled.decision else predicted(kernel, self.target)

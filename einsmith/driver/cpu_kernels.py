@@ -21,7 +21,7 @@ from einsmith.kernels.pattern import Pattern
 from einsmith.kernels.sources import key_of
 from einsmith.runtime.assemble import Assembler, CompiledKernel
 from einsmith.runtime.program import Program, scratch_area
-from einsmith.schedule.kernel import Beyond, Kernel, Rows
+from einsmith.schedule.kernel import Beyond, Kernel
 from einsmith.tuning.calibration import calibrate
 from einsmith.tuning.kernels import decisions
 from einsmith.tuning.kernels.measure import HostRunner
@@ -30,7 +30,7 @@ LONG_TASK = 0.05
 """Predicted seconds of a task from which on the task itself polls whether its run is cancelled."""
 
 
-_NATIVE: Cache[tuple[Kernel | Rows, Target, Decision], CompiledKernel] = Cache(
+_NATIVE: Cache[tuple[Kernel, Target, Decision], CompiledKernel] = Cache(
     Bound("machine code of kernels", 2048, 64 << 20), lambda kernel: kernel.nbytes
 )
 """Cache of compiled kernels in memory: a kernel that no program uses any more is found again without a disk access."""
@@ -43,7 +43,7 @@ def identity() -> bytes:
 
 
 def compile_decided(
-    kernels: Sequence[Kernel | Rows], decided: Mapping[Kernel | Rows, Decision], target: Target
+    kernels: Sequence[Kernel], decided: Mapping[Kernel, Decision], target: Target
 ) -> list[CompiledKernel]:
     """Return machine code for each kernel, from memory, from disk, or compiled now. The key of the code is the kernel,
     the target, the decision, and the patterns, which choose where nothing is decided."""
@@ -83,9 +83,7 @@ def compile_decided(
     return [compiled[k] for k in kernels]  # type: ignore[misc]
 
 
-def lower(
-    kernel: Kernel | Rows, target: Target, decision: Decision = MODEL
-) -> tuple[list[nest.Function], dict[str, Any]]:
+def lower(kernel: Kernel, target: Target, decision: Decision = MODEL) -> tuple[list[nest.Function], dict[str, Any]]:
     """Lower a kernel that is in no cache; return its functions and metadata."""
     decision, choice, lowered, unfollowed = follow(kernel, target, decision)
     if environment.debug() >= 3:
@@ -128,7 +126,7 @@ class CpuBackend(TunedBackend):
         return HostRunner()
 
     def compile_decided(
-        self, kernels: Sequence[Kernel | Rows], decided: Mapping[Kernel | Rows, Decision], target: Target
+        self, kernels: Sequence[Kernel], decided: Mapping[Kernel, Decision], target: Target
     ) -> list[CompiledKernel]:
         return compile_decided(kernels, decided, target)
 

@@ -24,7 +24,7 @@ from einsmith.runtime.cuda.device import CudaDevice, DeviceCode, DeviceFacts
 from einsmith.runtime.cuda.launches import TileCode
 from einsmith.runtime.cuda.offline import OfflineDevice
 from einsmith.runtime.cuda.program import Card, CudaProgram
-from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.schedule.kernel import Kernel
 from einsmith.tiles.ir import rounding_of
 from einsmith.tiles.patterns import TILE_PATTERNS
 from einsmith.tiles.triton_text import pointer_type, triton_text
@@ -52,7 +52,7 @@ class Cuda(TunedBackend):
     def __init__(self, device: CudaDevice, described: GpuTarget, compiles: Any, make: Callable[[], Backend]):
         self.name, self.described, self._compiles, self._make = described.device, described, compiles, make
         self.card: Card = Card(device, self._build)
-        self._compiled: Cache[tuple[Kernel | Rows, Target, Decision], CompiledKernel] = Cache(_KERNELS)
+        self._compiled: Cache[tuple[Kernel, Target, Decision], CompiledKernel] = Cache(_KERNELS)
 
     def target(self, threads: int) -> GpuTarget:
         return self.described
@@ -73,11 +73,11 @@ class Cuda(TunedBackend):
         return CardRunner(self.card, self.described, self.compile_as)
 
     def compile_decided(
-        self, kernels: Sequence[Kernel | Rows], decided: Mapping[Kernel | Rows, Decision], target: Target
+        self, kernels: Sequence[Kernel], decided: Mapping[Kernel, Decision], target: Target
     ) -> list[CompiledKernel]:
         return [self._compile(k, target, decided[k]) for k in kernels]
 
-    def _compile(self, kernel: Kernel | Rows, target: Target, decision: Decision) -> CompiledKernel:
+    def _compile(self, kernel: Kernel, target: Target, decision: Decision) -> CompiledKernel:
         """Return what a kernel is lowered to, the same object as long as it is in use: machine code is made once for
         it (`Card.codes`)."""
         key = kernel, target, decision

@@ -44,7 +44,7 @@ from einsmith.runtime.nested import check_run, under_way
 from einsmith.runtime.signals import Deferred
 from einsmith.runtime.steps import StepTimes
 from einsmith.schedule.arena import Life
-from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.schedule.kernel import Kernel
 from einsmith.schedule.limits import RowLimit
 from einsmith.schedule.plan import KernelCall, Plan
 from einsmith.schedule.row_clusters import MAX_STORED_BYTES
@@ -252,7 +252,7 @@ class Executable:
 
     # -- other programs for the same graph
 
-    def with_decisions(self, texts: Mapping[Kernel | Rows, str], compare: bool = False) -> Executable:
+    def with_decisions(self, texts: Mapping[Kernel, str], compare: bool = False) -> Executable:
         """Return this program with some kernels compiled by other decision texts; no pass is run again.
 
         The two programs share one memory and take turns on it.
@@ -408,7 +408,7 @@ class Executable:
         return self._binding.lives
 
     @property
-    def comparisons(self) -> Mapping[Kernel | Rows, Comparison]:
+    def comparisons(self) -> Mapping[Kernel, Comparison]:
         """Return the kernels that run in a second configuration too."""
         return self._binding.comparisons
 

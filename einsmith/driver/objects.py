@@ -23,7 +23,7 @@ from einsmith.runtime.arena import Block
 from einsmith.runtime.assemble import Assembler, CompiledKernel
 from einsmith.runtime.program import Program
 from einsmith.runtime.steps import CheckZero
-from einsmith.schedule.kernel import Beyond, Kernel, Rows
+from einsmith.schedule.kernel import Beyond, Kernel
 
 
 class ObjectCode(CpuBackend, AheadOfTime):
@@ -35,13 +35,13 @@ class ObjectCode(CpuBackend, AheadOfTime):
 
     def __init__(self) -> None:
         self._functions: list[Function] = []
-        self._compiled: dict[tuple[Kernel | Rows, Target, Decision], CompiledKernel] = {}
+        self._compiled: dict[tuple[Kernel, Target, Decision], CompiledKernel] = {}
 
-    def compile(self, kernels: Sequence[Kernel | Rows], target: Target) -> list[CompiledKernel]:
+    def compile(self, kernels: Sequence[Kernel], target: Target) -> list[CompiledKernel]:
         decided = decisions_of(kernels, target)
         return [self._compile(k, target, decided[k]) for k in kernels]
 
-    def _compile(self, kernel: Kernel | Rows, target: Target, decision: Decision) -> CompiledKernel:
+    def _compile(self, kernel: Kernel, target: Target, decision: Decision) -> CompiledKernel:
         key = kernel, target, decision
         if key not in self._compiled:
             functions, meta = lower(*key)

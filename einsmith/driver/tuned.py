@@ -18,7 +18,7 @@ from einsmith.ir.nodes import Graph
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Lowered, Pattern, describe
 from einsmith.runtime.assemble import CompiledKernel
-from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.schedule.kernel import Kernel
 from einsmith.tuning.kernels import decisions, measure, override, race, records, session
 from einsmith.tuning.kernels.genetic import Candidate, candidate_of
 from einsmith.tuning.kernels.measure import KernelRunner
@@ -45,7 +45,7 @@ _WARNED = Once("records of tuning that cannot be followed")
 """Records of which a warning was given, by (digest of the kernel, text)."""
 
 
-def decisions_of(kernels: Iterable[Kernel | Rows], target: Target) -> dict[Kernel | Rows, Decision]:
+def decisions_of(kernels: Iterable[Kernel], target: Target) -> dict[Kernel, Decision]:
     """Decide on each kernel's configuration: an override comes first, then a tuning record, then the model's
     choice."""
     decided = {k: Decision(override.text_of(k)) for k in dict.fromkeys(kernels)}
@@ -55,7 +55,7 @@ def decisions_of(kernels: Iterable[Kernel | Rows], target: Target) -> dict[Kerne
     return decided
 
 
-def warn_unfollowed(kernel: Kernel | Rows, decision: Decision, compiled: CompiledKernel) -> None:
+def warn_unfollowed(kernel: Kernel, decision: Decision, compiled: CompiledKernel) -> None:
     """Warn, once for a record, that a kernel is not compiled as its record says."""
     if compiled.unfollowed and _WARNED((kernel.digest, decision.text)):
         name = decisions.name_of(kernel)[:8]
@@ -68,9 +68,7 @@ def warn_unfollowed(kernel: Kernel | Rows, decision: Decision, compiled: Compile
         )
 
 
-def follow(
-    kernel: Kernel | Rows, target: Target, decision: Decision
-) -> tuple[Decision, autoconfig.Choice, Lowered, str]:
+def follow(kernel: Kernel, target: Target, decision: Decision) -> tuple[Decision, autoconfig.Choice, Lowered, str]:
     """Return the decision that is followed, its choice and launches, and a sentence on a record that cannot be
     followed and gives way to the model's choice, else an empty one. Raises CompileError for any other decision."""
     try:
@@ -95,14 +93,14 @@ class TunedBackend(Backend):
 
     @abstractmethod
     def compile_decided(
-        self, kernels: Sequence[Kernel | Rows], decided: Mapping[Kernel | Rows, Decision], target: Target
+        self, kernels: Sequence[Kernel], decided: Mapping[Kernel, Decision], target: Target
     ) -> list[CompiledKernel]:
         """Return machine code for each kernel by its decision. Raises CompileError."""
 
-    def compile(self, kernels: Sequence[Kernel | Rows], target: Target) -> list[CompiledKernel]:
+    def compile(self, kernels: Sequence[Kernel], target: Target) -> list[CompiledKernel]:
         return self.compile_decided(kernels, decisions_of(kernels, target), target)
 
-    def compile_as(self, texts: Mapping[Kernel | Rows, str], target: Target) -> dict[Kernel | Rows, CompiledKernel]:
+    def compile_as(self, texts: Mapping[Kernel, str], target: Target) -> dict[Kernel, CompiledKernel]:
         recorded = records.texts_of([k for k, text in texts.items() if text], target) if environment.TUNED.get() else {}
         decided = {k: Decision(text, bool(text) and recorded.get(k) == text) for k, text in texts.items()}
         return dict(zip(decided, self.compile_decided(list(decided), decided, target), strict=True))
@@ -121,7 +119,7 @@ class TunedBackend(Backend):
     ) -> None:
         records.record_graph(graph, target, decisions, seconds, spread, prior)
 
-    def find_measured_seconds(self, kernel: Kernel | Rows, target: Target) -> float | None:
+    def find_measured_seconds(self, kernel: Kernel, target: Target) -> float | None:
         record = records.find(kernel, target)
         return record.seconds if record is not None and record.confirmed else None
 
@@ -135,7 +133,7 @@ class TunedBackend(Backend):
         return workshop.ProcessWorkshop(target, threads, self.make)
 
     def seconds_of(
-        self, kernel: Kernel | Rows, candidates: Sequence[tuple[Pattern, Any]], target: Target, threads: int
+        self, kernel: Kernel, candidates: Sequence[tuple[Pattern, Any]], target: Target, threads: int
     ) -> list[float]:
         return measure.seconds_of(kernel, candidates, target, threads, runner=self.runner)
 
@@ -180,7 +178,7 @@ class TunedBackend(Backend):
             records.remove(result.kernel, target)
 
 
-def _first_guesses(kernel: Kernel | Rows, target: Target) -> list[Candidate]:
+def _first_guesses(kernel: Kernel, target: Target) -> list[Candidate]:
     """Return the candidates recorded for a kernel here or elsewhere, or for kernels that differ in extents alone,
     without those that cannot be used."""
     texts = [

@@ -24,7 +24,7 @@ from einsmith.cost.facts import Target
 from einsmith.driver.backend import Answer, Backend, Measurement, Workshop
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Pattern
-from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.schedule.kernel import Kernel
 from einsmith.tuning.calibration import load
 from einsmith.tuning.kernels import bench, measure, records, worker
 from einsmith.tuning.kernels.bench import sendable_patterns
@@ -50,7 +50,7 @@ class Shop:
     """The server inside the workshop process. Every answer includes the processor seconds that it took."""
 
     def __init__(self) -> None:
-        self._searches: dict[tuple[Kernel | Rows, Target], Search] = {}
+        self._searches: dict[tuple[Kernel, Target], Search] = {}
         self._watch = load.Watch(os.getppid())
 
     def begin(
@@ -86,7 +86,7 @@ class Shop:
         return time.process_time()
 
     def propose(
-        self, kernel: Kernel | Rows, target: Target, guesses: Sequence[str], measurements: Sequence[Measurement]
+        self, kernel: Kernel, target: Target, guesses: Sequence[str], measurements: Sequence[Measurement]
     ) -> tuple[str | None, float, list[float] | None]:
         """Return the text of the configuration to try next, or None where none is left, the processor seconds spent,
         and for a kernel's first configuration the predicted times of its configurations (`Answer.predicted`).
@@ -109,7 +109,7 @@ class Shop:
             pass
         return None if c is None else c.text, time.process_time() - start, predicted
 
-    def vet(self, kernel: Kernel | Rows, target: Target, threads: int, text: str, seed: int) -> tuple[str, float]:
+    def vet(self, kernel: Kernel, target: Target, threads: int, text: str, seed: int) -> tuple[str, float]:
         """Return why a configuration may not be used, and the processor seconds spent. Reasons are that it cannot be
         compiled, accesses memory that it must not, or differs from the evaluator on random data; the reason is empty
         where it is correct."""
@@ -219,8 +219,8 @@ class ProcessWorkshop(Workshop):
         self._worker = _WorkshopProcess(make)
         self._lock = locks.Reentrant("waiting for the workshop process")
         self.target, self.threads = target, threads
-        self._measurements: dict[Kernel | Rows, list[Measurement]] = {}
-        self._reported: dict[Kernel | Rows, int] = {}
+        self._measurements: dict[Kernel, list[Measurement]] = {}
+        self._reported: dict[Kernel, int] = {}
         self._is_waiting = False
         self._requests = 0
 
@@ -258,7 +258,7 @@ class ProcessWorkshop(Workshop):
         with self._waiting():
             return self._worker.ask(name, *arguments)
 
-    def propose(self, kernel: Kernel | Rows) -> Answer:
+    def propose(self, kernel: Kernel) -> Answer:
         with self._lock:  # one exchange reads and updates what the process knows
             reported = self._reported.get(kernel)
             unreported = self._measurements.setdefault(kernel, [])[reported or 0 :]
@@ -271,13 +271,13 @@ class ProcessWorkshop(Workshop):
             self._reported[kernel] = (reported or 0) + len(unreported)
         return Answer(text, "", seconds, predicted)
 
-    def _guesses(self, kernel: Kernel | Rows) -> list[str]:
+    def _guesses(self, kernel: Kernel) -> list[str]:
         return [
             *records.list_guesses(kernel, self.target)[:MAX_GUESSES],
             *records.list_similar_guesses(kernel, self.target)[:MAX_GUESSES],
         ]
 
-    def vet(self, kernel: Kernel | Rows, text: str) -> Answer:
+    def vet(self, kernel: Kernel, text: str) -> Answer:
         start = time.monotonic()
         with self._lock:
             try:
@@ -289,24 +289,22 @@ class ProcessWorkshop(Workshop):
             self.tell(kernel, text, inf)
         return Answer(text, fault, seconds)
 
-    def tell(self, kernel: Kernel | Rows, text: str, seconds: float) -> None:
+    def tell(self, kernel: Kernel, text: str, seconds: float) -> None:
         self._measurements.setdefault(kernel, []).append((text, seconds))
 
-    def keep(
-        self, kernel: Kernel | Rows, text: str, seconds: float, spread: float, prior: float, confirmed: bool
-    ) -> None:
+    def keep(self, kernel: Kernel, text: str, seconds: float, spread: float, prior: float, confirmed: bool) -> None:
         if confirmed or not records.text_of(kernel, self.target):
             records.record_choice(
                 kernel, self.target, records.create(kernel, text, seconds, spread, prior, int(confirmed))
             )
 
-    def least(self, kernel: Kernel | Rows) -> float:
+    def least(self, kernel: Kernel) -> float:
         bounds = [
             p.bound(kernel, self.target) for p in autoconfig.eligible_patterns(kernel, self.target) if p.match(kernel)
         ]
         return max(least(kernel, self.target), min(bounds, default=0.0))
 
-    def find_part(self, kernel: Kernel | Rows, text: str) -> float:
+    def find_part(self, kernel: Kernel, text: str) -> float:
         record = records.find(kernel, self.target)
         if record is None or record.text != text or not (0 < record.seconds < inf and 0 < record.prior < inf):
             return 1.0

@@ -67,7 +67,7 @@ class Choice:
     pattern: Pattern
     config: Any
     cost: Cost
-    kernel: Kernel | Rows
+    kernel: Kernel
     target: Target
     took: float
 
@@ -116,7 +116,7 @@ def register(pattern: Pattern) -> None:
     _CHOSEN.clear()
 
 
-def choose(kernel: Kernel | Rows, target: Target) -> Choice:
+def choose(kernel: Kernel, target: Target) -> Choice:
     """Return the pattern and configuration of the lowest predicted cost.
 
     Raises:
@@ -128,7 +128,7 @@ def choose(kernel: Kernel | Rows, target: Target) -> Choice:
     return choice
 
 
-def choose_below(kernel: Kernel | Rows, target: Target, limit: float) -> Choice | None:
+def choose_below(kernel: Kernel, target: Target, limit: float) -> Choice | None:
     """Return the cheapest pattern and configuration if its cost rank is below `limit`; else, or without match, None."""
     key = (kernel, target, len(_patterns(target)))
     choice = _CHOSEN.get(key)
@@ -144,12 +144,12 @@ def floor(kernel: Kernel, target: Target) -> float:
     return min((p.floor(kernel, target) for p in eligible_patterns(kernel, target) if p.match(kernel)), default=0.0)
 
 
-def eligible_patterns(kernel: Kernel | Rows, target: Target) -> Sequence[Pattern]:
+def eligible_patterns(kernel: Kernel, target: Target) -> Sequence[Pattern]:
     """Return the patterns that may lower a kernel on a target: those of its back end that are allowed there."""
     if isinstance(kernel, Rows) and target.backend == CPU:
         return [SUMMED if kernel.takes_sums else ROWS]
     allowed = [p for p in _patterns(target) if p.allowed(target)]
-    if isinstance(kernel, Kernel) and kernel.sums:
+    if kernel.sums:
         return [p for p in allowed if p.match(kernel) and p.takes_sums(kernel, target)]
     return allowed
 
@@ -158,7 +158,7 @@ def _patterns(target: Target) -> Sequence[Pattern]:
     return PATTERNS if target.backend == CPU else OTHERS[target.backend]
 
 
-def _choose(kernel: Kernel | Rows, target: Target, limit: float) -> Choice | None:
+def _choose(kernel: Kernel, target: Target, limit: float) -> Choice | None:
     start = time.thread_time()
     best: tuple[Pattern, Any, Cost] | None = None
     dominated: set[str] = set()

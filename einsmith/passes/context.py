@@ -9,13 +9,13 @@ from typing import NamedTuple
 from einsmith.base.dtypes import DType
 from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Compute, Graph, Template, Tensor
-from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.schedule.kernel import Kernel
 from einsmith.schedule.plan import Cost
 from einsmith.schedule.planner import kernel_call
 from einsmith.schedule.schedule import Copy
 
 
-def no_cost(kernel: Kernel | Rows, target: Target) -> float:
+def no_cost(kernel: Kernel, target: Target) -> float:
     """Raise NotImplementedError: the default `cost` of contexts in which no kernels are chosen."""
     raise NotImplementedError("a pass needs the predicted cost of a kernel, but PassContext.cost is not set")
 

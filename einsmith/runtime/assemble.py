@@ -31,7 +31,7 @@ from einsmith.runtime.steps import (
     Together,
 )
 from einsmith.schedule.arena import Life, arena, lives, whole_lines
-from einsmith.schedule.kernel import Beyond, Kernel, Rows
+from einsmith.schedule.kernel import Beyond, Kernel
 from einsmith.schedule.plan import KernelCall, LoopCall, Plan
 from einsmith.schedule.printer import label
 
@@ -71,7 +71,7 @@ class CompiledKernel:
     rounding: float = 1.0
 
 
-CompiledKernels = Mapping[Kernel | Rows, CompiledKernel]
+CompiledKernels = Mapping[Kernel, CompiledKernel]
 """Compiled kernel of each kernel of a plan."""
 
 
@@ -171,7 +171,7 @@ class Assembler:
         self,
         compiled: CompiledKernels,
         spare: int,
-        extra: Mapping[Kernel | Rows, Sequence[SideRun]] = MappingProxyType({}),
+        extra: Mapping[Kernel, Sequence[SideRun]] = MappingProxyType({}),
         kept: int = 0,
     ):
         self.compiled, self.spare, self.extra, self.kept = compiled, spare, extra, kept

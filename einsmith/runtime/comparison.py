@@ -30,7 +30,7 @@ class Comparison:
     on equal inputs are compared after a run; in a loop, or for a kernel that is called several times, after the last
     turn. allocate: the allocator of the program's back end."""
 
-    def __init__(self, kernel: Kernel | Rows, own: CompiledKernel, other: CompiledKernel, allocate: Allocate = host):
+    def __init__(self, kernel: Kernel, own: CompiledKernel, other: CompiledKernel, allocate: Allocate = host):
         self.kernel, self.other = kernel, other
         self._written = list_written_buffers(kernel)
         self._memory: list[list[Block]] = []
@@ -84,13 +84,13 @@ class Comparison:
         return f"{int(wrong.sum())} of {wrong.size} elements differ, the first is {got!r}, not {expected!r}"
 
 
-def scratch_bytes(kernel: Kernel | Rows, own: CompiledKernel, other: CompiledKernel) -> int:
+def scratch_bytes(kernel: Kernel, own: CompiledKernel, other: CompiledKernel) -> int:
     """Return the bytes of memory that a Beside needs."""
     results = sum(kernel.buffers[n].nbytes + 2 * ZONE_BYTES for n in list_written_buffers(kernel))
     return 2 * results + sum(max(MIN_WORKSPACE_BYTES, compiled.workspace) for compiled in (own, other))
 
 
-def list_written_buffers(kernel: Kernel | Rows) -> tuple[int, ...]:
+def list_written_buffers(kernel: Kernel) -> tuple[int, ...]:
     """Return the numbers of the buffers that a kernel stores to."""
     if isinstance(kernel, Rows):
         places = (m.places[n] for m in kernel.members for n in list_written_buffers(m.kernel))
@@ -98,6 +98,6 @@ def list_written_buffers(kernel: Kernel | Rows) -> tuple[int, ...]:
     return tuple(sorted({n for s in kernel.stages for n in s.outputs if n is not None}))
 
 
-def _reductions(kernel: Kernel | Rows) -> Sequence[Reduce]:
+def _reductions(kernel: Kernel) -> Sequence[Reduce]:
     bodies = (getattr(p, "body", None) for s in kernel.stages for p in s.template.parts)
     return [b for b in bodies if isinstance(b, Reduce)]

@@ -97,7 +97,7 @@ def _can_overwrite_in_row(call: KernelCall, rows: Rows, result: Tensor, operand:
         row_axes.update(member.by_row[n] for n in (*own, *stores))
         if stores:
             written = True
-            if member.reduces or not (isinstance(part.kernel, Kernel) and reads_own_elements(part.kernel, own)):
+            if member.reduces or isinstance(part.kernel, Rows) or not reads_own_elements(part.kernel, own):
                 return False
         elif not _reads_within_row(member, own):
             return False

@@ -1,4 +1,4 @@
-"""Define kernels, which fusion makes and patterns lower: stages that share one output box, over buffers."""
+"""Define kernels, which fusion makes and patterns lower: stages that share one output box, or a loop over rows."""
 
 from __future__ import annotations
 
@@ -158,6 +158,9 @@ class Kernel(Node):
 
     sums: sums of values of the epilogue, of which each part of the kernel leaves its own in the workspace
     (`kernels.emit.epilogue_sums`). Only the main kernel of a `Rows` of one row has any, while it is lowered.
+
+    A kernel whose body is a loop over rows is a `Rows`. It has the stages of its members, and no `loop_invariant` and
+    no `sums` of its own.
     """
 
     __slots__ = ("stages", "buffers", "loop_invariant", "sums")
@@ -186,6 +189,11 @@ class Kernel(Node):
     def shape(self) -> tuple[int, ...]:
         """The shape of the root's results."""
         return self.root.shape
+
+    @property
+    def parts(self) -> tuple[Kernel, ...]:
+        """The kernels whose bodies are stages: the kernel itself, or those of a loop's members."""
+        return (self,)
 
     @property
     def non_temporal(self) -> set[int]:
@@ -325,8 +333,8 @@ class Activity(Node):
     some: bool
 
 
-class Rows(Node):
-    """A row-block fusion: kernels that share their rows; within a row, each may read results of the ones before it.
+class Rows(Kernel):
+    """A row-block fusion: a loop over rows whose members share them; within a row, each reads results of earlier ones.
 
     Run block by block of rows, they make one pass over memory; `local` buffers are never stored beyond their block.
     Blocks in which nothing is `active` (None: all rows are) may be left out.
@@ -335,15 +343,14 @@ class Rows(Node):
     after:  for each block of i: these three
 
     takes_sums: there is one row without axes, and the first member may take the sums of the others while it has their
-    terms (`schedule.summed`).
+    terms (`schedule.summed`). stages: those of all members, in order.
     """
 
-    __slots__ = ("rows", "members", "buffers", "local", "active", "takes_sums")
-    fields = ("rows", "members", "buffers", "local", "active", "takes_sums")
+    __slots__ = ("rows", "members", "local", "active", "takes_sums")
+    fields = ("rows", "members", "buffers", "local", "active", "takes_sums")  # type: ignore[assignment]
     exact = True
     rows: int
     members: tuple[Member, ...]
-    buffers: tuple[KernelBuffer, ...]
     local: tuple[KernelBuffer, ...]
     active: Activity | None
     takes_sums: bool
@@ -357,7 +364,22 @@ class Rows(Node):
         active: Activity | None = None,
         takes_sums: bool = False,
     ) -> Rows:
-        return super().__new__(cls, rows, members, buffers, local, active, bool(takes_sums))
+        return Node.__new__(cls, rows, members, buffers, local, active, bool(takes_sums))
+
+    def _derive(self) -> None:
+        self._set("stages", tuple(s for k in self.parts for s in k.stages))
+        self._set("loop_invariant", None)
+        self._set("sums", ())
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the last member's results."""
+        return self.members[-1].kernel.shape
+
+    @property
+    def parts(self) -> tuple[Kernel, ...]:
+        """The kernels of the members."""
+        return tuple(m.kernel for m in self.members)
 
     @property
     def row_bytes(self) -> int:
@@ -390,18 +412,3 @@ class Rows(Node):
     def has_running_mean(self) -> bool:
         """Whether members read the mean of the rows so far of another one, so that all rows run in one task."""
         return any(m.follows is not None and m.follows.is_mean for m in self.members)
-
-    @property
-    def root(self) -> Template:
-        """The root of the first member."""
-        return self.members[0].kernel.root
-
-    @property
-    def stages(self) -> tuple[Stage, ...]:
-        """The stages of all members, in order."""
-        return tuple(s for m in self.members for s in m.kernel.stages)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of the last member's results."""
-        return self.members[-1].kernel.shape

@@ -8,7 +8,7 @@ from einsmith.ir.printer import show_statements
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows
 
 
-def show_kernel(kernel: Kernel | Rows, buffers: Sequence[str] | None = None) -> str:
+def show_kernel(kernel: Kernel, buffers: Sequence[str] | None = None) -> str:
     """Return a kernel as text: a line for the buffers, then the stages s0, s1, ... and their stores.
 
     `buffers` names the buffers, else they are b0, b1, ...; those that are local to a Rows are l0, l1, ...
@@ -19,7 +19,7 @@ def show_kernel(kernel: Kernel | Rows, buffers: Sequence[str] | None = None) -> 
     """
     names = list(buffers) if buffers is not None else [f"b{n}" for n in range(len(kernel.buffers))]
     head = ", ".join(f"{name}: {_type(b)}" for name, b in zip(names, kernel.buffers, strict=True))
-    if isinstance(kernel, Kernel):
+    if not isinstance(kernel, Rows):
         lines = [line for i in range(len(kernel.stages)) for line in _stage(kernel, i, names)]
         return "\n  ".join([f"kernel over {list(kernel.shape)} of {head}", *lines])
     names += [f"l{n}" for n in range(len(kernel.local))]

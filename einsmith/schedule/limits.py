@@ -101,7 +101,7 @@ def _reads_own_rows(call: Any, tensors: set[Tensor]) -> bool:
     return not places or places <= find_own_rows(call.kernel)
 
 
-def check_limited(plan: Plan, limits: Sequence[RowLimit], is_left_out: Callable[[Kernel | Rows], bool]) -> None:
+def check_limited(plan: Plan, limits: Sequence[RowLimit], is_left_out: Callable[[Kernel], bool]) -> None:
     """Raise UnlimitedError where a kernel of a plan of `limit_rows` takes time for rows beyond a limit.
 
     is_left_out: whether the code of a kernel with a limit leaves out rows beyond it.
@@ -137,10 +137,10 @@ def _ends_below(call: KernelCall, limit: RowLimit) -> bool:
     return True
 
 
-def _has_limit(kernel: Kernel | Rows) -> bool:
-    if isinstance(kernel, Rows):
-        return kernel.active is not None or all(isinstance(m.kernel, LimitedKernel) for m in kernel.members)
-    return isinstance(kernel, LimitedKernel)
+def _has_limit(kernel: Kernel) -> bool:
+    if isinstance(kernel, Rows) and kernel.active is not None:
+        return True
+    return all(isinstance(k, LimitedKernel) for k in kernel.parts)
 
 
 def find_limited(graph: Graph, limit: RowLimit) -> set[Tensor]:
@@ -191,7 +191,7 @@ def _is_below(row: Expr, own: bool, facts: Facts, numbers: Sequence[Read]) -> bo
     return any(row.dtype is x.dtype and facts.prove(apply("lt", row, x)) for x in numbers)
 
 
-def find_short(plan: Plan, is_untouched: Callable[[Kernel | Rows], bool]) -> set[Tensor]:
+def find_short(plan: Plan, is_untouched: Callable[[Kernel], bool]) -> set[Tensor]:
     """Return the tensors outside the arena that need no memory beyond the limit of their rows: no kernel touches any.
 
     is_untouched: whether the code of a kernel touches no row beyond its limit.
@@ -209,7 +209,7 @@ def find_short(plan: Plan, is_untouched: Callable[[Kernel | Rows], bool]) -> set
     return {t for t, is_short in short.items() if is_short}
 
 
-def find_own_rows(kernel: Kernel | Rows) -> set[int]:
+def find_own_rows(kernel: Kernel) -> set[int]:
     """Return the buffers of which a kernel that has a limit reads and writes only the rows of its own."""
     if isinstance(kernel, Rows):
         return {n for n, found in _row_axes(kernel).items() if found == {1}} if kernel.active is not None else set()
@@ -228,7 +228,7 @@ def _limit_call(call: KernelCall, limit: RowLimit, limited: set[Tensor], plan: P
     """Return a call whose kernel leaves out rows beyond the limit; the call itself where some of them matter."""
     written = [t for t, w in zip(call.tensors, call.written, strict=True) if w]
     kernel = call.kernel
-    if isinstance(kernel, LimitedKernel) or call.parts and isinstance(kernel, Kernel):
+    if isinstance(kernel, LimitedKernel) or call.parts and not isinstance(kernel, Rows):
         return call
     if isinstance(kernel, Rows):
         return _limit_rows_of(call, kernel, limit, limited, plan)
@@ -259,7 +259,7 @@ def _row_axes(rows: Rows) -> dict[int, set[int]]:
     return found
 
 
-def _with_limit(call: KernelCall, kernel: Kernel | Rows, limit: RowLimit) -> KernelCall:
+def _with_limit(call: KernelCall, kernel: Kernel, limit: RowLimit) -> KernelCall:
     offsets = (*call.offsets, 0) if call.offsets else ()
     return replace(
         call, kernel=kernel, tensors=(*call.tensors, limit.leaf), written=(*call.written, False), offsets=offsets

@@ -11,11 +11,11 @@ from einsmith.ir.loop import LoweredLoop
 from einsmith.ir.nodes import Compute, Graph, Leaf, Tensor
 from einsmith.ir.rebuild import with_args
 from einsmith.ir.views import is_view, storage
-from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.schedule.kernel import Kernel
 from einsmith.schedule.row_clusters import Refusal
 from einsmith.schedule.schedule import Copy
 
-Cost = Callable[[Kernel | Rows, Target], float]
+Cost = Callable[[Kernel, Target], float]
 """Predicts the seconds of a kernel on a target."""
 
 
@@ -68,7 +68,7 @@ class KernelCall(_Accesses):
         parts: the calls that row fusion joined into this one, each of which can run separately.
     """
 
-    kernel: Kernel | Rows
+    kernel: Kernel
     tensors: tuple[Tensor, ...]
     written: tuple[bool, ...]
     copies: tuple[Copy, ...]
@@ -94,7 +94,7 @@ class KernelCall(_Accesses):
     def packed_once(self) -> set[Tensor]:
         """Return the storages of the operands that the kernel may pack once for all steps of its loop: those of its
         root that it marks as loop-invariant. None are known of a Rows, whose members pack for themselves."""
-        if not isinstance(self.kernel, Kernel) or self.kernel.loop_invariant is None:
+        if self.kernel.loop_invariant is None:
             return set()
         return {storage(self.tensors[n]) for _, n in self.kernel.stages[0].args if n in self.kernel.loop_invariant}
 

@@ -296,7 +296,7 @@ def _row_parts(calls: Sequence[KernelCall | LoopCall], graph: Graph, repeats: bo
     role = graph.role
 
     def kernel_of(c: KernelCall | LoopCall) -> Kernel | None:
-        return c.kernel if isinstance(c, KernelCall) and isinstance(c.kernel, Kernel) else None
+        return c.kernel if isinstance(c, KernelCall) and not isinstance(c.kernel, Rows) else None
 
     late = [repeats and not any(role[n] == "forward" for n in c.nodes) for c in calls]
     return [RowPart(kernel_of(c), c.tensors, c.written, x) for c, x in zip(calls, late, strict=True)]
@@ -476,7 +476,7 @@ def mark_invariant(plan: Plan, same: Collection[Tensor]) -> None:
     """Have the kernels of a plan that is run many times mark which of their buffers hold tensors of `same`, whose
     values stay."""
     for call in plan.calls:
-        if isinstance(call, KernelCall) and isinstance(call.kernel, Kernel):
+        if isinstance(call, KernelCall) and not isinstance(call.kernel, Rows):
             fixed = tuple(n for n, t in enumerate(call.tensors) if storage(t) in same)
             call.kernel = Kernel(call.kernel.stages, call.kernel.buffers, fixed)
 

@@ -49,8 +49,8 @@ _MAX_SHRINK = 16
 class KernelCost(NamedTuple):
     """Functions that give a kernel's predicted seconds and its workspace (bytes)."""
 
-    seconds: Callable[[Kernel | Rows], float]
-    workspace: Callable[[Kernel | Rows], int]
+    seconds: Callable[[Kernel], float]
+    workspace: Callable[[Kernel], int]
 
 
 class _Recomputation(NamedTuple):
@@ -383,7 +383,7 @@ def _calls_computing(call: KernelCall, s: Tensor) -> Iterator[KernelCall]:
     results of the kernel."""
     yield call
     for c in call.parts or (call,):
-        if not isinstance(c.kernel, Kernel) or any(c.offsets):
+        if isinstance(c.kernel, Rows) or any(c.offsets):
             continue
         for n, (t, written) in enumerate(zip(c.tensors, c.written, strict=True)):
             if not written or storage(t) is not s:

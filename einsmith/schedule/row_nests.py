@@ -63,7 +63,7 @@ class BlockKernel(NamedTuple):
         places: the memory of each of its buffers (`BlockPlaces`).
     """
 
-    kernel: Kernel | Rows
+    kernel: Kernel
     places: tuple[int, ...]
 
 
@@ -163,7 +163,7 @@ def shared_memory(rows: Rows, kernels: Sequence[BlockKernel]) -> dict[int, int]:
 def _replaces(kernel: BlockKernel, operand: int, result: int) -> bool:
     """Return whether a kernel may write one place over another one."""
     k, places = kernel
-    if not isinstance(k, Kernel):
+    if isinstance(k, Rows):
         return False
     own = [n for n, p in enumerate(places) if p == operand]
     layouts = {(b.shape, b.strides, b.dtype) for b, p in zip(k.buffers, places, strict=True) if p in (operand, result)}
@@ -294,7 +294,7 @@ def _sweeps(
     end = min(places.accumulators.values(), default=places.number)
     parts = []
     for kernel, at in kernels:
-        assert isinstance(kernel, Kernel)
+        assert not isinstance(kernel, Rows)
         written = {n for s in kernel.stages for n in s.outputs if n is not None}
         own = []
         for n, (place, b) in enumerate(zip(at, kernel.buffers, strict=True)):

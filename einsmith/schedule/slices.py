@@ -23,9 +23,9 @@ _Slice = Sequence[_Range]
 """The positions of a buffer that are touched, by dimension."""
 
 
-def slice_kernel(kernel: Kernel | Rows) -> tuple[Kernel | Rows, tuple[int, ...]]:
+def slice_kernel(kernel: Kernel) -> tuple[Kernel, tuple[int, ...]]:
     """Return (the kernel of slices, the byte of its tensor at which each buffer begins)."""
-    if isinstance(kernel, Kernel):
+    if not isinstance(kernel, Rows):
         slices = [_slice(b.shape, [positions]) for b, positions in zip(kernel.buffers, _positions(kernel), strict=True)]
     else:
         every = (*kernel.buffers, *kernel.local)
@@ -44,7 +44,7 @@ def slice_kernel(kernel: Kernel | Rows) -> tuple[Kernel | Rows, tuple[int, ...]]
         sum(n * r[0] for n, r in zip(b.strides, x, strict=False) if r) * b.dtype.itemsize
         for b, x in zip(kernel.buffers, slices, strict=True)
     )
-    if isinstance(kernel, Kernel):
+    if not isinstance(kernel, Rows):
         return _slice_buffers(kernel, slices), offsets
     of: dict[int, _Slice] = dict(enumerate(slices))
     members = tuple(

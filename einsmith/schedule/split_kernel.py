@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows, Stage
+from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
 
 Place = int | tuple[int, int]
 """A buffer of the fused kernel by number; or (stage, member), a result that the fused kernel does not store."""
@@ -60,7 +60,7 @@ def _buffer(kernel: Kernel, place: Place, written: bool) -> KernelBuffer:
     return KernelBuffer(template.dtypes[member], template.shape)
 
 
-def split_kernel(kernel: Kernel | Rows) -> Iterator[Kernel]:
+def split_kernel(kernel: Kernel) -> Iterator[Kernel]:
     """Yield a kernel for each stage of a kernel, or of all members of a row-block fusion."""
-    for part in [m.kernel for m in kernel.members] if isinstance(kernel, Rows) else [kernel]:
+    for part in kernel.parts:
         yield from (x.kernel for x in split_stages(part))

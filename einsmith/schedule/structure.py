@@ -23,7 +23,7 @@ _SIZES: dict[type, tuple[str, ...]] = {
 """
 
 
-def structure(kernel: Kernel | Rows) -> str:
+def structure(kernel: Kernel) -> str:
     """Return the kernel's digest without its extents, in hex: `sum[k](A[i,k]*B[k,j])` has the same one at all sizes."""
     known: dict[Node, bytes] = {}
     stack: list[Node] = [kernel]
@@ -40,7 +40,7 @@ def structure(kernel: Kernel | Rows) -> str:
     return known[kernel].hex()
 
 
-def extents(kernel: Kernel | Rows) -> tuple[int, ...]:
+def extents(kernel: Kernel) -> tuple[int, ...]:
     """Return the extents of all buffers and of the results; kernels of one structure have equally many."""
     return (*(n for b in kernel.buffers for n in b.shape), *kernel.shape)
 

@@ -18,7 +18,7 @@ from einsmith.ir.interned import Node
 from einsmith.ir.nodes import Reduce, Tensor
 from einsmith.ir.views import storage
 from einsmith.schedule.fusion import maker
-from einsmith.schedule.kernel import Kernel, KernelBuffer, Member, Rows
+from einsmith.schedule.kernel import KernelBuffer, Member, Rows
 from einsmith.schedule.plan import Cost, KernelCall, LoopCall
 from einsmith.schedule.residency import calls_seconds
 from einsmith.schedule.row_clusters import passed_on
@@ -115,7 +115,7 @@ class SumJoiner:
 
     def _is_kernel(self, n: int) -> bool:
         call = self.singles[n]
-        return isinstance(call, KernelCall) and isinstance(call.kernel, Kernel)
+        return isinstance(call, KernelCall) and not isinstance(call.kernel, Rows)
 
     def _sums_of(self, main: int) -> list[int]:
         """Return a kernel and those that sum its results and need no kernel between them."""
@@ -155,7 +155,6 @@ class SumJoiner:
         number = {t: n for n, t in enumerate((*tensors, *local))}
         members = []
         for c, use in zip(calls, uses, strict=True):
-            assert isinstance(c.kernel, Kernel)
             members.append(Member(c.kernel, tuple(number[t] for t in use), (0,) * len(use), False))
         buffers, own = (tuple(KernelBuffer(t.dtype, t.shape) for t in ts) for ts in (tensors, local))
         kernel = Rows(1, tuple(members), buffers, own, None, True)

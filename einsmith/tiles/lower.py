@@ -27,7 +27,7 @@ LONG_ROW = 1 << 12
 """Points of a row that one program computes in about the time that a launch takes."""
 
 
-def patterns(kernel: Kernel | Rows) -> tuple[str, ...]:
+def patterns(kernel: Kernel) -> tuple[str, ...]:
     """Return the names of the patterns that take a kernel; the first one is used by default."""
     if isinstance(kernel, Rows):
         return _row_patterns(kernel)
@@ -56,7 +56,7 @@ def _row_patterns(rows: Rows) -> tuple[str, ...]:
     return (*chain, *(("members", "rows") if alone else ("rows", "members")))
 
 
-def lower(kernel: Kernel | Rows, tiling: Tiling, pattern: str | None = None) -> Lowered:
+def lower(kernel: Kernel, tiling: Tiling, pattern: str | None = None) -> Lowered:
     """Lower a kernel to its launches, in order. Each is a function of the tile IR, of as many tasks as it has
     programs, whose parameters are buffers of the kernel and parts of the workspace. pattern: one of `patterns`; None
     for the first. Raises CompileError for a kernel that the pattern does not take."""

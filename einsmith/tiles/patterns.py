@@ -85,7 +85,7 @@ class TilePattern(Pattern):
     def cost(self, kernel: Any, config: TileConfig, target: Target) -> Cost:
         return cost_of_launches(self.times(kernel, config, target))
 
-    def times(self, kernel: Kernel | Rows, config: TileConfig, target: Target) -> list[Times]:
+    def times(self, kernel: Kernel, config: TileConfig, target: Target) -> list[Times]:
         """Return the predicted seconds of each launch, by what takes them."""
         assert isinstance(target, GpuTarget)
         return price(kernel, self.kind, config, target)
@@ -109,7 +109,7 @@ TILE_PATTERNS: tuple[Pattern, ...] = tuple(
 
 
 @lru_cache(maxsize=1024)
-def _configs(kind: str, kernel: Kernel | Rows, target: GpuTarget) -> tuple[TileConfig, ...]:
+def _configs(kind: str, kernel: Kernel, target: GpuTarget) -> tuple[TileConfig, ...]:
     """Return the configurations worth pricing, each once."""
     if kind in ("sweeps", "members"):
         return tuple(TileConfig(m, 64, k, 1, 4, 3) for m in (64, 128) for k in (32, 64))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from einsmith.ir.nodes import Piece
-from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows, Stage
+from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
 from einsmith.tiles.ir import TileBuilder, TileFunction, TileValue
 from einsmith.tiles.points import MOST_I32_POINTS, Points, Slot, TileMemory, number_lanes, unravel
 
@@ -80,7 +80,7 @@ class Functions:
         return TileMemory(layout, None, at)
 
 
-def own_memory(kernel: Kernel | Rows) -> list[TileMemory]:
+def own_memory(kernel: Kernel) -> list[TileMemory]:
     """Return the memory of a kernel's own buffers."""
     return [TileMemory(layout, n) for n, layout in enumerate(kernel.buffers)]
 

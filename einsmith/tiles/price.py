@@ -63,7 +63,7 @@ SPILLED = 12
 """Instructions of a turn for each register that a thread lacks."""
 
 
-def price(kernel: Kernel | Rows, kind: str, config: TileConfig, target: GpuTarget) -> list[Times]:
+def price(kernel: Kernel, kind: str, config: TileConfig, target: GpuTarget) -> list[Times]:
     """Return the predicted seconds of each launch of a kernel that a pattern (`lower.patterns`) lowers."""
     tiling = config.tiling(target.precision)
     if isinstance(kernel, Rows):
@@ -86,7 +86,7 @@ def programs_of(kernel: Kernel, config: TileConfig, target: GpuTarget) -> list[T
     return [dot_program(product_facts(k, p), fit_dot(tiling, p), config, p, target)[0] for p in products]
 
 
-def least_seconds(kernel: Kernel | Rows, kind: str, target: GpuTarget) -> float:
+def least_seconds(kernel: Kernel, kind: str, target: GpuTarget) -> float:
     """Return a lower bound of the seconds of a kernel in any configuration and under any order of its buffers'
     dimensions: its products at the precision's rate, or its bytes."""
     if isinstance(kernel, Rows):

@@ -76,7 +76,7 @@ def results(kernel: Kernel, arrays: Sequence[np.ndarray]) -> dict[int, np.ndarra
     return out
 
 
-def run(kernel: Kernel | Rows, pointers: Sequence[int]) -> None:
+def run(kernel: Kernel, pointers: Sequence[int]) -> None:
     arrays = [read(b, p) for b, p in zip(kernel.buffers, pointers, strict=False)]
     if isinstance(kernel, Rows):
         held = [*arrays, *(np.zeros(b.shape, b.dtype.numpy) for b in kernel.local)]
@@ -177,14 +177,14 @@ class Evaluated(Backend):
     patterns = (Evaluate(),)
 
     def __init__(self) -> None:
-        self.compiled: list[Kernel | Rows] = []
+        self.compiled: list[Kernel] = []
         self.blocks: list[Block] = []
         self.programs = 0
 
     def target(self, threads: int) -> Target:
         return Machine(cores=threads)
 
-    def compile(self, kernels: Sequence[Kernel | Rows], target: Target) -> list[CompiledKernel]:
+    def compile(self, kernels: Sequence[Kernel], target: Target) -> list[CompiledKernel]:
         self.compiled += kernels
         out = []
         for kernel in kernels:

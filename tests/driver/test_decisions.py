@@ -15,7 +15,7 @@ from einsmith.driver.backend import Backend
 from einsmith.driver.executable import Executable
 from einsmith.kernels import autoconfig
 from einsmith.runtime.comparison import ZONE_BYTES, Comparison
-from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.schedule.kernel import Kernel
 from einsmith.training.batch import batch_arrays
 from einsmith.tuning.kernels.decisions import format_choice
 
@@ -67,7 +67,7 @@ def step(name: str, threads: int = 1, **options: Any) -> tuple[es.TrainStep, Exe
     return made, run, batch
 
 
-def alternatives(run: Executable, nth: int) -> dict[Kernel | Rows, str]:
+def alternatives(run: Executable, nth: int) -> dict[Kernel, str]:
     """Another configuration of every kernel that has one."""
     found = {}
     for call in run.calls:

@@ -21,7 +21,7 @@ from einsmith.driver.executable import Executable
 from einsmith.driver.objects import ObjectCode
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import describe
-from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.schedule.kernel import Kernel
 from einsmith.tuning.kernels import database, records
 from einsmith.tuning.kernels.decisions import format_choice, parse_choice
 from einsmith.tuning.kernels.override import overriding
@@ -46,7 +46,7 @@ def compiled(formula: str, *arrays: np.ndarray, threads: int = 1) -> Executable:
     return Executable(traced.graph, traced.bind, threads)
 
 
-def recorded(kernel: Kernel | Rows, target: Target, text: str) -> None:
+def recorded(kernel: Kernel, target: Target, text: str) -> None:
     records.record_choice(
         kernel, target, Record(kernel.digest.hex(), text, 1e-3, 0.01, 2e-3, time.time(), 1, "of a test")
     )
@@ -55,7 +55,7 @@ def recorded(kernel: Kernel | Rows, target: Target, text: str) -> None:
 SOFTMAX = "m[i] = max[k](x[i,k])\ns[i] = sum[k](exp(x[i,k]-m[i]))\ny[i,k] = exp(x[i,k]-m[i])/s[i]"
 
 
-def samples() -> dict[str, Kernel | Rows]:
+def samples() -> dict[str, Kernel]:
     """One of every pattern at least."""
     x = np.zeros((300, 70), np.float32)
     (rows,) = compiled(SOFTMAX, x).calls

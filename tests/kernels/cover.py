@@ -228,7 +228,7 @@ class Case:
 
     pattern: Any
     name: str
-    kernel: Kernel | Rows
+    kernel: Kernel
     config: Any
     target: Target
     limits: tuple[tuple[int, int], ...]
@@ -258,7 +258,7 @@ class Case:
 
 
 @lru_cache(maxsize=64)
-def _data(kernel: Kernel | Rows, limits: tuple[tuple[int, int], ...]) -> tuple[list[np.ndarray], dict[int, np.ndarray]]:
+def _data(kernel: Kernel, limits: tuple[tuple[int, int], ...]) -> tuple[list[np.ndarray], dict[int, np.ndarray]]:
     base = fresh(kernel, 0)
     for a, b in zip(base, kernel.buffers, strict=True):
         if b.dtype.is_float:
@@ -316,7 +316,7 @@ def _make_kernel(name: str, target: Target, values: tuple[tuple[str, Any], ...])
     return sample.make(**sized), limits, traits
 
 
-def _configs(pattern: Any, kernel: Kernel | Rows, target: Target) -> Sequence[Any]:
+def _configs(pattern: Any, kernel: Kernel, target: Target) -> Sequence[Any]:
     """Return the configurations that a pattern proposes; for contractions, all candidates of every piece."""
     if pattern.name != "contraction":
         return pattern.configs(kernel, target)
@@ -346,7 +346,7 @@ def _join_pairs(kernel: Kernel, chosen: Configs, target: Target) -> Configs | No
     return Configs(tuple(pieces), tuple(joined)) if joined else None
 
 
-def _forms(kernel: Kernel | Rows, config: Any, target: Target) -> Iterator[tuple[str, str]]:
+def _forms(kernel: Kernel, config: Any, target: Target) -> Iterator[tuple[str, str]]:
     """Yield the form of the epilogue of each tiled piece of a contraction."""
     if not isinstance(config, Configs) or isinstance(kernel, Rows):
         return

@@ -47,10 +47,10 @@ LAYOUTS = (
 )  # fmt: skip
 
 
-def laid_out(kernel: Kernel | Rows, *layouts: Layout) -> Kernel | Rows:
+def laid_out(kernel: Kernel, *layouts: Layout) -> Kernel:
     """The kernel with its buffers laid out so, in turn where there are several layouts. Of a Rows, buffers that all
     members see in one shape."""
-    if isinstance(kernel, Kernel):
+    if not isinstance(kernel, Rows):
         found = (layouts[n % len(layouts)].buffer(x) for n, x in enumerate(kernel.buffers))
         return Kernel(kernel.stages, tuple(found), kernel.loop_invariant)
     shapes: dict[int, set[tuple[int, ...]]] = {n: {x.shape} for n, x in enumerate(kernel.buffers)}

@@ -44,13 +44,13 @@ def random_array(rng: np.random.Generator, buffer: KernelBuffer) -> np.ndarray:
     return rng.integers(-5, 6, buffer.shape).astype(buffer.dtype.numpy)
 
 
-def fresh(kernel: Kernel | Rows, seed: int) -> list[np.ndarray]:
+def fresh(kernel: Kernel, seed: int) -> list[np.ndarray]:
     """Small integers, so that every order of summation gives the same floats."""
     rng = np.random.default_rng(seed)
     return [b.dtype.narrow(rng.integers(0 if b.dtype is u8 else -3, 4, b.shape)) for b in kernel.buffers]
 
 
-def reference(kernel: Kernel | Rows, arrays: Sequence[np.ndarray]) -> dict[int, np.ndarray]:
+def reference(kernel: Kernel, arrays: Sequence[np.ndarray]) -> dict[int, np.ndarray]:
     """What each written buffer must hold, by the evaluator."""
     if isinstance(kernel, Rows):
         return _reference_of_rows(kernel, arrays)
@@ -78,7 +78,7 @@ def _reference_of_rows(kernel: Rows, arrays: Sequence[np.ndarray]) -> dict[int, 
     return out
 
 
-def read_buffers(kernel: Kernel | Rows) -> set[int]:
+def read_buffers(kernel: Kernel) -> set[int]:
     """The buffers that a kernel reads before it writes them."""
     if not isinstance(kernel, Rows):
         return {where[0] for stage in kernel.stages for kind, *where in stage.args if kind == "buffer"}
@@ -197,7 +197,7 @@ def sampled(nth: int) -> pytest.MarkDecorator:
 
 def check(
     pattern: Any,
-    kernel: Kernel | Rows,
+    kernel: Kernel,
     rng: np.random.Generator | int = 0,
     targets: Sequence[Target] = (),
     inputs: Sequence[np.ndarray | None] = (),
@@ -241,7 +241,7 @@ def check(
 
 def compare(
     lowered: Lowered,
-    kernel: Kernel | Rows,
+    kernel: Kernel,
     base: Sequence[np.ndarray],
     want: dict[int, np.ndarray],
     what: str,
@@ -262,7 +262,7 @@ def compare(
     agree(arrays, base, {**want, **{of: want[n] for n, of in (over or {}).items()}}, what, tolerance)
 
 
-def replaceable(kernel: Kernel | Rows) -> dict[int, int]:
+def replaceable(kernel: Kernel) -> dict[int, int]:
     """Results, each with a buffer that it may be stored over: one that is read only at the element being computed,
     and not by a reduction; or within a row, by members before the one that stores it."""
     out: dict[int, int] = {}
@@ -314,7 +314,7 @@ def _at_own(stage: Stage, buffer: int) -> bool:
     return True
 
 
-def poisoned(kernel: Kernel | Rows, base: Sequence[np.ndarray], want: dict[int, np.ndarray]) -> list[np.ndarray]:
+def poisoned(kernel: Kernel, base: Sequence[np.ndarray], want: dict[int, np.ndarray]) -> list[np.ndarray]:
     """Copies of the arrays; those that are only written hold rubbish."""
     arrays, known = [a.copy() for a in base], read_buffers(kernel)
     for n in want:

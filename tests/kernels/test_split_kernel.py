@@ -60,6 +60,6 @@ def test_members_of_rows() -> None:
     assert len(list(split_kernel(rows))) >= 3
 
 
-def _kernels(f: Callable, *shapes: tuple[int, ...]) -> list[Kernel | Rows]:
+def _kernels(f: Callable, *shapes: tuple[int, ...]) -> list[Kernel]:
     graph = run_passes(trace_shapes(f, [(shape, dt.f32) for shape in shapes]).graph)
     return [call.kernel for call in fuse(graph, None).calls if isinstance(call, KernelCall)]

@@ -49,7 +49,7 @@ def pool(name: str, way: str) -> list[Case]:
     return list(some(name, way))
 
 
-def _changed(way: str, kernel: Kernel | Rows) -> Kernel | Rows:
+def _changed(way: str, kernel: Kernel) -> Kernel:
     return laid_out(kernel, *WAYS[way])
 
 
@@ -144,7 +144,7 @@ SIMPLE = s.bias_relu(5, 17)
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda x: x.name)
 def test_another_layout_is_seen(layout):
     at = laid_out(SIMPLE, layout)
-    assert isinstance(at, Kernel)
+    assert not isinstance(at, Rows)
     _run_as(at, at)
     if any(not x.row_major for x in at.buffers):
         with pytest.raises(AssertionError):
@@ -212,7 +212,7 @@ def test_strides_that_are_refused(shape, strides):
 def test_axes_split_by_digits_keep_their_place():
     """A result of which a dimension becomes two lies where it lay."""
     kernel = laid_out(s.shuffled(3, 5), LAST)
-    assert isinstance(kernel, Kernel)
+    assert not isinstance(kernel, Rows)
     before = kernel.buffers[-1]
     for split in split_kernels(kernel):
         after, extents = split.buffers[-1], split.buffers[-1].shape
@@ -229,7 +229,7 @@ def test_planes_stored_in_whole_lines_are_dense():
     (found,) = [x for x in stencils(dense) if not x.along_k]
     assert combined_buffers(dense, found, WIDE)
     padded = laid_out(dense, PADDED)
-    assert isinstance(padded, Kernel) and padded.buffers[-1].non_temporal
+    assert not isinstance(padded, Rows) and padded.buffers[-1].non_temporal
     (found,) = [x for x in stencils(padded) if not x.along_k]
     assert not combined_buffers(padded, found, WIDE)
 
@@ -250,7 +250,7 @@ def test_rows_of_all_images_together():
     way, small, large = Layout("rows outside", _rows_outside), s.depthwise(2, 3, 9, 17, 3, 1), (2, 64, 56, 56, 3, 1)
     check(StencilPattern(), laid_out(small, way), 3, tolerance=0, native=True)
 
-    def asked(kernel: Kernel | Rows) -> int:
+    def asked(kernel: Kernel) -> int:
         pattern = StencilPattern()
         lowered = pattern.lower(kernel, pattern.configs(kernel, WIDE)[0], WIDE)
         return "".join(show(x.function) for x in lowered.launches).count("prefetch")

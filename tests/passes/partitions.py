@@ -33,7 +33,7 @@ from einsmith.schedule.fusion import (
     reads_in_place,
     reads_only_own_element,
 )
-from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.schedule.kernel import Kernel
 from einsmith.schedule.plan import Plan
 from einsmith.schedule.planner import fuse, kernel_call
 from einsmith.schedule.row_fusion import MAX_MEMBERS, RowPart, consistent_forms, join_forms, rows_of
@@ -48,7 +48,7 @@ SPLIT = 4
 FUSING = ("inline", "horizontal fusion", "recompute", "common subexpressions")
 """The passes that decide what of a graph is computed where."""
 
-Price = Callable[[Kernel | Rows], float]
+Price = Callable[[Kernel], float]
 
 
 def chosen(graph: Graph, target: Target) -> Plan:
@@ -73,10 +73,10 @@ class Best:
 
     def __init__(self, target: Target):
         self.target = target
-        self.kernels: dict[Kernel | Rows, float] = {}
-        self.clusters: dict[tuple, tuple[float, list[Kernel | Rows]]] = {}
+        self.kernels: dict[Kernel, float] = {}
+        self.clusters: dict[tuple, tuple[float, list[Kernel]]] = {}
 
-    def price(self, kernel: Kernel | Rows) -> float:
+    def price(self, kernel: Kernel) -> float:
         kernel = slice_kernel(kernel)[0]
         if kernel not in self.kernels:
             try:
@@ -85,13 +85,13 @@ class Best:
                 self.kernels[kernel] = inf
         return self.kernels[kernel]
 
-    def of(self, graph: Graph) -> tuple[float, list[Kernel | Rows]]:
+    def of(self, graph: Graph) -> tuple[float, list[Kernel]]:
         """The least seconds that any partition takes, and its kernels."""
         every = dict.fromkeys(v for g in (simplify(graph), unfused(graph)) for v in variants(g, VARIANTS))
         every[run_passes(graph, PassContext(self.target, predicted))] = None
         return min(map(self.partition, every), key=lambda x: x[0])
 
-    def partition(self, graph: Graph) -> tuple[float, list[Kernel | Rows]]:
+    def partition(self, graph: Graph) -> tuple[float, list[Kernel]]:
         """Of a graph whose tensors are all made as they are: a path of least cost over what has been made so far, a set
         that needs nothing outside of it."""
         nodes = [n for n in postorder(graph.roots) if isinstance(n, Compute) and not is_view(n.template)]
@@ -104,7 +104,7 @@ class Best:
                     needs[number[n]] |= 1 << i
         clusters = [(c, *self._cluster(graph, nodes, c, writes)) for c in _connected(nodes)]
         found = [(c, price, kernels) for c, price, kernels in clusters if price < inf]
-        best: dict[int, tuple[float, list[Kernel | Rows]]] = {0: (0.0, [])}
+        best: dict[int, tuple[float, list[Kernel]]] = {0: (0.0, [])}
         whole = (1 << len(nodes)) - 1
         for made in sorted(range(whole), key=int.bit_count):
             if made not in best:
@@ -118,9 +118,7 @@ class Best:
                     best[after] = before + price, [*kernels, *own]
         return best[whole]
 
-    def _cluster(
-        self, graph: Graph, nodes: Sequence[Compute], c: int, writes: dict
-    ) -> tuple[float, list[Kernel | Rows]]:
+    def _cluster(self, graph: Graph, nodes: Sequence[Compute], c: int, writes: dict) -> tuple[float, list[Kernel]]:
         """What the tensors of a set take in one launch at least, and that kernel; inf where they cannot be one."""
         inside = [nodes[i] for i in _bits(c)]
         stored = frozenset(_results(graph, nodes, inside))
@@ -164,7 +162,7 @@ def _results(graph: Graph, nodes: Sequence[Compute], inside: Collection[Compute]
     return {t for t in asked if maker(t) in inside}
 
 
-def _kernels(inside: Sequence[Compute], stored: Collection[Tensor], rows: bool) -> Iterator[Kernel | Rows]:
+def _kernels(inside: Sequence[Compute], stored: Collection[Tensor], rows: bool) -> Iterator[Kernel]:
     """Every kernel that makes tensors: stages of one, or kernels that share their rows."""
     if (group := _group(inside)) is not None:
         yield kernel_call([Copy(n) for n in group], stored, {}, ()).kernel
@@ -172,7 +170,7 @@ def _kernels(inside: Sequence[Compute], stored: Collection[Tensor], rows: bool) 
         return
     for parts in _splits(inside):
         made = [_part(p, inside, stored) for p in parts]
-        if len(made) > MAX_MEMBERS or not all(isinstance(p.kernel, Kernel) for p in made):
+        if len(made) > MAX_MEMBERS:
             continue
         for n in frozenset.intersection(*map(rows_of, made)):
             if (found := consistent_forms(made, n)) is not None:

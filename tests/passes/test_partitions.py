@@ -99,7 +99,7 @@ def test_kernels_with_long_rows_are_joined_where_that_takes_less_time(l1, dear, 
     where all would take too long; short rows are not asked about."""
     graph = run_passes(trace_shapes(es.op(SOFTMAX), [((40, 50), dt.f32)]).graph)
 
-    def cost(kernel: Kernel | Rows, target: Target) -> float:
+    def cost(kernel: Kernel, target: Target) -> float:
         return 4.0 if isinstance(kernel, Rows) and len(kernel.members) >= dear else 1.0
 
     plan = fuse(graph, None, replace(TARGET, l1=l1), cost=cost)

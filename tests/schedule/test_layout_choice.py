@@ -55,11 +55,11 @@ def plan_of(name: str, gradients: bool) -> Plan:
     return fuse(run_passes(trace_call(whole, arrays, {}).graph))
 
 
-def drawn(seed: int, cheap: float = 1.0) -> Callable[[Kernel | Rows], float]:
+def drawn(seed: int, cheap: float = 1.0) -> Callable[[Kernel], float]:
     """A model that draws what a kernel costs, by its digest; `cheap`: copies cost so many times that."""
 
-    def seconds(kernel: Kernel | Rows) -> float:
-        copies = isinstance(kernel, Kernel) and len(kernel.buffers) == 2 and len(kernel.stages) == 1
+    def seconds(kernel: Kernel) -> float:
+        copies = not isinstance(kernel, Rows) and len(kernel.buffers) == 2 and len(kernel.stages) == 1
         row_major = all(b.row_major for b in kernel.buffers)
         rng = random.Random(f"{seed}/{kernel.digest.hex()}")
         return rng.uniform(1, 2) * (1 if row_major else 0.7) * (cheap if copies and not row_major else 1)
@@ -75,13 +75,13 @@ def asking(monkeypatch):
     monkeypatch.setattr(Prices, "lower_bound", lambda self, call, closely=False: 0.0)
 
 
-def seconds_of(plan: Plan, seconds: Callable[[Kernel | Rows], float], given: Plan) -> float:
+def seconds_of(plan: Plan, seconds: Callable[[Kernel], float], given: Plan) -> float:
     """What a plan costs by a model: kernels that are not as they were in the one that is given count more."""
     before = {c.kernel for _, c, _ in given.kernel_calls()}
     return sum(seconds(c.kernel) * (1 if c.kernel in before else 1 + MARGIN) for _, c, _ in plan.kernel_calls())
 
 
-def enumerated(plan: Plan, seconds: Callable[[Kernel | Rows], float]) -> float:
+def enumerated(plan: Plan, seconds: Callable[[Kernel], float]) -> float:
     """The least of every assignment of orders and copies, by costs of calls alone."""
     prices = Prices(seconds, Target())
     calls = [c for c in plan.calls if isinstance(c, KernelCall)]

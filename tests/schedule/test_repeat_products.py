@@ -90,8 +90,7 @@ def seconds_of_products(ratio: float):
     """Return a cost model by which a product takes a second, and those of a row-block fusion `ratio` of it."""
 
     def predicted(kernel, target) -> float:
-        members = [m.kernel for m in kernel.members] if isinstance(kernel, Rows) else [kernel]
-        return (ratio if isinstance(kernel, Rows) else 1.0) * sum(k.reuses for k in members)
+        return (ratio if isinstance(kernel, Rows) else 1.0) * sum(k.reuses for k in kernel.parts)
 
     return predicted
 

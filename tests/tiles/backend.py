@@ -14,7 +14,7 @@ from einsmith.cost.facts import Target
 from einsmith.kernels.pattern import Lowered
 from einsmith.runtime.assemble import Assembler, CompiledKernel
 from einsmith.runtime.buffers import bytes_at
-from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.schedule.kernel import Kernel
 from einsmith.tiles.ir import TileFunction, TileParameter
 from einsmith.tiles.lower import lower, patterns
 from einsmith.tiles.pieces import Tiling
@@ -84,10 +84,10 @@ class Tiles(Evaluated):
     def target(self, threads: int) -> Target:
         return Machine(cores=threads)
 
-    def compile(self, kernels: Sequence[Kernel | Rows], target: Target) -> list[CompiledKernel]:
+    def compile(self, kernels: Sequence[Kernel], target: Target) -> list[CompiledKernel]:
         return [self._compiled(k) for k in kernels]
 
-    def _compiled(self, kernel: Kernel | Rows) -> CompiledKernel:
+    def _compiled(self, kernel: Kernel) -> CompiledKernel:
         lowered: Lowered = lower(kernel, self.tiling)
         functions = functions_of(lowered)
         name = patterns(kernel)[0]

@@ -26,7 +26,7 @@ class Uncached(Machine):
     __hash__ = Machine.__hash__
 
 
-def planned(f: Callable, *shapes: Sequence[int], fused: bool = False) -> list[Kernel | Rows]:
+def planned(f: Callable, *shapes: Sequence[int], fused: bool = False) -> list[Kernel]:
     """The kernels of f, each once. fused: rows are fused wherever they can be, and nothing is stored that need not
     be."""
     nothing = CompiledKernel((), 0, 0, "", None, 0, 0)

@@ -11,7 +11,7 @@ import numpy as np
 from einsmith.base import dtypes as dt
 from einsmith.ir.interned import Node
 from einsmith.kernels.pattern import Lowered
-from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows
+from einsmith.schedule.kernel import Kernel, KernelBuffer
 from einsmith.tiles.ir import TileFunction, TileParameter
 from einsmith.tiles.lower import lower
 from einsmith.tiles.pieces import Tiling
@@ -120,7 +120,7 @@ def in_double(node: Any) -> Any:
     return type(node)(*(in_double(getattr(node, f)) for f in node.fields)) if isinstance(node, Node) else node
 
 
-def data(kernel: Kernel | Rows, rng: np.random.Generator, limits: Mapping[int, int] = {}) -> list[np.ndarray]:  # noqa: B006
+def data(kernel: Kernel, rng: np.random.Generator, limits: Mapping[int, int] = {}) -> list[np.ndarray]:  # noqa: B006
     """What the buffers hold before. limits: of whole numbers, which are positions in something."""
     out = []
     for n, b in enumerate(kernel.buffers):
@@ -134,14 +134,14 @@ def data(kernel: Kernel | Rows, rng: np.random.Generator, limits: Mapping[int, i
     return out
 
 
-def tolerance(kernel: Kernel | Rows) -> float:
+def tolerance(kernel: Kernel) -> float:
     """Relative to the largest result: of f64 by less than f32 holds, else by what sums of f32 leave."""
     floats = [b.dtype for b in kernel.buffers if b.dtype.is_float]
     return 1e-11 if all(d is dt.f64 for d in floats) else 3e-5 if all(d.bits >= 32 for d in floats) else 2e-2
 
 
 def check(
-    kernel: Kernel | Rows,
+    kernel: Kernel,
     rng: np.random.Generator,
     tiling: Tiling = SMALL,
     pattern: str | None = None,
@@ -183,7 +183,7 @@ def close(got: np.ndarray, want: np.ndarray, dtype: dt.DType, tol: float, relati
     np.testing.assert_allclose(dtype.wide(got), want, rtol=tol, atol=tol * scale, err_msg=what)
 
 
-def poisoned(kernel: Kernel | Rows, base: Sequence[np.ndarray], want: Mapping[int, np.ndarray]) -> list[np.ndarray]:
+def poisoned(kernel: Kernel, base: Sequence[np.ndarray], want: Mapping[int, np.ndarray]) -> list[np.ndarray]:
     """The arrays; those that are only written hold rubbish."""
     known = read_buffers(kernel)
     out = [a.copy() for a in base]

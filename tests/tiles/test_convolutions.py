@@ -13,7 +13,7 @@ import pytest
 
 import einsmith as es
 import einsmith.functional as F
-from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.schedule.kernel import Kernel
 from einsmith.tiles.contraction import find_products
 from einsmith.tiles.ir import operations
 from einsmith.tiles.lower import lower, patterns
@@ -65,7 +65,7 @@ DIRECTIONS = ("forward", "by the image", "by the weights")
 
 
 @cache
-def kernels(name: str, direction: str) -> tuple[Kernel | Rows, ...]:
+def kernels(name: str, direction: str) -> tuple[Kernel, ...]:
     c = CONVOLUTIONS[name]
 
     def forward(x, w):

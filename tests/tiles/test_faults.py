@@ -15,7 +15,7 @@ import pytest
 from einsmith.base import dtypes as dt
 from einsmith.ir.nodes import apply
 from einsmith.kernels.pattern import Launch, Lowered
-from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.schedule.kernel import Kernel
 from einsmith.tiles import ir
 from einsmith.tiles.ir import TileFunction, TileLoop, TileOp, TileValue, operations
 from einsmith.tiles.lower import lower
@@ -27,7 +27,7 @@ from tests.tiles import running
 from tests.tiles.running import SMALL, SPLIT, WATCHED, check, data
 
 
-def _softmax() -> Kernel | Rows:
+def _softmax() -> Kernel:
     return SAMPLES["softmax gradient"].make(m=19, n=9)
 
 
@@ -41,7 +41,7 @@ def _thirds() -> Kernel:
     return s.plain((9,), [(dt.f64, (9,))], apply("where", apply("lt", x, s.num(0.0, dt.f64)), s.num(1 / 3, dt.f64), x))
 
 
-KERNELS: dict[str, tuple[Callable[[], Kernel | Rows], str | None, Tiling, dict[int, int]]] = {
+KERNELS: dict[str, tuple[Callable[[], Kernel], str | None, Tiling, dict[int, int]]] = {
     "pointwise": (lambda: s.bias_relu(7, 9), None, SMALL, {}),
     "transposed": (lambda: s.transpose(7, 5), None, SMALL, {}),
     "gathered": (lambda: s.gather(6, 7), None, SMALL, {1: 6}),

@@ -17,7 +17,7 @@ from einsmith.base import dtypes as dt
 from einsmith.base.errors import CompileError
 from einsmith.ir.nodes import Piece, Scatter, Template, apply
 from einsmith.kernels.contraction.problem import problems
-from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.schedule.kernel import Kernel
 from einsmith.tiles.contraction import in_memory_order
 from einsmith.tiles.ir import TileFunction, TileOp, operations
 from einsmith.tiles.lower import lower, patterns
@@ -53,7 +53,7 @@ class Case:
         return {k: SIZES.get(v, v) if isinstance(v, str) else v for k, v in self.values}
 
     @property
-    def kernel(self) -> Kernel | Rows | None:
+    def kernel(self) -> Kernel | None:
         return _kernel(self)
 
     @property
@@ -64,7 +64,7 @@ class Case:
 
 
 @lru_cache(maxsize=1024)
-def _kernel(case: Case) -> Kernel | Rows | None:
+def _kernel(case: Case) -> Kernel | None:
     return SAMPLES[case.sample].make(**case.sized)
 
 
@@ -77,11 +77,11 @@ def cases(sample: str, of: int = 1) -> Iterator[Case]:
             yield Case(sample, rows[n])
 
 
-def points(kernel: Kernel | Rows) -> int:
+def points(kernel: Kernel) -> int:
     return sum(prod(p.domain) for stage in kernel.stages for p in stage.template.parts)
 
 
-def tilings(kernel: Kernel | Rows) -> tuple[Tiling, ...]:
+def tilings(kernel: Kernel) -> tuple[Tiling, ...]:
     return (SMALL, SPLIT) if points(kernel) < MOST else LARGE
 
 

@@ -25,7 +25,7 @@ from einsmith.ir.views import storage
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import cost_of
 from einsmith.runtime.assemble import CompiledKernel
-from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows
+from einsmith.schedule.kernel import Kernel, KernelBuffer
 from einsmith.schedule.layout.order import innermost
 from einsmith.tiles.patterns import TILE_PATTERNS, TilePattern
 from einsmith.tiles.pieces import TileConfig
@@ -51,11 +51,11 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(autoconfig, "OTHERS", {**autoconfig.OTHERS, GpuTarget().backend: TILE_PATTERNS})
 
 
-def matching(kernel: Kernel | Rows) -> list[TilePattern]:
+def matching(kernel: Kernel) -> list[TilePattern]:
     return [p for p in TILE_PATTERNS if isinstance(p, TilePattern) and p.match(kernel)]
 
 
-def drawn(pattern: TilePattern, kernel: Kernel | Rows, rng: np.random.Generator) -> TileConfig:
+def drawn(pattern: TilePattern, kernel: Kernel, rng: np.random.Generator) -> TileConfig:
     """A legal configuration of the space, which need not be one that is worth pricing."""
     space = pattern.space(kernel, H100)
     while True:
@@ -68,7 +68,7 @@ def conv(channels: int, batch: int = 64, extent: int = 28) -> Kernel:
     return s.conv(batch, channels, extent, extent, channels, 3, 3, 1)
 
 
-def seconds(kernel: Kernel | Rows, target: GpuTarget = H100) -> float:
+def seconds(kernel: Kernel, target: GpuTarget = H100) -> float:
     return autoconfig.choose(kernel, target).cost.seconds
 
 
@@ -302,7 +302,7 @@ class Unbuilt(Evaluated):
     def target(self, threads: int) -> Target:
         return self.of
 
-    def compile(self, kernels: Sequence[Kernel | Rows], target: Target) -> list[CompiledKernel]:
+    def compile(self, kernels: Sequence[Kernel], target: Target) -> list[CompiledKernel]:
         return [CompiledKernel(((0, 1, False),), 0, 0, "", "", predicted(k, target), 0) for k in kernels]
 
 

@@ -25,7 +25,7 @@ from einsmith.driver.backend import Answer
 from einsmith.driver.executable import Executable
 from einsmith.kernels import autoconfig
 from einsmith.runtime.comparison import Comparison
-from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.schedule.kernel import Kernel
 from einsmith.training.search import ProgramSearch
 from einsmith.tuning.kernels import database, records
 from einsmith.tuning.kernels.decisions import format_choice
@@ -70,34 +70,34 @@ class Simulated:
     """A workshop that proposes the model's alternatives, vets none of them, and whose kernels are never good enough."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[Kernel | Rows, str, float]] = []
+        self.told: list[tuple[Kernel, str, float]] = []
         self.kept: list[tuple[Any, ...]] = []
-        self.vetted: Callable[[Kernel | Rows, str], str] = lambda kernel, text: ""
+        self.vetted: Callable[[Kernel, str], str] = lambda kernel, text: ""
         self.run: Executable | None = None
         self.closed = False
         self.busy = self.paused = self.prepared = False
         self.start_count = 0
-        self._left: dict[Kernel | Rows, Iterator[str]] = {}
+        self._left: dict[Kernel, Iterator[str]] = {}
 
-    def _alternatives(self, kernel: Kernel | Rows) -> Iterator[str]:
+    def _alternatives(self, kernel: Kernel) -> Iterator[str]:
         assert self.run is not None
         for name, config, _ in autoconfig.choose(kernel, self.run.target).alternatives[1:3]:
             yield format_choice(autoconfig.pattern_of(name), config)
 
-    def propose(self, kernel: Kernel | Rows) -> Answer:
+    def propose(self, kernel: Kernel) -> Answer:
         left = self._left.setdefault(kernel, self._alternatives(kernel))
         return Answer(next(left, None), "", 0.0)
 
-    def vet(self, kernel: Kernel | Rows, text: str) -> Answer:
+    def vet(self, kernel: Kernel, text: str) -> Answer:
         return Answer(text, self.vetted(kernel, text), 0.0)
 
-    def tell(self, kernel: Kernel | Rows, text: str, seconds: float) -> None:
+    def tell(self, kernel: Kernel, text: str, seconds: float) -> None:
         self.told.append((kernel, text, seconds))
 
-    def least(self, kernel: Kernel | Rows) -> float:
+    def least(self, kernel: Kernel) -> float:
         return 0.0
 
-    def find_part(self, kernel: Kernel | Rows, text: str) -> float:
+    def find_part(self, kernel: Kernel, text: str) -> float:
         return 1.0
 
     def prepare(self) -> None:
@@ -373,9 +373,9 @@ def refuse(monkeypatch, texts_of: Callable[[Any], bool]) -> list[dict[Any, str]]
 def test_a_trial_that_there_is_no_memory_for_ends_alone(simulated, monkeypatch) -> None:
     """It has run beside the program, which takes less."""
     monkeypatch.setattr(online, "judge", lambda ratios: True)
-    large: list[tuple[Kernel | Rows, str]] = []
+    large: list[tuple[Kernel, str]] = []
 
-    def vetted(kernel: Kernel | Rows, text: str) -> str:
+    def vetted(kernel: Kernel, text: str) -> str:
         large[:] = large or [(kernel, text)]
         return ""
 

@@ -126,7 +126,7 @@ class _RowsLowering:
             if self.tasks > 1
         }
 
-    def lower(self, kernel: Kernel | Rows, target: Target) -> Lowered:
+    def lower(self, kernel: Kernel, target: Target) -> Lowered:
         choice = self.chooser.choose(kernel, target)
         return choice.pattern.lower(kernel, choice.config, target)
 

@@ -110,7 +110,7 @@ def apply_layouts(plan: Plan, decide: Callable[[Plan], LayoutDecision]) -> Plan:
 def loop_invariant_operands(call: KernelCall) -> set[Tensor]:
     """Return the loop-invariant operands of a call. A kernel may have packed them before the loop begins, when a copy
     of them does not exist yet."""
-    if isinstance(call.kernel, Kernel):
+    if not isinstance(call.kernel, Rows):
         return {storage(call.tensors[n]) for n in call.kernel.loop_invariant or ()}
     places = (m.places[n] for m in call.kernel.members for n in m.kernel.loop_invariant or ())
     return {storage(call.tensors[n]) for n in places if n < len(call.tensors)}

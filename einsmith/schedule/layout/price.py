@@ -19,7 +19,7 @@ from einsmith.schedule.layout.apply import reorder_call
 from einsmith.schedule.layout.folded import own_elements
 from einsmith.schedule.plan import KernelCall, Order
 
-Seconds = Callable[[Kernel | Rows], float]
+Seconds = Callable[[Kernel], float]
 """Predicts the seconds of a kernel; raises CompileError if no pattern accepts it."""
 
 
@@ -30,7 +30,7 @@ class Prices:
     def __init__(self, seconds: Seconds, target: Target, bound: Callable[[Kernel], float] = lambda kernel: 0.0):
         self.seconds, self.target, self.bound = seconds, target, bound
         self.queries = 0
-        self._known: dict[Kernel | Rows, float] = {}
+        self._known: dict[Kernel, float] = {}
 
     def now(self, call: KernelCall) -> float:
         """Return the predicted seconds of a call with all orders unchanged. The query does not count in `queries`,

@@ -13,7 +13,7 @@ from einsmith.cost.facts import Target
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Pattern
 from einsmith.kernels.sources import is_builtin
-from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.schedule.kernel import Kernel
 from einsmith.tuning.kernels.genetic import Candidate
 from einsmith.tuning.kernels.measure import HostRunner, KernelRunner
 
@@ -87,7 +87,7 @@ class BenchProcess(Worker):
             self._known = set()
         super().start()
 
-    def begin(self, kernel: Kernel | Rows, target: Target, threads: int, cold: bool = False) -> None:
+    def begin(self, kernel: Kernel, target: Target, threads: int, cold: bool = False) -> None:
         """Set the kernel that later requests are about. User patterns that no other process can import are left
         out."""
         self.set_up(kernel, target, threads, cold, sendable_patterns(), self.make)

@@ -15,24 +15,24 @@ from einsmith.kernels import autoconfig
 from einsmith.kernels.genes import FORM, Space, genes, members
 from einsmith.kernels.pattern import Lowered, Pattern, cost_of, describe
 from einsmith.kernels.sources import is_builtin
-from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.schedule.kernel import Kernel
 
 SINGLE_GENE = "config"
 """Name of the only gene of a configuration without parts, whose value is the whole configuration."""
 
 
-def name_of(kernel: Kernel | Rows) -> str:
+def name_of(kernel: Kernel) -> str:
     """Return the kernel's digest in hexadecimal digits."""
     return kernel.digest.hex()
 
 
-def choice_of(kernel: Kernel | Rows, target: Target, text: str) -> autoconfig.Choice:
+def choice_of(kernel: Kernel, target: Target, text: str) -> autoconfig.Choice:
     """Return the choice that a decision text states for a kernel, or the cost model's choice where the text is
     empty."""
     return parse_choice(kernel, target, text) if text else autoconfig.choose(kernel, target)
 
 
-def parse_choice(kernel: Kernel | Rows, target: Target, text: str) -> autoconfig.Choice:
+def parse_choice(kernel: Kernel, target: Target, text: str) -> autoconfig.Choice:
     """Parse a decision text into a kernel's choice of pattern and configuration.
 
     Genes that the text leaves out take the values of the cost model's choice. A gene of several parts (`pieces.0.mr`)
@@ -72,7 +72,7 @@ def _genes(config: Any) -> dict[str, Any]:
     return {SINGLE_GENE: config} if members(config) is None else genes(config)
 
 
-def _pattern(kernel: Kernel | Rows, target: Target, text: str, where: str) -> tuple[Pattern, list[str]]:
+def _pattern(kernel: Kernel, target: Target, text: str, where: str) -> tuple[Pattern, list[str]]:
     """Return the pattern that a decision text begins with, and the words that follow."""
     able = [p for p in autoconfig.eligible_patterns(kernel, target) if p.match(kernel)]
     for p in sorted(able, key=lambda p: -len(p.name)):
@@ -86,7 +86,7 @@ def _text(value: Any) -> str:
     return "".join(str(value).split())
 
 
-def _nearest(pattern: Pattern, kernel: Kernel | Rows, target: Target, values: Mapping[str, Any]) -> Any | None:
+def _nearest(pattern: Pattern, kernel: Kernel, target: Target, values: Mapping[str, Any]) -> Any | None:
     """Return the first configuration of the pattern that has the wanted forms, changed to these values of its genes.
 
     A configuration without further genes takes precedence, so that a text with all of its genes denotes exactly it.
@@ -163,7 +163,7 @@ def unfit(chosen: autoconfig.Choice, what: str) -> CompileError:
     return CompileError(f"pattern {chosen.pattern.name!r} lowers {where} to {what}")
 
 
-def explain(kernel: Kernel | Rows, target: Target, count: int = 5) -> str:
+def explain(kernel: Kernel, target: Target, count: int = 5) -> str:
     """Describe the choice in numbers: predicted microseconds of the cheapest `count` configurations."""
     chosen = autoconfig.choose(kernel, target)
     lines = [describe(kernel)]

@@ -21,7 +21,7 @@ from einsmith.cost.facts import Target
 from einsmith.kernels import autoconfig
 from einsmith.kernels.genes import FORM, Space, genes
 from einsmith.kernels.pattern import Pattern, cost_of
-from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.schedule.kernel import Kernel
 from einsmith.tuning.kernels.decisions import change_genes, choice_of, format_choice
 
 FIRST_GENERATION_SIZE = 8
@@ -62,7 +62,7 @@ class Candidate(NamedTuple):
         return f"{self.pattern} {self.config}"
 
 
-def candidate_of(kernel: Kernel | Rows, target: Target, text: str) -> Candidate | None:
+def candidate_of(kernel: Kernel, target: Target, text: str) -> Candidate | None:
     """Return the candidate that a decision's text names: the model's choice for an empty text, None where the text
     cannot be followed."""
     try:
@@ -81,7 +81,7 @@ class Search:
     """
 
     def __init__(
-        self, kernel: Kernel | Rows, target: Target, seed: int = 0, first: Sequence[Candidate] = (), guided: bool = True
+        self, kernel: Kernel, target: Target, seed: int = 0, first: Sequence[Candidate] = (), guided: bool = True
     ):
         self.kernel, self.target, self.guided = kernel, target, guided
         self.choice = autoconfig.choose(kernel, target)

@@ -35,7 +35,7 @@ INTEGER_BOUND = 8
 """Bound below which random integers lie, as classes, positions in a window and counts do."""
 
 
-def example_buffers(kernel: Kernel | Rows, seed: int = 0) -> list[np.ndarray]:
+def example_buffers(kernel: Kernel, seed: int = 0) -> list[np.ndarray]:
     """Return random data for every buffer of a kernel: normal floats, truth values and small whole numbers; indices
     lie within the extent that they index."""
     rng = default_rng(seed)
@@ -53,7 +53,7 @@ def example_buffers(kernel: Kernel | Rows, seed: int = 0) -> list[np.ndarray]:
     return out
 
 
-def _limits(kernel: Kernel | Rows) -> dict[int, int]:
+def _limits(kernel: Kernel) -> dict[int, int]:
     """Return, by buffer number, the smallest extent that a buffer of indices addresses. The limit is 1, so that all
     elements are zeros, where an index is computed from the elements first."""
     out: dict[int, int] = {}
@@ -89,7 +89,7 @@ class MachineCode(NamedTuple):
     workspace: int
 
 
-def compile_kernel(kernel: Kernel | Rows, pattern: Any, config: Any, target: Target) -> MachineCode:
+def compile_kernel(kernel: Kernel, pattern: Any, config: Any, target: Target) -> MachineCode:
     """Compile a kernel in one configuration. Raises CompileError where it cannot be lowered."""
     lowered = pattern.lower(kernel, config, target)
     functions = lowered.functions
@@ -125,7 +125,7 @@ def prepare_code(code: MachineCode, arrays: Sequence[np.ndarray], workspace: np.
 
 
 def prepare(
-    kernel: Kernel | Rows, pattern: Any, config: Any, target: Target, threads: int, arrays: Sequence[np.ndarray]
+    kernel: Kernel, pattern: Any, config: Any, target: Target, threads: int, arrays: Sequence[np.ndarray]
 ) -> Prepared:
     """Compile a kernel in one configuration and prepare it for `arrays`, one for each of its buffers
     (`example_buffers`).
@@ -150,10 +150,10 @@ class KernelRunner(ABC):
         """Return the machine, by nothing that was measured."""
 
     @abstractmethod
-    def compile(self, kernel: Kernel | Rows, pattern: Any, config: Any, target: Target) -> MachineCode:
+    def compile(self, kernel: Kernel, pattern: Any, config: Any, target: Target) -> MachineCode:
         """Compile a kernel in one configuration. Raises CompileError where it cannot be compiled."""
 
-    def compile_ahead(self, kernel: Kernel | Rows, candidates: Sequence[tuple[Any, Any]], target: Target) -> None:
+    def compile_ahead(self, kernel: Kernel, candidates: Sequence[tuple[Any, Any]], target: Target) -> None:
         """Compile a kernel in each (pattern, configuration), several at once, if that is quicker than `compile`, which
         reports the errors."""
         return
@@ -168,7 +168,7 @@ class KernelRunner(ABC):
         use by turns."""
 
     def subject(
-        self, kernel: Kernel | Rows, target: Target, threads: int, code: MachineCode, pattern: str, config: str
+        self, kernel: Kernel, target: Target, threads: int, code: MachineCode, pattern: str, config: str
     ) -> CheckedKernel:
         """Return machine code as a kernel to check."""
         with locks.IMPORTING:
@@ -191,7 +191,7 @@ class HostRunner(KernelRunner):
     def target(self) -> Target:
         return host_target()
 
-    def compile(self, kernel: Kernel | Rows, pattern: Any, config: Any, target: Target) -> MachineCode:
+    def compile(self, kernel: Kernel, pattern: Any, config: Any, target: Target) -> MachineCode:
         return compile_kernel(kernel, pattern, config, target)
 
     def place(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -226,7 +226,7 @@ def shortest(candidates: Sequence[TimedRun], budget: float = 0.05) -> list[float
 
 
 def seconds_of(
-    kernel: Kernel | Rows,
+    kernel: Kernel,
     candidates: Sequence[tuple[Any, Any]],
     target: Target,
     threads: int,

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 
 from einsmith.base.errors import CompileError
 from einsmith.kernels.pattern import describe
-from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.schedule.kernel import Kernel
 from einsmith.tuning.kernels.decisions import name_of
 
 MIN_DIGITS = 4
@@ -25,7 +25,7 @@ class Overrides:
 
     def __init__(self, texts: Mapping[str, str]):
         self.texts = dict(texts)
-        self.compiled: dict[str, Kernel | Rows] = {}
+        self.compiled: dict[str, Kernel] = {}
         self.used: set[str] = set()
         for digest, text in self.texts.items():
             if len(digest) < MIN_DIGITS or not set(digest) <= set("0123456789abcdef"):
@@ -36,7 +36,7 @@ class Overrides:
             if not text.split():
                 raise CompileError(f"the override of the kernel {digest} is empty: a pattern and genes are needed")
 
-    def text_of(self, kernel: Kernel | Rows) -> str:
+    def text_of(self, kernel: Kernel) -> str:
         """Return the decision for a kernel; empty where there is none. Raises CompileError where two decisions name
         the kernel."""
         digest = name_of(kernel)
@@ -72,7 +72,7 @@ def is_active() -> bool:
     return _OVERRIDES.get() is not None
 
 
-def text_of(kernel: Kernel | Rows) -> str:
+def text_of(kernel: Kernel) -> str:
     """Return the decision that the active overrides hold for a kernel; empty where there is none."""
     overrides = _OVERRIDES.get()
     return "" if overrides is None else overrides.text_of(kernel)

@@ -25,7 +25,7 @@ from einsmith.ir.graph_digest import graph_digest, number_leaves
 from einsmith.ir.nodes import Compute, Graph, postorder
 from einsmith.kernels.pattern import describe
 from einsmith.passes.pipeline import is_graph_decision
-from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.schedule.kernel import Kernel
 from einsmith.schedule.structure import extents, structure
 from einsmith.tuning.calibration import store
 from einsmith.tuning.kernels import database
@@ -122,7 +122,7 @@ def _here(target: Target) -> tuple[str, str]:
     return store.machine_of(target), version()
 
 
-def _sizes(kernel: Kernel | Rows) -> str:
+def _sizes(kernel: Kernel) -> str:
     return ",".join(map(str, extents(kernel)))
 
 
@@ -133,20 +133,20 @@ def _find(query: str, parameters: Sequence[Any]) -> list[tuple]:
     return database.attempt(lambda link: link.execute(query, parameters).fetchall(), list[tuple]())
 
 
-def text_of(kernel: Kernel | Rows, target: Target) -> str:
+def text_of(kernel: Kernel, target: Target) -> str:
     """Return the recorded configuration of a kernel; empty where there is none."""
     return texts_of((kernel,), target).get(kernel, "")
 
 
-def texts_of(kernels: Iterable[Kernel | Rows], target: Target) -> dict[Kernel | Rows, str]:
+def texts_of(kernels: Iterable[Kernel], target: Target) -> dict[Kernel, str]:
     """Return the recorded configurations of those kernels that have one."""
     if not files.exists(database.path_of()):
         return {}
     by_name = {name_of(k): k for k in kernels}
     names = list(by_name)
 
-    def find(link: sqlite3.Connection) -> dict[Kernel | Rows, str]:
-        texts: dict[Kernel | Rows, str] = {}
+    def find(link: sqlite3.Connection) -> dict[Kernel, str]:
+        texts: dict[Kernel, str] = {}
         for first in range(0, len(names), _MAX_QUERY_KERNELS):
             chunk = names[first : first + _MAX_QUERY_KERNELS]
             places = ", ".join("?" * len(chunk))
@@ -158,7 +158,7 @@ def texts_of(kernels: Iterable[Kernel | Rows], target: Target) -> dict[Kernel | 
     return database.attempt(find, {})
 
 
-def list_guesses(kernel: Kernel | Rows, target: Target) -> list[str]:
+def list_guesses(kernel: Kernel, target: Target) -> list[str]:
     """Return first guesses for a kernel: its records by other machines, with other sources, from imported files, or
     never confirmed; those found here before imported ones, newest first."""
     query = (
@@ -169,7 +169,7 @@ def list_guesses(kernel: Kernel | Rows, target: Target) -> list[str]:
     return list(dict.fromkeys(str(text) for (text,) in rows))[:MAX_GUESSES]
 
 
-def list_similar_guesses(kernel: Kernel | Rows, target: Target) -> list[str]:
+def list_similar_guesses(kernel: Kernel, target: Target) -> list[str]:
     """Return first guesses from kernels that differ in extents alone: records of this machine and these sources first,
     each group by increasing distance of the extents."""
     query = "SELECT text, extents, machine=? AND version=? FROM records WHERE structure=? AND kernel<>?"
@@ -187,12 +187,12 @@ def list_similar_guesses(kernel: Kernel | Rows, target: Target) -> list[str]:
     return list(dict.fromkeys(str(row[0]) for row in sorted(rows, key=distance)))[:MAX_GUESSES]
 
 
-def create(kernel: Kernel | Rows, text: str, seconds: float, spread: float, prior: float, confirmed: int) -> Record:
+def create(kernel: Kernel, text: str, seconds: float, spread: float, prior: float, confirmed: int) -> Record:
     """Return a record with the current time."""
     return Record(name_of(kernel), text, seconds, spread, prior, time.time(), confirmed, describe(kernel))
 
 
-def record_choice(kernel: Kernel | Rows, target: Target, record: Record) -> None:
+def record_choice(kernel: Kernel, target: Target, record: Record) -> None:
     """Record the configuration found for a kernel here, in the place of an earlier one."""
     _record_work(record, target, structure(kernel), _sizes(kernel))
 
@@ -228,24 +228,24 @@ def _trim(link: sqlite3.Connection) -> None:
     )
 
 
-def confirm(kernel: Kernel | Rows, target: Target) -> None:
+def confirm(kernel: Kernel, target: Target) -> None:
     """Count that a kernel's recorded configuration was the fastest once more."""
     _change(f"UPDATE records SET confirmed=confirmed+1 WHERE {_WHERE_OWN}", kernel, target)
 
 
-def find(kernel: Kernel | Rows, target: Target) -> Record | None:
+def find(kernel: Kernel, target: Target) -> Record | None:
     """Return the record found for a kernel on this machine with these sources; None where there is none."""
     query = f"SELECT {_RECORD_COLUMNS} FROM records WHERE {_WHERE_OWN}"
     rows = _find(query, (name_of(kernel), *_here(target)))
     return Record(*rows[0]) if rows else None
 
 
-def remove(kernel: Kernel | Rows, target: Target) -> None:
+def remove(kernel: Kernel, target: Target) -> None:
     """Remove the record found for a kernel on this machine with these sources."""
     _change(f"DELETE FROM records WHERE {_WHERE_OWN}", kernel, target)
 
 
-def _change(query: str, kernel: Kernel | Rows, target: Target) -> None:
+def _change(query: str, kernel: Kernel, target: Target) -> None:
     parameters = (name_of(kernel), *_here(target))
     database.attempt(lambda link: link.execute(query, parameters).rowcount, 0, write=True)
 

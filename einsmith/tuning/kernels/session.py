@@ -55,7 +55,7 @@ UNMEASURED_GAIN_SHARE = 0.3
 class Part(NamedTuple):
     """A kernel of a program, and how often a run of the program runs it."""
 
-    kernel: Kernel | Rows
+    kernel: Kernel
     turns: int = 1
 
 
@@ -72,7 +72,7 @@ class SearchResult:
         busy: what else the machine did when that kept a faster candidate from being significantly faster
     """
 
-    kernel: Kernel | Rows
+    kernel: Kernel
     turns: int
     choice: Candidate
     prior: float
@@ -91,11 +91,11 @@ class SearchResult:
 Tell = Callable[[SearchResult, Candidate, float], None]
 """Callback for every measured candidate: the state of its kernel's search, the candidate, and its seconds (infinity:
 it cannot run)."""
-FirstGuesses = Callable[[Kernel | Rows], Sequence[Candidate]]
+FirstGuesses = Callable[[Kernel], Sequence[Candidate]]
 """Function that returns the first guesses for a kernel, which others have found."""
 
 
-def least(kernel: Kernel | Rows, target: Target) -> float:
+def least(kernel: Kernel, target: Target) -> float:
     """Return the fewest seconds in which a kernel's bytes can be moved."""
     if isinstance(kernel, Rows):
         moved = sum(b.nbytes for b in kernel.buffers)
@@ -314,7 +314,7 @@ def tune(
     Raises:
         ArgumentError: a worker of the executor is on a machine of another kind, or the executor takes no tasks.
     """
-    turns: dict[Kernel | Rows, int] = {}
+    turns: dict[Kernel, int] = {}
     for part in parts:
         turns[part.kernel] = turns.get(part.kernel, 0) + part.turns
     searches = [KernelSearch(Part(k, n), target) for k, n in turns.items()]

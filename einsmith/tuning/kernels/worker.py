@@ -26,7 +26,7 @@ from einsmith.checking.others import mask_differences
 from einsmith.cost.facts import Target
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Pattern
-from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.schedule.kernel import Kernel
 from einsmith.tuning.kernels import measure
 from einsmith.tuning.kernels.bench import CHOICE, register
 from einsmith.tuning.kernels.genetic import Candidate
@@ -54,7 +54,7 @@ class Bench:
 
     def begin(
         self,
-        kernel: Kernel | Rows,
+        kernel: Kernel,
         target: Target,
         threads: int,
         cold: bool,

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from einsmith.driver.backend import Workshop
-from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.schedule.kernel import Kernel
 
 if TYPE_CHECKING:
     from einsmith.tuning.programs.online import Exploration
@@ -21,7 +21,7 @@ POLL_SECONDS = 0.1
 JOIN_SECONDS = 0.2
 """Seconds that a closing program waits for its threads."""
 
-RecordArguments = tuple[Kernel | Rows, str, float, float, float, bool]
+RecordArguments = tuple[Kernel, str, float, float, float, bool]
 """Arguments of `Workshop.keep` for a configuration that won."""
 
 

@@ -31,7 +31,7 @@ from einsmith.passes.pipeline import EPILOGUE_SUMS, LAYOUTS, TOGETHER, optional
 from einsmith.schedule.decision_report import report_decisions
 from einsmith.schedule.fusion import passes_on
 from einsmith.schedule.graph_decisions import CUT, ORDER, WITHOUT, TensorNames, show_order, toggle
-from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.schedule.kernel import Rows
 from einsmith.schedule.plan import KernelCall, LayoutChoice, LoopCall, Plan
 from einsmith.schedule.printer import layouts
 from einsmith.schedule.split_kernel import split_stages
@@ -159,7 +159,7 @@ def _cut_losses(call: KernelCall, seconds: float, target: Target) -> Iterator[tu
             yield from _cut_losses(part, own, target)
         within = [n for p in call.parts for n in p.nodes if passes_on(p.nodes, p.nodes, [n])]
         nodes = [n for n in nodes if n not in within]
-    elif isinstance(call.kernel, Kernel):
+    elif not isinstance(call.kernel, Rows):
         apart = [predicted(stage.kernel, target) for stage in split_stages(call.kernel)]
     for node in nodes if len(apart) > 1 else ():
         if passes_on(call.nodes, call.nodes, [node]):

@@ -16,7 +16,7 @@ import numpy as np
 from einsmith.base.errors import ArgumentError
 from einsmith.driver.backend import Part, SearchResult, Tell
 from einsmith.driver.executable import FINITE, Executable
-from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.schedule.kernel import Kernel
 from einsmith.tuning.kernels.decisions import name_of
 
 MAX_ROUNDS = 25
@@ -87,9 +87,9 @@ def parts_of(run: Executable) -> list[Part]:
     return [Part(call.kernel, turns) for call, kernel, turns in kernels if kernel.tuned or not kernel.decision]
 
 
-def predict_seconds(run: Executable) -> dict[Kernel | Rows, float]:
+def predict_seconds(run: Executable) -> dict[Kernel, float]:
     """Return the predicted seconds of each kernel in a run, summed over all iterations of its loop."""
-    out: dict[Kernel | Rows, float] = {}
+    out: dict[Kernel, float] = {}
     for call, kernel, turns in zip(run.calls, run.kernels, run.turns, strict=True):
         out[call.kernel] = out.get(call.kernel, 0.0) + kernel.seconds * turns
     return out
@@ -131,7 +131,7 @@ def tune(
 
 def alternate(
     first: Executable, second: Executable, inputs: Sequence[np.ndarray], end: float
-) -> tuple[float, float, dict[Kernel | Rows, float]]:
+) -> tuple[float, float, dict[Kernel, float]]:
     """Run two forms of a program in turns until the time `end` (monotonic clock, seconds), each at least 5 and at most
     MAX_ROUNDS times.
 
@@ -147,7 +147,7 @@ def alternate(
             if time.monotonic() > end and n >= 4:
                 break
     times = [np.array(r) for r in rows]
-    out: dict[Kernel | Rows, float] = {}
+    out: dict[Kernel, float] = {}
     for kernel in dict.fromkeys(c.kernel for c in first.calls) if is_finite else ():
         at = [i for i, c in enumerate(first.calls) if c.kernel is kernel]
         a, b = (t[:, at].sum(1) for t in times)

@@ -31,7 +31,7 @@ from einsmith.base.errors import ArgumentError, EinsmithError, EinsmithWarning
 from einsmith.base.threads import start
 from einsmith.driver.backend import Workshop
 from einsmith.driver.executable import FINITE, Executable
-from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.schedule.kernel import Kernel
 from einsmith.tuning.kernels.decisions import name_of
 from einsmith.tuning.programs.budget import Budget
 from einsmith.tuning.programs.exploring import POLL_SECONDS, Flag, RecordArguments, close, loop, record
@@ -109,14 +109,14 @@ class Exploration:
         self._failure = ""
         """Error that ended exploring and that the training thread has not yet warned of."""
         self.budget = Budget(MAX_COST_SHARE)
-        self.kernels: dict[Kernel | Rows, KernelRecord] = {}
+        self.kernels: dict[Kernel, KernelRecord] = {}
         self.tried = 0
-        self.kept: dict[Kernel | Rows, str] = {}
+        self.kept: dict[Kernel, str] = {}
         self._end = time.monotonic() + seconds
         """Clock time (`monotonic`) at which the time limit is reached."""
         self._profiled_steps: list[Seconds] = []
         """Seconds of the kernels in each step that was profiled."""
-        self._unbounded: dict[Kernel | Rows, str] = {}
+        self._unbounded: dict[Kernel, str] = {}
         """Kernels whose roofline bound is not yet known, with the configuration that the program has."""
         self._renew_pause_at = 0.0
         """Clock time (`perf_counter`) after which the workshop's pause is renewed; 0 while the workshop works."""
@@ -133,20 +133,20 @@ class Exploration:
         self._trial: Trial | None = None
         self._unrecorded: queue.SimpleQueue[RecordArguments] = queue.SimpleQueue()
         """Configurations that won and are not yet written to the store."""
-        self._under_test: set[Kernel | Rows] = set()
+        self._under_test: set[Kernel] = set()
         """Kernels with a configuration between its proposal and the end of its trial."""
-        self._queue: queue.Queue[tuple[Kernel | Rows, str]] = queue.Queue(maxsize=MAX_TRIAL_KERNELS)
+        self._queue: queue.Queue[tuple[Kernel, str]] = queue.Queue(maxsize=MAX_TRIAL_KERNELS)
         """Proposed configurations, from the exploring thread to the code-generating one."""
-        self._chosen: Kernel | Rows | None = None
+        self._chosen: Kernel | None = None
         """Kernel of the next proposal; it stays here while the budget has no time for proposing."""
         self._awaited_count = 0
         """Number of configurations under test beside which no kernel could be chosen; the next choice waits until one
         of them is decided. 0 after a choice."""
-        self._proposed: tuple[Kernel | Rows, str] | None = None
+        self._proposed: tuple[Kernel, str] | None = None
         """Configuration that waits for room in the queue."""
-        self._being_vetted: tuple[Kernel | Rows, str] | None = None
+        self._being_vetted: tuple[Kernel, str] | None = None
         """Configuration taken from the queue; it stays here while the budget has no time for vetting it."""
-        self._vetted: dict[Kernel | Rows, str] = {}
+        self._vetted: dict[Kernel, str] = {}
         """Configurations without a fault that wait for a trial."""
         self._recording = locks.Reentrant("recording choices")
         self._stop = Flag()
@@ -284,7 +284,7 @@ class Exploration:
             del trial.texts[k]
         trial.lost += lost
 
-    def _queue_record(self, trial: Trial, kernel: Kernel | Rows, confirmed: bool) -> None:
+    def _queue_record(self, trial: Trial, kernel: Kernel, confirmed: bool) -> None:
         """Queue a configuration that won for recording. confirmed: whether the configuration is installed."""
         measured, ratios = self.kernels[kernel], trial.ratios[kernel]
         seconds, prior = measured.seconds * median(ratios), measured.seconds / measured.part
@@ -324,8 +324,8 @@ class Exploration:
             self._end_trial(trial)
 
     def _compile_fitting(
-        self, texts: Mapping[Kernel | Rows, str], compare: bool = False
-    ) -> tuple[dict[Kernel | Rows, str], Executable | None]:
+        self, texts: Mapping[Kernel, str], compare: bool = False
+    ) -> tuple[dict[Kernel, str], Executable | None]:
         """Compile the program with as many of the given configurations as fit in memory at once.
 
         Args:
@@ -348,7 +348,7 @@ class Exploration:
                     self._under_test.discard(k)
                 return texts, None
 
-    def _compile(self, texts: Mapping[Kernel | Rows, str], compare: bool = False) -> Executable:
+    def _compile(self, texts: Mapping[Kernel, str], compare: bool = False) -> Executable:
         """Compile the program with the given configurations, and note the time that this takes."""
         begun = time.thread_time()
         program = self.run.with_decisions(texts, compare)
@@ -390,7 +390,7 @@ class Exploration:
         """Create the records of all kernels from the profiled steps, and exclude kernels that are not worth tuning."""
         seconds = {k: min(step[k] for step in self._profiled_steps) for k in self._profiled_steps[0]}
         step_seconds = sum(seconds.values())
-        runs: dict[Kernel | Rows, int] = {}
+        runs: dict[Kernel, int] = {}
         for call, turns in zip(self.run.calls, self.run.turns, strict=True):
             runs[call.kernel] = runs.get(call.kernel, 0) + turns
         for call, compiled in zip(self.run.calls, self.run.kernels, strict=True):
@@ -531,7 +531,7 @@ class Exploration:
         size = 2 * sum(b.nbytes for k in [*self._vetted] for b in k.buffers)
         return len(self._vetted) >= MAX_TRIAL_KERNELS or size >= FULL_TRIAL_BYTES
 
-    def _vet(self, kernel: Kernel | Rows, text: str) -> float:
+    def _vet(self, kernel: Kernel, text: str) -> float:
         """Have a configuration compiled and vetted. Return the seconds to wait until the thread's next turn."""
         answer = self._work(self._workshop.vet, kernel, text)
         if answer is None or self._stop.up:  # no time is left in the budget, or the process was ended
@@ -573,11 +573,11 @@ class Exploration:
 
     # -- all threads
 
-    def _report(self, kernel: Kernel | Rows, text: str, seconds: float) -> None:
+    def _report(self, kernel: Kernel, text: str, seconds: float) -> None:
         """Report the seconds of a kernel's run with a configuration to the workshop's search."""
         self._workshop.tell(kernel, text, seconds)
 
-    def _reject(self, kernel: Kernel | Rows, text: str, fault: str) -> None:
+    def _reject(self, kernel: Kernel, text: str, fault: str) -> None:
         """Exclude a faulty configuration from the workshop's search, and log its fault."""
         self._report(kernel, text, inf)
         self.kernels[kernel].failures += 1

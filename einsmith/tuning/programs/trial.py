@@ -8,7 +8,7 @@ from math import erfc, inf, log, prod, sqrt
 from statistics import median
 
 from einsmith.driver.executable import Executable
-from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.schedule.kernel import Kernel
 
 MIN_PAIRS, MAX_PAIRS = 8, 14
 """Pairs of steps after which a configuration can win, and after which one that has not won is dropped."""
@@ -23,7 +23,7 @@ assumed before any of them is measured; every configuration without a gain disco
 GAIN_POINTS = 32
 """Points of the numeric integration in `expect_saving`; with twice as many, the result changes by less than 0.001."""
 
-Seconds = dict[Kernel | Rows, float]
+Seconds = dict[Kernel, float]
 
 
 @dataclass
@@ -80,13 +80,13 @@ class Trial:
     results; other: the program that uses them, for timing; has_run: whether `beside` has run and its results wait to be
     compared; won, lost: decided configurations that are still part of `other`, the winners not yet installed."""
 
-    texts: dict[Kernel | Rows, str]
+    texts: dict[Kernel, str]
     comparing: Executable | None = None
     other: Executable | None = None
     has_run: bool = False
-    won: dict[Kernel | Rows, str] = field(default_factory=dict)
-    lost: list[Kernel | Rows] = field(default_factory=list)
-    ratios: dict[Kernel | Rows, list[float]] = field(default_factory=dict)
+    won: dict[Kernel, str] = field(default_factory=dict)
+    lost: list[Kernel] = field(default_factory=list)
+    ratios: dict[Kernel, list[float]] = field(default_factory=dict)
     """Time ratios, candidate to current, of each kernel in the pairs of steps."""
     first: Seconds = field(default_factory=dict)
     """Seconds of the kernels in the first step of the unfinished pair; empty between pairs."""
