@@ -32,7 +32,7 @@ from einsmith.driver import executable, registry
 from einsmith.driver.backend import Backend
 from einsmith.driver.compile import Compiled, compile_graph, predicted
 from einsmith.kernels import autoconfig
-from einsmith.runtime.assemble import CompiledKernel
+from einsmith.schedule.compiled_kernel import CompiledKernel
 from einsmith.schedule.together import find_dependences
 from einsmith.tiles.patterns import TILE_PATTERNS
 

@@ -139,8 +139,9 @@ def bounds(network: str, threads: int) -> Bounds:
     from einsmith.driver.compile import predicted
     from einsmith.ir.nodes import Piece, Reduce, cached_postorder
     from einsmith.kernels import autoconfig
-    from einsmith.passes.pipeline import LAYOUTS, deciding
+    from einsmith.passes.pipeline import deciding
     from einsmith.schedule.layout.price import _lower_bound
+    from einsmith.schedule.pipeline import LAYOUTS
     from einsmith.schedule.residency import plan_seconds
 
     problem: Any = TRAINING[network]

@@ -17,7 +17,7 @@ def uncompiled() -> Iterator[None]:
     read from disk or kept there: without code it fits no program that runs."""
     from einsmith.driver.compile import predicted
     from einsmith.driver.cpu import CPU
-    from einsmith.runtime.assemble import CompiledKernel
+    from einsmith.schedule.compiled_kernel import CompiledKernel
 
     def compile_nothing(kernels: Sequence[Any], target: Any) -> list[CompiledKernel]:
         return [CompiledKernel(((0, 1, False),), 0, 0, "", "", predicted(k, target), 0) for k in kernels]

@@ -16,8 +16,9 @@ from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Graph, Leaf, Tensor
 from einsmith.kernels.pattern import Pattern
 from einsmith.runtime.arena import Block
-from einsmith.runtime.assemble import Assembler, CompiledKernel
+from einsmith.runtime.assemble import Assembler
 from einsmith.runtime.steps import StepTimes
+from einsmith.schedule.compiled_kernel import CompiledKernel
 from einsmith.schedule.kernel import Kernel
 from einsmith.schedule.plan import KernelCall
 from einsmith.tuning.kernels.measure import KernelRunner

@@ -13,7 +13,7 @@ from einsmith.base import environment
 from einsmith.base.errors import MemoryLimitError
 from einsmith.base.sizes import show_size
 from einsmith.driver.backend import ProgramInfo, Runnable
-from einsmith.driver.compile import Compiled, MemoryLimit
+from einsmith.driver.compile import Compiled
 from einsmith.ir.nodes import Leaf, Tensor, received, size
 from einsmith.ir.views import producer, storage
 from einsmith.runtime import buffers
@@ -23,6 +23,7 @@ from einsmith.runtime.comparison import Comparison, scratch_bytes
 from einsmith.runtime.memory import Memory
 from einsmith.runtime.steps import AllReduce, Await, CheckFinite, CheckZero, Notify
 from einsmith.schedule.arena import whole_lines
+from einsmith.schedule.pipeline import MemoryLimit
 from einsmith.schedule.plan import Plan
 from einsmith.schedule.printer import label, namer, show_arena, show_plan
 from einsmith.schedule.roles import kernel_roles

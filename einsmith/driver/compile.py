@@ -1,13 +1,12 @@
-"""Compile a graph: run the passes, fuse, choose layouts, meet a memory limit, and generate the kernels' code."""
+"""Compile a graph: run the passes over graphs and plans, and generate the kernels' code."""
 
 from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from decimal import ROUND_CEILING, ROUND_FLOOR
-from functools import partial
+from decimal import ROUND_CEILING
 
 from einsmith.base import recording
 from einsmith.base.caches import Once
@@ -19,61 +18,31 @@ from einsmith.cost.facts import SHARED_L3_FRACTION, Target
 from einsmith.driver import plans, registry
 from einsmith.driver.backend import Backend
 from einsmith.ir.nodes import Graph, Leaf, Tensor, nbytes, postorder
-from einsmith.ir.views import storage
 from einsmith.kernels import autoconfig
 from einsmith.kernels.contraction.rounding import is_product, round_operands
 from einsmith.lang import trace
 from einsmith.passes.analysis.index_checks import index_checks
 from einsmith.passes.context import PassContext, Products
 from einsmith.passes.listings import Changes, Listing, listings
-from einsmith.passes.pipeline import (
-    EPILOGUE_SUMS,
-    LAYOUTS,
-    TOGETHER,
-    deciding,
-    is_left_out,
-    left_out,
-    present_decisions,
-    run_passes,
-)
-from einsmith.runtime.assemble import ArenaLayout, CompiledKernel, layout
+from einsmith.passes.pipeline import deciding, left_out, present_decisions, run_passes
+from einsmith.runtime.assemble import ArenaLayout, layout
 from einsmith.schedule.arena import passing_bytes, whole_lines
+from einsmith.schedule.compiled_kernel import CompiledKernel
 from einsmith.schedule.kernel import Beyond, Kernel
-from einsmith.schedule.layout.apply import apply_layouts
-from einsmith.schedule.layout.choice import layouts_of
-from einsmith.schedule.limits import RowLimit, UnlimitedError, check_limited, find_limits, find_short, limit_rows
-from einsmith.schedule.plan import KernelCall, Plan
-from einsmith.schedule.planner import fuse, mark_invariant
-from einsmith.schedule.rematerialize import FitResult, KernelCost, fit
-from einsmith.schedule.repeat_products import repeat_products
-from einsmith.schedule.residency import plan_seconds
-from einsmith.schedule.row_clusters import MAX_STORED_BYTES, smallest_unstored
-from einsmith.schedule.together import Work, run_together
+from einsmith.schedule.limits import RowLimit, UnlimitedError, find_short
+from einsmith.schedule.pipeline import MemoryLimit, PlanContext, plan_graph
+from einsmith.schedule.plan import Plan, find_outside, output_tensors
+from einsmith.schedule.row_clusters import MAX_STORED_BYTES
 
 PRODUCTS = Products(is_product, round_operands)
 """What passes know of products."""
 _WARNED = Once("precisions that are stored only", 8)
 _OVER_LIMIT = Once("recorded graph decisions that need more memory than a limit", 64)
-MORE_BYTES = 4096
-"""Most bytes by which calls that run together may enlarge the arena; with a memory limit it may not grow."""
-
-CALL_SECONDS = 1e-5
-"""Seconds of a call outside of its kernels (measured: a function of one array of 4 numbers, 7 to 10 us)."""
-MOST_COPYING = 0.1
-"""Largest part of a call's time, at the capacity, in which arrays may be copied so that sizes share a program."""
 
 
 def predicted(kernel: Kernel, target: Target) -> float:
     """Return the predicted seconds of a kernel under the configuration that it would be compiled with."""
     return autoconfig.choose(kernel, target).cost.seconds
-
-
-@dataclass(frozen=True)
-class MemoryLimit:
-    """Most bytes that a run may hold. leaves: bytes that it holds for parameters, state and constants, at least."""
-
-    bytes: int
-    leaves: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +60,7 @@ class Compiled:
     numerics: how the program may round
     decisions: what is decided otherwise than by the cost model, as the program was measured to be faster
     changes: what each pass changed
-    seconds: time of passes and fusion (seconds)
+    seconds: time of the passes over graphs (seconds)
     listings: receivers of the texts of the program when it is first bound to memory
     alternatives: second configurations of kernels, which run in addition to the program's own
     """
@@ -146,7 +115,8 @@ class Compiled:
     @cached_property
     def short(self) -> set[Tensor]:
         """Return the inputs and outputs that need no memory beyond the limit of their rows."""
-        return _find_short(self.plan, self.code, self.alternatives)
+        codes = self.code, self.alternatives
+        return find_short(self.plan, lambda k: all(x[k].beyond is Beyond.UNTOUCHED for x in codes if k in x))
 
     @property
     def scratch(self) -> int:
@@ -182,25 +152,6 @@ def warn_of_storage(numerics: Numerics, target: Target) -> None:
             EinsmithWarning,
             stacklevel=2,
         )
-
-
-def output_tensors(plan: Plan) -> list[Tensor]:
-    """Return the tensors of a plan whose memory a run allocates for the graph's outputs."""
-    storages = dict.fromkeys(storage(t) for t in plan.graph.outputs)
-    return [t for t in storages if not isinstance(t, Leaf) and t not in plan.home]
-
-
-def _find_short(plan: Plan, *codes: Mapping[Kernel, CompiledKernel]) -> set[Tensor]:
-    """Return the tensors outside the arena that need no memory beyond the limit of their rows, if kernels have these
-    codes."""
-    beyond = Beyond.UNTOUCHED
-    return find_short(plan, lambda k: all(code[k].beyond is beyond for code in codes if k in code))
-
-
-def find_outside(plan: Plan, bound: Iterable[Leaf]) -> set[Tensor]:
-    """Return the tensors of a plan that do not lie in the arena; bound: leaves whose memory lives as long as the
-    program."""
-    return {*plan.graph.inputs, *bound, *output_tensors(plan)}
 
 
 def compile_graph(
@@ -250,74 +201,31 @@ def compile_graph(
     known = {*graph.inputs, *bound}
     if any(isinstance(x, Leaf) and x not in known for x in postorder(graph.roots)):
         raise TraceError("a tensor of another trace is used; pass it as an argument, or return it from its trace")
-
-    def compile_by(decisions: frozenset[str]) -> Compiled:
-        with trace.compiling(), deciding(decisions), recording.phase("compilation"):
-            index = graph.outputs.index(finite) if finite is not None else -1
-            changes = Changes()
-            receivers: list[Listing] = [changes, *listings(graph)]
-            store, kernels = None, None
-            # A stored plan does not tell what its nodes were made for.
-            if plans.is_kept() and len(receivers) == 1 and recording.current() is None:
-                settings = index, threads, limit, max_stored, left_out(), sorted(decisions), all_limited
-                store = plans.PlanStore(graph, bound, constants, limits, target, numerics, backend, *settings)
-                stored, seconds = store.read(), time.perf_counter() - start
-                if isinstance(stored, str):
-                    raise UnlimitedError(stored)
-                if stored is not None:
-                    found = _Kernels(stored.plan, frozenset(bound), target, backend, constants, stored.places)
-                    if found.requirements == stored.requirements:
-                        kernels, changes.tensors = found, stored.tensors
-            if kernels is None:
-                plan_with = _Planner(graph, index, target, numerics, receivers, constants, decisions, limits)
-                plan, seconds = plan_with(max_stored), time.perf_counter() - start
-                kernels = _Kernels(plan, frozenset(bound), target, backend, constants)
-                try:
-                    if all_limited:  # before any code is generated
-                        check_limited(limit_rows(plan, limits), limits, lambda k: True)
-                    with recording.phase("schedule: layouts"):
-                        kernels.choose_layouts()
-                    if limit is not None:
-                        with recording.phase("schedule: memory limit"):
-                            kernels.fit(limit, threads, partial(plan_with, 0))
-                    kernels.limit_rows((*limits, *find_limits(kernels.plan.graph)), all_limited)
-                    with recording.phase("schedule: calls that run together"):
-                        kernels.run_together(limit)
-                except UnlimitedError as e:
-                    if store is not None:
-                        store.refuse(str(e))
-                    raise
-                if store is not None:
-                    store.write(plans.StoredPlan(kernels.plan, kernels.places, kernels.requirements, changes.tensors))
-        return Compiled(
-            graph,
-            kernels.plan,
-            kernels.code,
-            kernels.places,
-            kernels.bound,
-            frozenset(constants),
-            kernels.plan.graph.outputs[index] if index >= 0 else None,
-            threads,
-            target,
-            numerics,
-            backend,
-            decisions,
-            changes,
-            seconds,
-            receivers[1:],
-        )
-
+    context = PlanContext(
+        target,
+        predicted,
+        autoconfig.floor,
+        GeneratedCode(frozenset(bound), frozenset(constants), target, backend, threads),
+        frozenset(bound),
+        frozenset(constants),
+        graph.outputs.index(finite) if finite is not None else -1,
+        max_stored,
+        limit,
+        tuple(limits),
+        all_limited,
+    )
+    compilation = _Compilation(graph, tuple(bound), context, threads, numerics, backend, start)
     present = present_decisions()
     if present is not None:
-        return compile_by(present)
+        return compilation.run(present)
     recorded = backend.find_graph_decisions(graph, target)
     try:
-        return compile_by(recorded)
+        return compilation.run(recorded)
     except MemoryLimitError as e:
         if not recorded:
             raise
         least = e.needed
-    compiled = compile_by(frozenset())
+    compiled = compilation.run(frozenset())
     _warn_of_limit(backend.name_graph_record(graph), recorded, least)
     return compiled
 
@@ -334,223 +242,153 @@ def _warn_of_limit(record: str, decisions: Collection[str], least: int) -> None:
         )
 
 
-class _Planner:
-    """The passes over a graph, and the plans of what they make of it.
+class GeneratedCode:
+    """The machine code of plans' kernels, and the layout of their arenas (`schedule.pipeline.PlanCode`).
+
+    Those of the last plans are kept: passes over plans replace a plan by another one, or try it and keep the former.
 
     Args:
-        graph: the graph.
-        index: number of the output whose first element must be finite; -1: none.
+        bound: leaves whose memory lives as long as the program.
+        constants: those of them whose values stay from run to run.
         target: the machine.
-        numerics: how the program may round.
-        listings: receivers of the graph after each pass.
-        constants: leaves whose values stay from run to run.
-        decisions: what is decided otherwise than by the cost model.
-        limits: limits of rows. Kernels that take sums of all of their results cannot leave out rows.
+        backend: what compiles kernels.
+        threads: threads that share the work.
     """
 
     def __init__(
-        self,
-        graph: Graph,
-        index: int,
-        target: Target,
-        numerics: Numerics,
-        listings: Sequence[Listing],
-        constants: Collection[Leaf],
-        decisions: frozenset[str],
-        limits: Sequence[RowLimit] = (),
+        self, bound: Collection[Leaf], constants: Collection[Leaf], target: Target, backend: Backend, threads: int
     ):
+        self._bound, self._constants = bound, constants
+        self._target, self._backend, self._threads = target, backend, threads
+        self._code: dict[Kernel, CompiledKernel] = {}
+        self._places: list[tuple[Plan, ArenaLayout]] = []
+
+    def kernels(self, plan: Plan) -> dict[Kernel, CompiledKernel]:
+        """Return the machine code of each of a plan's kernels, in the order of its calls."""
+        kernels = plan.kernels
+        if kernels != list(self._code):
+            with recording.phase("code generation", kernels=len(kernels)):
+                self._code = dict(zip(kernels, self._backend.compile(kernels, self._target), strict=True))
+        return self._code
+
+    def requirements(self, plan: Plan) -> tuple[tuple[str, int, bool], ...]:
+        """Return what the layout of the arena takes from the code of each kernel, in the order of the plan
+        (`plans.StoredPlan`)."""
+        code = self.kernels(plan).values()
+        return tuple((x.decision, x.workspace, any(once for _, _, once in x.launches)) for x in code)
+
+    def places(self, plan: Plan) -> ArenaLayout:
+        """Return the layout of a plan's arena."""
+        known = next((places for other, places in self._places if other is plan), None)
+        return known or self.place(
+            plan, layout(plan, find_outside(plan, self._bound), self.kernels(plan), self._constants)
+        )
+
+    def place(self, plan: Plan, places: ArenaLayout) -> ArenaLayout:
+        """Keep the layout of a plan's arena, and return it."""
+        self._places = [*self._places[-1:], (plan, places)]
+        return places
+
+    def arena_bytes(self, plan: Plan) -> int:
+        """Return the bytes of a plan's intermediate results."""
+        return self.places(plan).nbytes
+
+    def held_bytes(self, plan: Plan) -> int:
+        """Return the bytes of a plan's intermediate results, and of the scratch memory of all threads."""
+        scratch = max((k.scratch for k in self.kernels(plan).values()), default=0)
+        return whole_lines(self.arena_bytes(plan)) + self._backend.scratch_area(scratch, self._threads)
+
+
+@dataclass(frozen=True)
+class _Compilation:
+    """A graph to compile, and everything that its program depends on but the graph decisions.
+
+    start: when the compilation began (`time.perf_counter`).
+    """
+
+    graph: Graph
+    bound: tuple[Leaf, ...]
+    context: PlanContext
+    threads: int
+    numerics: Numerics
+    backend: Backend
+    start: float
+
+    def run(self, decisions: frozenset[str]) -> Compiled:
+        """Return the program by these graph decisions: from the plan on disk if it still fits, else planned now."""
+        with trace.compiling(), deciding(decisions), recording.phase("compilation"):
+            c = replace(self.context, decisions=decisions, without=left_out())
+            code = self.context.code
+            assert isinstance(code, GeneratedCode)
+            changes = Changes()
+            receivers: list[Listing] = [changes, *listings(self.graph)]
+            # A stored plan does not tell what its nodes were made for.
+            keeps = plans.is_kept() and len(receivers) == 1 and recording.current() is None
+            store = self._store(c) if keeps else None
+            plan = None if store is None else _read(store, code, changes)
+            seconds = time.perf_counter() - self.start
+            if plan is None:
+                graph = self._run_passes(c, receivers)
+                seconds = time.perf_counter() - self.start
+                try:
+                    plan = plan_graph(graph, c)
+                except UnlimitedError as e:
+                    if store is not None:
+                        store.refuse(str(e))
+                    raise
+                if store is not None:
+                    requirements = code.requirements(plan)
+                    store.write(plans.StoredPlan(plan, code.places(plan), requirements, changes.tensors))
+        return Compiled(
+            self.graph,
+            plan,
+            code.kernels(plan),
+            code.places(plan),
+            c.bound,
+            c.constants,
+            plan.graph.outputs[c.finite] if c.finite >= 0 else None,
+            self.threads,
+            c.target,
+            self.numerics,
+            self.backend,
+            decisions,
+            changes,
+            seconds,
+            receivers[1:],
+        )
+
+    def _store(self, c: PlanContext) -> plans.PlanStore:
+        """Return the place of the program's plan on disk."""
+        settings = c.finite, self.threads, c.memory, c.most, c.without, sorted(c.decisions), c.all_limited
+        leaves = self.bound, c.constants, c.limits
+        return plans.PlanStore(self.graph, *leaves, c.target, self.numerics, self.backend, *settings)
+
+    def _run_passes(self, c: PlanContext, receivers: Sequence[Listing]) -> Graph:
+        """Return the graph, with checks of indices that tensors hold, after the passes over graphs."""
+
         def observe(name: str, before: Graph, after: Graph, seconds: float) -> None:
             if recorder is not None:
                 now = time.perf_counter_ns()
                 recorder.add_phase(name, now - int(seconds * 1e9), now, {"changed": after is not before})
-            for listing in listings:
-                listing.graph(name, before, after, seconds)
+            for receiver in receivers:
+                receiver.graph(name, before, after, seconds)
 
-        recorder = recording.current()
+        recorder, graph = recording.current(), self.graph
         checks = dict((*index_checks(graph.roots), *graph.checks))
         graph = Graph(graph.inputs, graph.outputs, graph.updates, tuple(checks.items()), graph.gradients)
+        leaves = frozenset(x.leaf for x in c.limits)
         with recording.phase("passes"):
-            leaves = frozenset(x.leaf for x in limits)
-            self._graph = run_passes(graph, PassContext(target, predicted, observe, numerics.stored, PRODUCTS, leaves))
-        self._index, self._target, self._decisions = index, target, decisions
-        self._constants, self._smallest = constants, smallest_unstored(target)
-        # A kernel that takes sums packs constants at each run.
-        self._takes_sums = not is_left_out(EPILOGUE_SUMS) and not constants and not limits
-
-    def __call__(self, most: int) -> Plan:
-        """Return the plan in which a result that need not be stored is kept for the backward pass if it has at most
-        `most` bytes."""
-        target, smallest, takes_sums = self._target, self._smallest, self._takes_sums
-
-        def fuse_graph(g: Graph, repeats: bool) -> Plan:
-            finite = g.outputs[self._index] if self._index >= 0 else None
-            return fuse(
-                g,
-                finite,
-                target,
-                cost=predicted,
-                most=most,
-                repeats=repeats,
-                takes_sums=takes_sums,
-                decisions=self._decisions,
-            )
-
-        with recording.phase("schedule: fusion"):
-            plan = repeat_products(
-                self._graph, fuse_graph, lambda plan: plan_seconds(plan, predicted, target), smallest, most
-            )
-        if self._constants:
-            mark_invariant(plan, self._constants)
-        return plan
+            return run_passes(graph, PassContext(c.target, c.cost, observe, self.numerics.stored, PRODUCTS, leaves))
 
 
-def _kernels_of(plan: Plan) -> list[Kernel]:
-    """Return the kernels of a plan, each once, in the order of its calls."""
-    return list(dict.fromkeys(c.kernel for _, c, _ in plan.kernel_calls()))
-
-
-class _Kernels:
-    """A plan while it is still replaced by better ones, with the code of its kernels, which is generated when it is
-    first needed."""
-
-    def __init__(
-        self,
-        plan: Plan,
-        bound: frozenset[Leaf],
-        target: Target,
-        backend: Backend,
-        constants: Collection[Leaf] = (),
-        places: ArenaLayout | None = None,
-    ):
-        self.bound, self.target, self.backend, self._constants = bound, target, backend, constants
-        self.plan, self._places = plan, places
-        self._code: dict[Kernel, CompiledKernel] | None = None
-
-    @property
-    def code(self) -> dict[Kernel, CompiledKernel]:
-        """The compiled kernel of each kernel of the plan."""
-        if self._code is None:
-            kernels = _kernels_of(self.plan)
-            with recording.phase("code generation", kernels=len(kernels)):
-                self._code = dict(zip(kernels, self.backend.compile(kernels, self.target), strict=True))
-        return self._code
-
-    @property
-    def requirements(self) -> tuple[tuple[str, int, bool], ...]:
-        """What the layout of the arena takes from the code of each kernel, in the order of the plan (`plans`)."""
-        every = self.code.values()
-        return tuple((x.decision, x.workspace, any(once for _, _, once in x.launches)) for x in every)
-
-    @property
-    def places(self) -> ArenaLayout:
-        """The layout of the arena."""
-        if self._places is None:
-            self._places = self._layout(self.plan)
-        return self._places
-
-    def _layout(self, plan: Plan) -> ArenaLayout:
-        return layout(plan, find_outside(plan, self.bound), self.code, self._constants)
-
-    def _replace(self, plan: Plan) -> None:
-        if plan is self.plan:
-            return
-        if self._code is not None and _kernels_of(plan) != list(self._code):
-            self._code = None
-        self.plan, self._places = plan, None
-
-    def _predictor(self, code: Mapping[Kernel, CompiledKernel]) -> Callable[[Kernel], float]:
-        """Return a function from a kernel to its predicted seconds in the configuration that the cost model chooses.
-
-        Kernels in `code` that were compiled without a decision carry that prediction. Decisions are ignored, so that
-        they do not change which kernels a plan consists of.
-        """
-
-        def seconds(kernel: Kernel) -> float:
-            compiled = code.get(kernel)
-            return (
-                compiled.seconds if compiled is not None and not compiled.decision else predicted(kernel, self.target)
-            )
-
-        return seconds
-
-    def choose_layouts(self) -> None:
-        """Replace the plan by the one whose tensor layouts the cost model prices lowest."""
-        decide = layouts_of(
-            self._predictor(self._code or {}),
-            partial(autoconfig.floor, target=self.target),
-            self.target,
-            partial(is_left_out, LAYOUTS),
-        )
-        self._replace(apply_layouts(self.plan, decide))
-
-    def limit_rows(self, limits: Sequence[RowLimit], all_limited: bool) -> None:
-        """Have kernels leave out rows beyond the limits that no result depends on. Raises UnlimitedError where one does
-        not, although all must (`all_limited`)."""
-        if limits:
-            self._replace(limit_rows(self.plan, limits))
-        if all_limited:
-            check_limited(self.plan, limits, lambda k: self.code[k].beyond is not Beyond.COMPUTED)
-            self._check_copies(limits)
-
-    def _check_copies(self, limits: Sequence[RowLimit]) -> None:
-        """Raise UnlimitedError where a call takes long to copy arrays into memory of the capacity, or out of it."""
-        short = _find_short(self.plan, self.code)
-        arrays = {*self.plan.graph.inputs, *output_tensors(self.plan)} - self.bound - short
-        count = sum(nbytes(t) for t in arrays if any(t.shape[:1] == (x.extent,) for x in limits))
-        seconds = CALL_SECONDS + sum(self.code[c.kernel].seconds for _, c, _ in self.plan.kernel_calls())
-        if self.target.seconds_for_bytes(2 * count, 2 * count, 1) > MOST_COPYING * seconds:
-            raise UnlimitedError(f"{show_size(count)} of arrays are copied into memory of the capacity, or out of it")
-
-    def run_together(self, limit: MemoryLimit | None) -> None:
-        """Let independent calls run in one launch where that is predicted to be faster and the arena hardly grows."""
-        if is_left_out(TOGETHER):
-            return
-
-        def work_of(call: KernelCall) -> Work | None:
-            launches = [x for x in self.code[call.kernel].launches if not x[2]]
-            return Work(self.code[call.kernel].seconds, launches[0][1]) if len(launches) == 1 else None
-
-        plan = run_together(self.plan, work_of, self.target)
-        if plan.together:
-            places = self._layout(plan)
-            if places.nbytes <= self.places.nbytes + (MORE_BYTES if limit is None else 0):
-                self.plan, self._places = plan, places
-
-    def fit(self, limit: MemoryLimit, threads: int, streaming: Callable[[], Plan] | None = None) -> None:
-        """Replace the plan by one that recomputes results, so that a run holds no more bytes than the limit.
-
-        `streaming` returns the plan that stores the fewest results between products. It is tried last, since
-        its sums may be in another order: results are then not bitwise those without a limit.
-        Raises MemoryLimitError, which names the least limit that can be met.
-        """
-
-        def measure(plan: Plan) -> int:
-            self._replace(plan)
-            scratch = max((k.scratch for k in self.code.values()), default=0)
-            return whole_lines(self.places.nbytes) + self.backend.scratch_area(scratch, threads)
-
-        batch = sum(map(nbytes, find_outside(self.plan, self.bound) - self.bound))
-
-        def fitting() -> FitResult:
-            first_code = self.code  # the search must not depend on which plans were compiled
-            cost = KernelCost(self._predictor(first_code), lambda k: first_code[k].workspace if k in first_code else 0)
-            return fit(
-                self.plan, find_outside(self.plan, self.bound), limit.bytes - limit.leaves - batch, cost, measure
-            )
-
-        fitted = fitting()
-        if fitted.plan is None and streaming is not None:
-            self._replace(streaming())
-            self.choose_layouts()
-            fitted = fitting()
-        if fitted.plan is None:
-            least = limit.leaves + batch + fitted.least
-            raise MemoryLimitError(
-                f"memory_limit={show_size(limit.bytes, ROUND_FLOOR)} is too little: at least "
-                f"{show_size(least, ROUND_CEILING)} are needed, {show_size(limit.leaves)} for parameters, buffers and "
-                f"the optimizer's state, {show_size(batch)} for the batch and {show_size(fitted.least)} for "
-                f"intermediate results, which take {show_size(fitted.without)} without recomputation; raise the "
-                "limit, or use smaller batches",
-                least,
-            )
-        self._replace(fitted.plan)
+def _read(store: plans.PlanStore, code: GeneratedCode, changes: Changes) -> Plan | None:
+    """Return the plan on disk; None where there is none, or its kernels are compiled otherwise now. Raises
+    UnlimitedError where it is stored that no plan leaves out rows."""
+    stored = store.read()
+    if isinstance(stored, str):
+        raise UnlimitedError(stored)
+    if stored is None or code.requirements(stored.plan) != stored.requirements:
+        return None
+    code.place(stored.plan, stored.places)
+    changes.tensors = stored.tensors
+    return stored.plan

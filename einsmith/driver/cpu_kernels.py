@@ -19,8 +19,9 @@ from einsmith.driver.tuned import MODEL, Decision, TunedBackend, follow, warn_un
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Pattern
 from einsmith.kernels.sources import key_of
-from einsmith.runtime.assemble import Assembler, CompiledKernel
+from einsmith.runtime.assemble import Assembler
 from einsmith.runtime.program import Program, scratch_area
+from einsmith.schedule.compiled_kernel import CompiledKernel
 from einsmith.schedule.kernel import Beyond, Kernel
 from einsmith.tuning.calibration import calibrate
 from einsmith.tuning.kernels import decisions

@@ -18,12 +18,13 @@ from einsmith.driver.backend import Backend, Runnable
 from einsmith.driver.tuned import Decision, TunedBackend, follow, warn_unfollowed
 from einsmith.kernels.pattern import Pattern
 from einsmith.runtime.arena import Block
-from einsmith.runtime.assemble import Assembler, CompiledKernel
+from einsmith.runtime.assemble import Assembler
 from einsmith.runtime.cuda import driver
 from einsmith.runtime.cuda.device import CudaDevice, DeviceCode, DeviceFacts
 from einsmith.runtime.cuda.launches import TileCode
 from einsmith.runtime.cuda.offline import OfflineDevice
 from einsmith.runtime.cuda.program import Card, CudaProgram
+from einsmith.schedule.compiled_kernel import CompiledKernel
 from einsmith.schedule.kernel import Kernel
 from einsmith.tiles.ir import rounding_of
 from einsmith.tiles.patterns import TILE_PATTERNS

@@ -25,7 +25,7 @@ from einsmith.base.recording import Recorder
 from einsmith.cost.facts import Target
 from einsmith.driver.backend import Backend, Runnable
 from einsmith.driver.binding import FINITE, Binding, LeafSum, Notice, Reply
-from einsmith.driver.compile import Compiled, MemoryLimit, compile_graph
+from einsmith.driver.compile import Compiled, compile_graph
 from einsmith.driver.describe import describe, list_bars
 from einsmith.driver.timeline import RecordedRun, Timeline
 from einsmith.ir.nodes import Graph, Leaf, Role, Tensor, nbytes, size
@@ -37,15 +37,16 @@ from einsmith.passes.listings import Changes
 from einsmith.passes.pipeline import deciding
 from einsmith.runtime import buffers, queues
 from einsmith.runtime.arena import Arena
-from einsmith.runtime.assemble import CompiledKernel
 from einsmith.runtime.comparison import Comparison
 from einsmith.runtime.memory import ChangeWatch, Clock, Memory
 from einsmith.runtime.nested import check_run, under_way
 from einsmith.runtime.signals import Deferred
 from einsmith.runtime.steps import StepTimes
 from einsmith.schedule.arena import Life
+from einsmith.schedule.compiled_kernel import CompiledKernel
 from einsmith.schedule.kernel import Kernel
 from einsmith.schedule.limits import RowLimit
+from einsmith.schedule.pipeline import MemoryLimit
 from einsmith.schedule.plan import KernelCall, Plan
 from einsmith.schedule.row_clusters import MAX_STORED_BYTES
 

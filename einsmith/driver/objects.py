@@ -20,9 +20,10 @@ from einsmith.driver.backend import AheadOfTime, ProgramInfo, ProgramTable, Runn
 from einsmith.driver.cpu_kernels import CpuBackend, lower
 from einsmith.driver.tuned import Decision, decisions_of, warn_unfollowed
 from einsmith.runtime.arena import Block
-from einsmith.runtime.assemble import Assembler, CompiledKernel
+from einsmith.runtime.assemble import Assembler
 from einsmith.runtime.program import Program
 from einsmith.runtime.steps import CheckZero
+from einsmith.schedule.compiled_kernel import CompiledKernel
 from einsmith.schedule.kernel import Beyond, Kernel
 
 

@@ -17,7 +17,7 @@ from einsmith.driver.backend import Backend, Workshop
 from einsmith.ir.nodes import Graph
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Lowered, Pattern, describe
-from einsmith.runtime.assemble import CompiledKernel
+from einsmith.schedule.compiled_kernel import CompiledKernel
 from einsmith.schedule.kernel import Kernel
 from einsmith.tuning.kernels import decisions, measure, override, race, records, session
 from einsmith.tuning.kernels.genetic import Candidate, candidate_of

@@ -14,10 +14,11 @@ from einsmith.base.numerics import PLAIN, Numerics
 from einsmith.cost.facts import Target
 from einsmith.driver.backend import AheadOfTime, Backend
 from einsmith.driver.binding import Binding
-from einsmith.driver.compile import MemoryLimit, compile_graph
+from einsmith.driver.compile import compile_graph
 from einsmith.ir.nodes import Graph, Leaf, Tensor
 from einsmith.runtime import buffers
 from einsmith.runtime.arena import Arena
+from einsmith.schedule.pipeline import MemoryLimit
 from einsmith.schedule.row_clusters import MAX_STORED_BYTES
 
 TABLE, FUNCTIONS, SPARE, ARENA = "table", "functions", "spare", "arena"

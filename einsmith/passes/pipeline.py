@@ -1,15 +1,14 @@
 """Run the passes from graph to graph in order; each declares what it needs and provides, and all share one context.
 
-Fusion, memory and code generation follow (`driver.compile`).
+The passes from plan to plan follow (`schedule.pipeline`).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import partial
 
 from einsmith.base import environment
@@ -44,35 +43,14 @@ from einsmith.passes.context import PassContext
 from einsmith.passes.recurrence.lower_loops import lower_loops
 from einsmith.passes.recurrence.strip_mine import strip_mine
 from einsmith.schedule.graph_decisions import WITHOUT, is_of_tensor
+from einsmith.schedule.pipeline import PLAN_PASSES, Pass, check_order, optional_names
+
+GraphPass = Pass[Graph, PassContext]
 
 
-@dataclass(frozen=True)
-class Pass:
-    """A function from graph to graph. needs: properties that passes before it must provide; provides: properties that
-    hold from it on; is_optional: False for a pass that cannot be left out although no other needs it."""
-
-    name: str
-    run: Callable[[Graph, PassContext], Graph]
-    needs: frozenset[str] = frozenset()
-    provides: frozenset[str] = frozenset()
-    is_optional: bool = True
-
-
-def graph_pass(name: str, f: Callable[[Graph], Graph], needs: str = "", provides: str = "") -> Pass:
+def graph_pass(name: str, f: Callable[[Graph], Graph], needs: str = "", provides: str = "") -> GraphPass:
     """Return a pass that does not use its context. needs, provides: words separated by spaces."""
     return Pass(name, lambda graph, _: f(graph), frozenset(needs.split()), frozenset(provides.split()))
-
-
-def check_order(passes: Sequence[Pass]) -> tuple[Pass, ...]:
-    """Return the passes. Raises ValueError if one needs what none before it provides."""
-    known: set[str] = set()
-    for p in passes:
-        missing = p.needs - known
-        if missing:
-            names = ", ".join(sorted(missing))
-            raise ValueError(f"the pass {p.name!r} needs {names}, which no pass before it provides")
-        known |= p.provides
-    return tuple(passes)
 
 
 def run_passes(graph: Graph, context: PassContext | None = None) -> Graph:
@@ -89,16 +67,8 @@ def run_passes(graph: Graph, context: PassContext | None = None) -> Graph:
 
 
 def optional() -> list[str]:
-    """Return the names of the passes over graphs and plans that can be left out: no other pass needs what they
-    provide."""
-    needed = frozenset[str]().union(*(p.needs for p in PASSES))
-    required = {p.name for p in PASSES if p.provides & needed or not p.is_optional}
-    return [*(p.name for p in PASSES if p.name not in required), *PLAN_PASSES]
-
-
-def is_left_out(name: str) -> bool:
-    """Return whether a pass over plans is left out."""
-    return name in left_out()
+    """Return the names of the passes over graphs and plans, and of their parts, that can be left out."""
+    return [*optional_names(PASSES), *optional_names(PLAN_PASSES)]
 
 
 _DECISIONS: ContextVar[frozenset[str] | None] = ContextVar("graph decisions", default=None)
@@ -181,10 +151,6 @@ PASSES = check_order(
 )
 """Passes that reduce points or tensors come before those that divide them; all of these come before loops fix an
 order."""
-EPILOGUE_SUMS, LAYOUTS, TOGETHER = "epilogue sums", "layouts", "together"
-PLAN_PASSES = (EPILOGUE_SUMS, LAYOUTS, TOGETHER)
-"""Parts of planning that can be left out (`driver.compile`): sums that kernels take of their results, orders of
-dimensions, and kernels that run in one launch with others."""
 RENAMED = {
     "parts": "read forwarding",
     "stored clamps": "store post-activation",

@@ -9,7 +9,8 @@ import numpy as np
 
 from einsmith.ir.nodes import Reduce
 from einsmith.runtime.arena import Allocate, Block, host
-from einsmith.runtime.assemble import CompiledKernel, SideRun
+from einsmith.runtime.assemble import SideRun
+from einsmith.schedule.compiled_kernel import CompiledKernel
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows
 
 ZONE_BYTE, ZONE_BYTES = 0xA5, 4096

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -158,6 +158,11 @@ class Plan:
     together: tuple[tuple[int, int], ...] = ()
 
     @property
+    def kernels(self) -> list[Kernel]:
+        """The kernels, each once, in the order of the calls."""
+        return list(dict.fromkeys(c.kernel for _, c, _ in self.kernel_calls()))
+
+    @property
     def stored(self) -> set[Tensor]:
         """The tensors that kernels read from memory or write to it."""
         return {storage(t) for _, call, _ in self.kernel_calls() for t in call.tensors}
@@ -172,6 +177,18 @@ class Plan:
             yield from ((i, c, 1) for c in call.before)
             for segment, plan in zip(call.loop.segments, call.plans, strict=True):
                 yield from ((i, c, turns * segment.steps) for _, c, turns in plan.kernel_calls())
+
+
+def output_tensors(plan: Plan) -> list[Tensor]:
+    """Return the tensors of a plan whose memory a run allocates for the graph's outputs."""
+    storages = dict.fromkeys(storage(t) for t in plan.graph.outputs)
+    return [t for t in storages if not isinstance(t, Leaf) and t not in plan.home]
+
+
+def find_outside(plan: Plan, bound: Iterable[Leaf]) -> set[Tensor]:
+    """Return the tensors of a plan that do not lie in the arena; bound: leaves whose memory lives as long as the
+    program."""
+    return {*plan.graph.inputs, *bound, *output_tensors(plan)}
 
 
 def _exchange(t: Tensor, new: Mapping[Tensor, Tensor]) -> Tensor:

@@ -468,17 +468,19 @@ def _step_plan(loop: LoweredLoop, segment: LoopSegment, options: PlanOptions) ->
     if segment.idle:
         plan = replace(plan, calls=_drop_idle(plan, segment.idle))
     if segment.steps >= MIN_STEPS_TO_HOIST or segment.rows:
-        mark_invariant(plan, loop.invariant_inputs(segment))
+        plan = mark_invariant(plan, loop.invariant_inputs(segment))
     return plan
 
 
-def mark_invariant(plan: Plan, same: Collection[Tensor]) -> None:
-    """Have the kernels of a plan that is run many times mark which of their buffers hold tensors of `same`, whose
+def mark_invariant(plan: Plan, same: Collection[Tensor]) -> Plan:
+    """Return a plan that is run many times, whose kernels mark which of their buffers hold tensors of `same`, whose
     values stay."""
-    for call in plan.calls:
+    calls = list(plan.calls)
+    for i, call in enumerate(calls):
         if isinstance(call, KernelCall) and not isinstance(call.kernel, Rows):
             fixed = tuple(n for n, t in enumerate(call.tensors) if storage(t) in same)
-            call.kernel = Kernel(call.kernel.stages, call.kernel.buffers, fixed)
+            calls[i] = replace(call, kernel=Kernel(call.kernel.stages, call.kernel.buffers, fixed))
+    return replace(plan, calls=calls)
 
 
 def _drop_idle(plan: Plan, idle: tuple[int, ...]) -> list[KernelCall | LoopCall]:

@@ -18,7 +18,7 @@ from einsmith.base.caches import Cache
 from einsmith.checking.program import CheckedProgram
 from einsmith.codegen.cache import native
 from einsmith.codegen.llvm.memory import MemoryEmitter
-from einsmith.driver import compile, cpu, cpu_kernels, executable
+from einsmith.driver import cpu, cpu_kernels, executable
 from einsmith.ir.nodes import Graph, Leaf, postorder
 from einsmith.ir.views import storage
 from einsmith.kernels.contraction import problem
@@ -26,6 +26,7 @@ from einsmith.kernels.emit import combine
 from einsmith.passes import pipeline
 from einsmith.runtime import assemble
 from einsmith.runtime.program import Program
+from einsmith.schedule import pipeline as plan_passes
 from einsmith.schedule.arena import arena
 from einsmith.schedule.kernel import Rows
 from einsmith.schedule.serial import from_data, to_data
@@ -163,18 +164,18 @@ def test_tensors_in_one_place_of_the_arena_are_noticed(checked, rng, monkeypatch
 
 
 def test_kernels_in_a_wrong_order_are_noticed(checked, rng, monkeypatch):
-    fuse = compile.fuse
+    fuse = plan_passes.fuse
 
     def turned(*args, **options):
         plan = fuse(*args, **options)
         return replace(plan, calls=plan.calls[::-1])
 
-    monkeypatch.setattr(compile, "fuse", turned)
+    monkeypatch.setattr(plan_passes, "fuse", turned)
     fails(es.jit(two_layers), *arrays(rng), match="before it is written|overwritten")
 
 
 def test_an_update_before_the_last_read_is_noticed(checked, rng, monkeypatch):
-    fuse = compile.fuse
+    fuse = plan_passes.fuse
 
     def early(*args, **options):
         plan = fuse(*args, **options)
@@ -186,7 +187,7 @@ def test_an_update_before_the_last_read_is_noticed(checked, rng, monkeypatch):
 
     model = es.nn.Sequential(es.nn.Linear(9, 17), es.nn.Tanh(), es.nn.Linear(17, 5))
     step = es.TrainStep(model, es.functional.mse_loss, es.optim.SGD(lr=0.1))
-    monkeypatch.setattr(compile, "fuse", early)
+    monkeypatch.setattr(plan_passes, "fuse", early)
     fails(step, matrix(rng, 7, 9), matrix(rng, 7, 5), match="overwritten|before it is written|memory was updated")
 
 

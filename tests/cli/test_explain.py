@@ -11,7 +11,7 @@ import pytest
 from einsmith.base.sizes import size_of
 from einsmith.cli import main
 from einsmith.cli.programs import program
-from einsmith.driver import compile
+from einsmith.schedule import pipeline
 from einsmith.schedule.layout.apply import LayoutDecision, free_tensors
 from einsmith.schedule.plan import LayoutChoice, Plan
 from einsmith.tuning.calibration import calibrate, store
@@ -257,7 +257,7 @@ def test_layouts(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch
         (t,) = free_tensors(plan)
         return LayoutDecision({t: LayoutChoice((1, 0), (0, 1), 2.5e-6)})
 
-    monkeypatch.setattr(compile, "layouts_of", lambda *_: decide)
+    monkeypatch.setattr(pipeline, "layouts_of", lambda *_: decide)
     report = explained(capsys, *given, "--html", str(html))
     (layout,) = report["layouts"]
     assert layout == {

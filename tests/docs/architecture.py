@@ -23,7 +23,8 @@ from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Lowered
 from einsmith.passes.context import PassContext
 from einsmith.passes.pipeline import PASSES
-from einsmith.runtime.assemble import Assembler, CompiledKernel, PointerTarget, layout, show_steps
+from einsmith.runtime.assemble import Assembler, PointerTarget, layout, show_steps
+from einsmith.schedule.compiled_kernel import CompiledKernel
 from einsmith.schedule.plan import Plan
 from einsmith.schedule.planner import fuse
 from einsmith.schedule.printer import namer, show_arena, show_plan

@@ -18,9 +18,10 @@ from einsmith.ir.template_evaluator import evaluate_template
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
 from einsmith.runtime.arena import Block
-from einsmith.runtime.assemble import Assembler, CompiledKernel
+from einsmith.runtime.assemble import Assembler
 from einsmith.runtime.buffers import bytes_at
 from einsmith.runtime.steps import BeginLoop, CheckFinite, CheckZero, RunLaunch, StepTimes, end_of_loop
+from einsmith.schedule.compiled_kernel import CompiledKernel
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows
 from einsmith.tuning.kernels import decisions
 

@@ -12,8 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 import einsmith as es
 from einsmith.base.system import processors
-from einsmith.driver import compile
-from einsmith.schedule import together
+from einsmith.schedule import pipeline, together
 from tests.export.common import batch, compiler, small
 
 
@@ -63,7 +62,7 @@ def test_training_is_the_same(tmp_path, name) -> None:
 
 def test_calls_that_run_together(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(together, "MIN_GAIN", -np.inf)
-    monkeypatch.setattr(compile, "MORE_BYTES", 1 << 30)
+    monkeypatch.setattr(pipeline, "MORE_BYTES", 1 << 30)
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal((2, 1, 28, 28)).astype(np.float32), rng.integers(0, 10, 2)
     es.set_threads(2)

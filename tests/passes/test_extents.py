@@ -20,7 +20,7 @@ from einsmith.codegen.llvm.nest import emit_module
 from einsmith.cost.facts import Target
 from einsmith.driver import cpu, cpu_kernels, executable
 from einsmith.runtime import buffers
-from einsmith.runtime.assemble import CompiledKernel
+from einsmith.schedule.compiled_kernel import CompiledKernel
 from tests.passes.counting import executed_lines
 from tests.passes.sized import ALL, Sized
 

@@ -15,7 +15,7 @@ import pytest
 import einsmith as es
 from einsmith.driver import executable
 from einsmith.driver.cpu import CPU
-from einsmith.runtime.assemble import CompiledKernel
+from einsmith.schedule.compiled_kernel import CompiledKernel
 from tests.passes import families
 from tests.passes.counting import executed_lines
 from tests.passes.families import Program

@@ -19,6 +19,7 @@ from einsmith.kernels.autoconfig import choose
 from einsmith.passes import pipeline
 from einsmith.passes.context import PassContext
 from einsmith.passes.pipeline import PASSES, Pass, check_order, graph_pass, run_passes
+from einsmith.schedule.pipeline import PLAN_PASSES
 from einsmith.schedule.planner import fuse
 
 
@@ -26,13 +27,17 @@ def graph_of(f, *arrays: np.ndarray) -> Graph:
     return trace_call(f, arrays, {}).graph
 
 
-def test_a_pass_before_what_it_needs_is_refused() -> None:
-    assert check_order(PASSES) == PASSES
-    for i, p in enumerate(PASSES):
-        others = [*PASSES[:i], *PASSES[i + 1 :]]
+@pytest.mark.parametrize("passes", [PASSES, PLAN_PASSES], ids=["graphs", "plans"])
+def test_a_pass_before_what_it_needs_is_refused(passes) -> None:
+    assert check_order(passes) == passes
+    for i, p in enumerate(passes):
+        others = [*passes[:i], *passes[i + 1 :]]
         if p.needs:
             with pytest.raises(ValueError, match=f"the pass '{p.name}' needs .*, which no pass before it provides"):
                 check_order([p, *others])
+
+
+def test_a_pass_without_the_one_that_it_needs_is_refused() -> None:
     with pytest.raises(ValueError, match="'strip mine' needs loops"):
         check_order([p for p in PASSES if p.name != "lower loops"])
 

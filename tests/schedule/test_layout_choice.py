@@ -17,11 +17,12 @@ from einsmith.base.arrays import to_array
 from einsmith.base.errors import MemoryLimitError, VerifyError
 from einsmith.codegen.cache import native
 from einsmith.cost.facts import LayoutRules, Target
-from einsmith.driver import compile, registry
+from einsmith.driver import registry
 from einsmith.driver.compile import predicted
 from einsmith.driver.executable import Executable
 from einsmith.ir.nodes import Tensor
 from einsmith.passes.pipeline import run_passes
+from einsmith.schedule import pipeline
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.layout import choice
 from einsmith.schedule.layout.apply import (
@@ -172,9 +173,9 @@ def test_programs_with_copies_in_other_orders(name, gradients, asking, monkeypat
     monkeypatch.setattr(choice, "MAX_TABLE_ENTRIES", 1 << 8)
     for seed in range(4):
         monkeypatch.setattr(
-            compile,
+            pipeline,
             "layouts_of",
-            lambda _, __, t, ___, s=seed: lambda p: choice.decide_orders(p, Prices(drawn(s, 0.05), t)),
+            lambda _, __, t, s=seed: lambda p: choice.decide_orders(p, Prices(drawn(s, 0.05), t)),
         )
         run = Executable(traced.graph, traced.bind, 2)
         assert run.plan.orders and len(run.roles) == len(run.calls) and run.describe()
@@ -194,7 +195,7 @@ def test_plans_with_the_same_kernels_are_compiled_once(monkeypatch):
     )
     noted = LayoutChoice((0, 1), (1, 0), 1e-6)
     monkeypatch.setattr(
-        compile, "layouts_of", lambda *_: lambda p: LayoutDecision(unchanged=dict.fromkeys(free_tensors(p), noted))
+        pipeline, "layouts_of", lambda *_: lambda p: LayoutDecision(unchanged=dict.fromkeys(free_tensors(p), noted))
     )
     run = Executable(traced.graph, traced.bind, 1)
     assert set(run.plan.unchanged_orders.values()) == {noted} and len(counts) == 1
@@ -213,7 +214,7 @@ def test_checked_copies(asking, monkeypatch, rng):
 
     want = steps()
     monkeypatch.setattr(
-        compile, "layouts_of", lambda _, __, t, ___: lambda p: choice.decide_orders(p, Prices(drawn(3, 0.05), t))
+        pipeline, "layouts_of", lambda _, __, t: lambda p: choice.decide_orders(p, Prices(drawn(3, 0.05), t))
     )
     np.testing.assert_allclose(steps(), want, rtol=1e-5)
 
@@ -231,9 +232,9 @@ def test_operands_packed_before_a_loop_are_not_copied(sizes, asking, monkeypatch
     given = [to_array(a) for a in arrays]
     for seed in range(4):
         monkeypatch.setattr(
-            compile,
+            pipeline,
             "layouts_of",
-            lambda _, __, t, ___, s=seed: lambda p: choice.decide_orders(p, Prices(drawn(s, 0.05), t)),
+            lambda _, __, t, s=seed: lambda p: choice.decide_orders(p, Prices(drawn(s, 0.05), t)),
         )
         run = Executable(traced.graph, traced.bind, 2)
         agree(run(given)[1], traced.graph, given, f"costs {seed}")
@@ -253,9 +254,9 @@ def test_layouts_stay_under_a_limit_of_memory(asking, monkeypatch, rng):
     traced = trace_call(whole, tuple(arrays), {})
     copying = dict(seed=0)
     monkeypatch.setattr(
-        compile,
+        pipeline,
         "layouts_of",
-        lambda _, __, t, ___: lambda p: choice.decide_orders(p, Prices(drawn(copying["seed"], 0.01), t)),
+        lambda _, __, t: lambda p: choice.decide_orders(p, Prices(drawn(copying["seed"], 0.01), t)),
     )
     more = 0
     for copying["seed"] in range(4):

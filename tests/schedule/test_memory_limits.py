@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 import pytest
@@ -13,7 +13,13 @@ from einsmith.base.errors import MemoryLimitError
 from einsmith.base.sizes import size_of
 from einsmith.driver import compile
 from einsmith.driver.executable import Executable
+from einsmith.kernels import autoconfig
 from einsmith.schedule import rematerialize
+from einsmith.schedule.compiled_kernel import CompiledKernel
+from einsmith.schedule.kernel import Kernel
+from einsmith.schedule.pipeline import MemoryLimit, PlanContext, fit_memory
+from einsmith.schedule.plan import Plan
+from einsmith.schedule.row_clusters import MAX_STORED_BYTES
 
 F = es.functional
 WIDTHS = (1, 7, 15, 16, 17, 31, 32, 48, 65)
@@ -62,15 +68,19 @@ class Drawn(es.nn.Module):
         return rng.standard_normal(shape).astype(self.dtype), rng.integers(0, self.classes, n)
 
 
-def refitted(run: Executable, limit: int) -> compile._Kernels:
-    """The plan of a program without a limit as it is under one. Raises what compiling raises."""
-    made = compile._Kernels(run.plan, run.compiled.bound, run.target, run.backend)
-    made.fit(compile.MemoryLimit(limit, run.fixed_bytes()[0]), run.threads)
-    return made
+def refitted(run: Executable, limit: int) -> float:
+    """The seconds of a program's plan under a limit. Raises what compiling raises."""
+    bound, target = run.compiled.bound, run.target
+    code = compile.GeneratedCode(bound, (), target, run.backend, run.threads)
+    memory = MemoryLimit(limit, run.fixed_bytes()[0])
+    costs = compile.predicted, autoconfig.floor
+    context = PlanContext(target, *costs, code, bound, frozenset(), -1, MAX_STORED_BYTES, memory, (), False)
+    plan = fit_memory(run.plan, context)
+    return seconds(plan, code.kernels(plan))
 
 
-def seconds(run: compile.Compiled | compile._Kernels) -> float:
-    return sum(run.code[c.kernel].seconds * turns for _, c, turns in run.plan.kernel_calls())
+def seconds(plan: Plan, code: Mapping[Kernel, CompiledKernel]) -> float:
+    return sum(code[c.kernel].seconds * turns for _, c, turns in plan.kernel_calls())
 
 
 def results(step: es.TrainStep, batch: Batch) -> list[np.ndarray]:
@@ -119,9 +129,9 @@ def check_scale(make: Callable[[int | str | None], es.TrainStep], batch: Batch, 
             assert limit < needed == e.needed, (limit, needed, e.needed)
         else:
             assert needed <= limit, (limit, needed)
-            assert seconds(made) <= slowest * (1 + 1e-9), limit
-            slowest = seconds(made)
-    assert slowest == seconds(run.compiled)
+            assert made <= slowest * (1 + 1e-9), limit
+            slowest = made
+    assert slowest == seconds(run.plan, run.compiled.code)
     if needed < whole:
         step = make(int(rng.integers(needed, whole)))
         same(results(step, batch), want)
@@ -257,7 +267,7 @@ def test_a_plan_takes_at_least_its_peak(name, monkeypatch):
 
         return fit(plan, outside, allowed, cost, measured)
 
-    monkeypatch.setattr("einsmith.driver.compile.fit", checked)
+    monkeypatch.setattr("einsmith.schedule.pipeline.fit", checked)
     rng = np.random.default_rng(5)
     with pytest.raises(MemoryLimitError):
         made, loss, batch = NETWORKS[name]

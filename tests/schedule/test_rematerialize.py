@@ -12,9 +12,9 @@ import pytest
 import einsmith as es
 from einsmith.base.errors import ArgumentError
 from einsmith.base.sizes import show_size, size_of
-from einsmith.driver import compile
 from einsmith.ir.nodes import Leaf, Tensor, nbytes
 from einsmith.ir.views import storage
+from einsmith.schedule import pipeline
 from einsmith.schedule.plan import Plan
 from einsmith.schedule.printer import show_plan
 from einsmith.schedule.rematerialize import KernelCost, fit, peak
@@ -203,14 +203,14 @@ class Planned(Exception):
 def chain(widths: list[int], monkeypatch: pytest.MonkeyPatch) -> Plan:
     """Forward and backward of products with a tanh between them, of which each keeps its results."""
 
-    def stop(kernels: compile._Kernels) -> None:
-        raise Planned(kernels.plan)
+    def stop(plan: Plan, decide: object) -> None:
+        raise Planned(plan)
 
     es.manual_seed(0)
     layers = [m for a, b in itertools.pairwise(widths) for m in (es.nn.Linear(a, b, bias=False), es.nn.Tanh())]
     step = es.TrainStep(es.nn.Sequential(*layers), F.mse_loss, es.optim.SGD(lr=0.1), threads=1)
     with monkeypatch.context() as m, pytest.raises(Planned) as planned:
-        m.setattr(compile._Kernels, "choose_layouts", stop)
+        m.setattr(pipeline, "apply_layouts", stop)
         step.compile(np.zeros((64, widths[0]), np.float32), np.zeros((64, widths[-1]), np.float32))
     return planned.value.args[0]
 

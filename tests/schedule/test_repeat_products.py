@@ -16,7 +16,7 @@ from einsmith.driver import compile, registry
 from einsmith.driver.executable import Executable
 from einsmith.export import exported, traces
 from einsmith.ir.nodes import nbytes
-from einsmith.schedule import repeat_products
+from einsmith.schedule import pipeline, repeat_products
 from einsmith.schedule.kernel import Rows
 from einsmith.training.step import TrainStep
 
@@ -80,7 +80,7 @@ def test_scores_that_are_computed_again_change_no_result(p: float, batch, monkey
     again = step_of(p, max_stored=0)
     found = losses(again, batch)
     assert largest(again) < SCORES / 2
-    monkeypatch.setattr(compile, "repeat_products", lambda graph, fuse, *_: fuse(graph, False))
+    monkeypatch.setattr(pipeline, "repeat_products", lambda graph, fuse, *_: fuse(graph, False))
     kept = step_of(p)
     np.testing.assert_allclose(found, losses(kept, batch), rtol=1e-5)
     assert largest(kept) >= SCORES
@@ -157,7 +157,7 @@ def test_bounds_that_are_no_sizes_are_refused(bad) -> None:
 
 def test_a_memory_limit_computes_scores_again(batch, monkeypatch) -> None:
     """16 MiB of scores are kept where there is room, and are not where there is none."""
-    monkeypatch.setattr(compile, "repeat_products", _kept_unless_forbidden)
+    monkeypatch.setattr(pipeline, "repeat_products", _kept_unless_forbidden)
     free, limited = step_of(), step_of(memory_limit="16MB")
     assert losses(free, batch) == pytest.approx(losses(limited, batch), rel=1e-5)
     assert largest(free) >= SCORES > 2 * largest(limited)

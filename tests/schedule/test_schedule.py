@@ -81,7 +81,7 @@ def test_programs_run_schedules_with_copies(monkeypatch):
     values = [np.random.default_rng().standard_normal(x.shape).astype(np.float32) for x in g.inputs]
     plain = Executable(g, {}, 1)([v.copy() for v in values])[1]
     refine = in_all(a, first, second)
-    monkeypatch.setattr("einsmith.driver.compile.fuse", lambda *args, **more: fuse(*args, **more, refine=refine))
+    monkeypatch.setattr("einsmith.schedule.pipeline.fuse", lambda *args, **more: fuse(*args, **more, refine=refine))
     run = Executable(g, {}, 1)
     assert any(c.number for call in run.calls for c in call.copies)
     for x, y in zip(run(values)[1], plain, strict=True):

@@ -11,11 +11,11 @@ import pytest
 import einsmith as es
 from einsmith.base import dtypes as dt
 from einsmith.cost.facts import Target
-from einsmith.driver import compile
 from einsmith.ir.nodes import leaf
 from einsmith.passes import pipeline
 from einsmith.runtime.assemble import Assembler, PointerTarget
 from einsmith.runtime.steps import RunLaunch, Together
+from einsmith.schedule import pipeline as plan_passes
 from einsmith.schedule import together
 from einsmith.schedule.arena import lives
 from einsmith.schedule.plan import KernelCall
@@ -162,7 +162,7 @@ def eager(monkeypatch):
         return replace(found, overheads=replace(found.overheads, task_seconds=0.0))
 
     monkeypatch.setattr(calibrate, "target", target)
-    monkeypatch.setattr(compile, "MORE_BYTES", 1 << 30)
+    monkeypatch.setattr(plan_passes, "MORE_BYTES", 1 << 30)
 
 
 @pytest.mark.thinned(3)

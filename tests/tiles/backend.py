@@ -12,8 +12,9 @@ import numpy as np
 
 from einsmith.cost.facts import Target
 from einsmith.kernels.pattern import Lowered
-from einsmith.runtime.assemble import Assembler, CompiledKernel
+from einsmith.runtime.assemble import Assembler
 from einsmith.runtime.buffers import bytes_at
+from einsmith.schedule.compiled_kernel import CompiledKernel
 from einsmith.schedule.kernel import Kernel
 from einsmith.tiles.ir import TileFunction, TileParameter
 from einsmith.tiles.lower import lower, patterns

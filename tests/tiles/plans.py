@@ -13,7 +13,7 @@ from einsmith.base.environment import CHECK
 from einsmith.driver import compile, registry
 from einsmith.driver.executable import Executable
 from einsmith.kernels import autoconfig
-from einsmith.runtime.assemble import CompiledKernel
+from einsmith.schedule.compiled_kernel import CompiledKernel
 from einsmith.schedule.kernel import Kernel, Rows
 from tests.tiles.backend import Machine, Tiles
 

@@ -24,7 +24,7 @@ from einsmith.driver.compile import predicted
 from einsmith.ir.views import storage
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import cost_of
-from einsmith.runtime.assemble import CompiledKernel
+from einsmith.schedule.compiled_kernel import CompiledKernel
 from einsmith.schedule.kernel import Kernel, KernelBuffer
 from einsmith.schedule.layout.order import innermost
 from einsmith.tiles.patterns import TILE_PATTERNS, TilePattern

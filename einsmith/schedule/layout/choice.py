@@ -137,25 +137,19 @@ class CostNode:
         return Factor(self.over, costs.transpose([axes.index(n) for n in range(len(over))]))
 
 
-def layouts_of(
-    seconds: Seconds, bound: Callable[[Kernel], float], target: Target, keeps_orders: Callable[[], bool]
-) -> Callable[[Plan], LayoutDecision]:
-    """Return the function that decides the orders of a program's plans.
-
-    It applies forced orders (`forced`) if there are any; else it decides by the model, or leaves all orders unchanged
-    where the choice is left out.
+def layouts_of(seconds: Seconds, bound: Callable[[Kernel], float], target: Target) -> Callable[[Plan], LayoutDecision]:
+    """Return the function that decides the orders of a program's plans: by forced orders (`forced`) if there are any,
+    else by the model.
 
     Args:
         seconds: predicts the seconds of a kernel.
         bound: gives a lower bound of the seconds of a kernel, whatever the orders of its tensors.
         target: the machine.
-        keeps_orders: whether orders stay unchanged; called for each plan.
     """
     prices = Prices(seconds, target, bound)
 
     def decide(plan: Plan) -> LayoutDecision:
-        overridden = forced.decide(plan)
-        return overridden or (LayoutDecision() if keeps_orders() else decide_orders(plan, prices))
+        return forced.decide(plan) or decide_orders(plan, prices)
 
     return decide
 

@@ -27,11 +27,12 @@ from einsmith.driver.executable import FINITE, Executable
 from einsmith.ir.interned import Node
 from einsmith.ir.nodes import Compute, Tensor
 from einsmith.ir.views import producer, storage
-from einsmith.passes.pipeline import EPILOGUE_SUMS, LAYOUTS, TOGETHER, optional
+from einsmith.passes.pipeline import optional
 from einsmith.schedule.decision_report import report_decisions
 from einsmith.schedule.fusion import passes_on
 from einsmith.schedule.graph_decisions import CUT, ORDER, WITHOUT, TensorNames, show_order, toggle
 from einsmith.schedule.kernel import Rows
+from einsmith.schedule.pipeline import EPILOGUE_SUMS, LAYOUTS, TOGETHER
 from einsmith.schedule.plan import KernelCall, LayoutChoice, LoopCall, Plan
 from einsmith.schedule.printer import layouts
 from einsmith.schedule.split_kernel import split_stages
@@ -82,7 +83,7 @@ class GraphReport:
 
 
 def planned(plan: Plan) -> list[str]:
-    """Return the parts of planning that changed a plan (`pipeline.PLAN_PASSES`)."""
+    """Return the parts of planning that changed a plan (`schedule.pipeline`)."""
     takes_sums = any(isinstance(c.kernel, Rows) and c.kernel.takes_sums for _, c, _ in plan.kernel_calls())
     used = (EPILOGUE_SUMS, takes_sums), (LAYOUTS, bool(layouts(plan))), (TOGETHER, bool(plan.together))
     return [name for name, is_used in used if is_used]

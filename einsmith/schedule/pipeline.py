@@ -1,0 +1,300 @@
+"""Run the passes from plan to plan in order: from a graph, after its own passes, to the plan that is bound to memory.
+
+The passes from graph to graph (`passes.pipeline`) come before, binding to memory (`driver.binding`) after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from decimal import ROUND_CEILING, ROUND_FLOOR
+from typing import Generic, Protocol, TypeVar
+
+from einsmith.base import recording
+from einsmith.base.errors import MemoryLimitError
+from einsmith.base.sizes import show_size
+from einsmith.cost.facts import Target
+from einsmith.ir.nodes import Graph, Leaf, nbytes
+from einsmith.schedule.compiled_kernel import CompiledKernel
+from einsmith.schedule.kernel import Beyond, Kernel
+from einsmith.schedule.layout.apply import apply_layouts
+from einsmith.schedule.layout.choice import layouts_of
+from einsmith.schedule.limits import RowLimit, UnlimitedError, check_limited, find_limits, find_short, limit_rows
+from einsmith.schedule.plan import Cost, KernelCall, Plan, find_outside, output_tensors
+from einsmith.schedule.planner import fuse, mark_invariant
+from einsmith.schedule.rematerialize import KernelCost, fit
+from einsmith.schedule.repeat_products import repeat_products
+from einsmith.schedule.residency import plan_seconds
+from einsmith.schedule.row_clusters import smallest_unstored
+from einsmith.schedule.together import Work, run_together
+
+MORE_BYTES = 4096
+"""Most bytes by which calls that run together may enlarge the arena; with a memory limit it may not grow."""
+CALL_SECONDS = 1e-5
+"""Seconds of a call outside of its kernels (measured: a function of one array of 4 numbers, 7 to 10 us)."""
+MOST_COPYING = 0.1
+"""Largest part of a call's time, at the capacity, in which arrays may be copied so that sizes share a program."""
+
+EPILOGUE_SUMS, LAYOUTS, TOGETHER = "epilogue sums", "layouts", "together"
+"""Names by which planning, or a part of it, can be left out: sums that kernels take of their results, orders of
+dimensions, and kernels that run in one launch with others."""
+
+Subject = TypeVar("Subject")
+Context = TypeVar("Context")
+
+
+@dataclass(frozen=True)
+class Pass(Generic[Subject, Context]):
+    """A function from graph to graph, or from plan to plan.
+
+    needs: properties that passes before it must provide; provides: properties that hold from it on; is_optional: False
+    for a pass that cannot be left out although no other needs it; parts: names of its parts that can be left out.
+    """
+
+    name: str
+    run: Callable[[Subject, Context], Subject]
+    needs: frozenset[str] = frozenset()
+    provides: frozenset[str] = frozenset()
+    is_optional: bool = True
+    parts: tuple[str, ...] = ()
+
+
+def check_order(passes: Sequence[Pass[Subject, Context]]) -> tuple[Pass[Subject, Context], ...]:
+    """Return the passes. Raises ValueError if one needs what none before it provides."""
+    known: set[str] = set()
+    for p in passes:
+        missing = p.needs - known
+        if missing:
+            names = ", ".join(sorted(missing))
+            raise ValueError(f"the pass {p.name!r} needs {names}, which no pass before it provides")
+        known |= p.provides
+    return tuple(passes)
+
+
+def optional_names(passes: Iterable[Pass]) -> list[str]:
+    """Return the names of the passes, and of their parts, that can be left out: no other pass needs what they
+    provide."""
+    passes = list(passes)
+    needed = frozenset[str]().union(*(p.needs for p in passes))
+    required = {p.name for p in passes if p.provides & needed or not p.is_optional}
+    return [name for p in passes for name in (*p.parts, p.name) if name not in required]
+
+
+@dataclass(frozen=True)
+class MemoryLimit:
+    """Most bytes that a run may hold. leaves: bytes that it holds for parameters, state and constants, at least."""
+
+    bytes: int
+    leaves: int
+
+
+class PlanCode(Protocol):
+    """The machine code of plans' kernels, compiled when it is first needed, and the memory that plans take."""
+
+    def kernels(self, plan: Plan) -> Mapping[Kernel, CompiledKernel]:
+        """Return the machine code of each of a plan's kernels."""
+
+    def arena_bytes(self, plan: Plan) -> int:
+        """Return the bytes of a plan's intermediate results."""
+
+    def held_bytes(self, plan: Plan) -> int:
+        """Return the bytes of a plan's intermediate results, and of the scratch memory of all threads."""
+
+
+@dataclass(frozen=True)
+class PlanContext:
+    """What passes over plans share.
+
+    target: the machine. cost: predicted seconds of a kernel on it; floor: a lower bound of them, whatever the orders of
+    the kernel's tensors. code: the machine code of kernels. bound: leaves whose memory lives as long as the program;
+    constants: those of them whose values stay from run to run. finite: number of the output whose first element must be
+    finite for a run to store into leaves, or -1. most: most bytes of a result that is stored, where it need not be,
+    because that takes less time. memory: most bytes that a run may hold. limits: limits of rows beyond which results do
+    not matter; all_limited: whether each kernel must leave out rows beyond them. decisions: what is decided otherwise
+    than by the cost model (`schedule.graph_decisions`). without: names of passes, and of parts, that are left out.
+    """
+
+    target: Target
+    cost: Cost
+    floor: Cost
+    code: PlanCode
+    bound: frozenset[Leaf]
+    constants: frozenset[Leaf]
+    finite: int
+    most: int
+    memory: MemoryLimit | None
+    limits: tuple[RowLimit, ...]
+    all_limited: bool
+    decisions: frozenset[str] = frozenset()
+    without: Collection[str] = ()
+
+
+PlanPass = Pass[Plan, PlanContext]
+
+
+def plan_graph(graph: Graph, context: PlanContext, until: str = "") -> Plan:
+    """Return the plan of a graph after every pass that is not left out, or after those before the pass `until`.
+
+    Raises:
+        MemoryLimitError: a run needs more bytes than the limit.
+        UnlimitedError: a kernel that must leave out rows beyond the limits does not.
+    """
+    plan = Plan(graph, [], {}, [], 0)
+    for p in PLAN_PASSES:
+        if p.name == until:
+            break
+        if p.name not in context.without:
+            with recording.phase(f"schedule: {p.name}"):
+                plan = p.run(plan, context)
+    return plan
+
+
+def _fuse(plan: Plan, c: PlanContext) -> Plan:
+    """Fuse the graph's tensors into kernels, with products repeated in the backward pass where that pays."""
+    # A kernel that takes sums packs constants at each run, and cannot leave out rows.
+    takes_sums = EPILOGUE_SUMS not in c.without and not c.constants and not c.limits
+
+    def fuse_graph(graph: Graph, repeats: bool) -> Plan:
+        finite = graph.outputs[c.finite] if c.finite >= 0 else None
+        return fuse(
+            graph,
+            finite,
+            c.target,
+            cost=c.cost,
+            most=c.most,
+            repeats=repeats,
+            takes_sums=takes_sums,
+            decisions=c.decisions,
+        )
+
+    smallest = smallest_unstored(c.target)
+    return repeat_products(plan.graph, fuse_graph, lambda p: plan_seconds(p, c.cost, c.target), smallest, c.most)
+
+
+def _mark_constants(plan: Plan, c: PlanContext) -> Plan:
+    """Have kernels mark the buffers that hold constants."""
+    return mark_invariant(plan, c.constants) if c.constants else plan
+
+
+def _check_rows(plan: Plan, c: PlanContext) -> Plan:
+    """Raise UnlimitedError, before any code is generated, where a kernel cannot leave out rows although all must."""
+    if c.all_limited:
+        check_limited(limit_rows(plan, c.limits), c.limits, lambda k: True)
+    return plan
+
+
+def _choose_layouts(plan: Plan, c: PlanContext) -> Plan:
+    """Give tensors the orders of dimensions that the cost model prices lowest."""
+    decide = layouts_of(lambda k: c.cost(k, c.target), lambda k: c.floor(k, c.target), c.target)
+    return apply_layouts(plan, decide)
+
+
+def fit_memory(plan: Plan, c: PlanContext) -> Plan:
+    """Recompute results, so that a run holds no more bytes than the limit.
+
+    A plan that stores the fewest results between products is tried last, since its sums may be in another order:
+    results are then not bitwise those without a limit. Raises MemoryLimitError, which names the least limit that can be
+    met.
+    """
+    limit = c.memory
+    if limit is None:
+        return plan
+    batch = sum(map(nbytes, find_outside(plan, c.bound) - c.bound))
+    allowed = limit.bytes - limit.leaves - batch
+    fitted = fit(plan, find_outside(plan, c.bound), allowed, _kernel_cost(plan, c), c.code.held_bytes)
+    if fitted.plan is None:
+        plan = plan_graph(plan.graph, replace(c, most=0), until=MEMORY)
+        fitted = fit(plan, find_outside(plan, c.bound), allowed, _kernel_cost(plan, c), c.code.held_bytes)
+    if fitted.plan is None:
+        least = limit.leaves + batch + fitted.least
+        raise MemoryLimitError(
+            f"memory_limit={show_size(limit.bytes, ROUND_FLOOR)} is too little: at least "
+            f"{show_size(least, ROUND_CEILING)} are needed, {show_size(limit.leaves)} for parameters, buffers and "
+            f"the optimizer's state, {show_size(batch)} for the batch and {show_size(fitted.least)} for "
+            f"intermediate results, which take {show_size(fitted.without)} without recomputation; raise the "
+            "limit, or use smaller batches",
+            least,
+        )
+    return fitted.plan
+
+
+def _kernel_cost(plan: Plan, c: PlanContext) -> KernelCost:
+    """Return the costs by which a plan's results are recomputed.
+
+    They must not depend on which other plans were compiled. Kernels compiled without a decision carry the cost model's
+    prediction. Decisions are ignored, so that they do not change which kernels a plan consists of.
+    """
+    code = c.code.kernels(plan)
+
+    def seconds(kernel: Kernel) -> float:
+        known = code.get(kernel)
+        return known.seconds if known is not None and not known.decision else c.cost(kernel, c.target)
+
+    return KernelCost(seconds, lambda kernel: code[kernel].workspace if kernel in code else 0)
+
+
+def _leave_out_rows(plan: Plan, c: PlanContext) -> Plan:
+    """Have kernels leave out rows beyond the limits that no result depends on. Raises UnlimitedError where one does
+    not, although all must."""
+    limits = (*c.limits, *find_limits(plan.graph))
+    if limits:
+        plan = limit_rows(plan, limits)
+    if c.all_limited:
+        code = c.code.kernels(plan)
+        check_limited(plan, limits, lambda k: code[k].beyond is not Beyond.COMPUTED)
+        _check_copies(plan, code, limits, c)
+    return plan
+
+
+def _check_copies(
+    plan: Plan, code: Mapping[Kernel, CompiledKernel], limits: Sequence[RowLimit], c: PlanContext
+) -> None:
+    """Raise UnlimitedError where a call takes long to copy arrays into memory of the capacity, or out of it."""
+    short = find_short(plan, lambda k: code[k].beyond is Beyond.UNTOUCHED)
+    arrays = {*plan.graph.inputs, *output_tensors(plan)} - c.bound - short
+    count = sum(nbytes(t) for t in arrays if any(t.shape[:1] == (x.extent,) for x in limits))
+    seconds = CALL_SECONDS + sum(code[call.kernel].seconds for _, call, _ in plan.kernel_calls())
+    if c.target.seconds_for_bytes(2 * count, 2 * count, 1) > MOST_COPYING * seconds:
+        raise UnlimitedError(f"{show_size(count)} of arrays are copied into memory of the capacity, or out of it")
+
+
+def _run_together(plan: Plan, c: PlanContext) -> Plan:
+    """Let independent calls run in one launch where that is predicted to be faster and the arena hardly grows."""
+    code = c.code.kernels(plan)
+
+    def work_of(call: KernelCall) -> Work | None:
+        launches = [x for x in code[call.kernel].launches if not x[2]]
+        return Work(code[call.kernel].seconds, launches[0][1]) if len(launches) == 1 else None
+
+    joined = run_together(plan, work_of, c.target)
+    if joined is plan:
+        return plan
+    allowed = c.code.arena_bytes(plan) + (MORE_BYTES if c.memory is None else 0)
+    return joined if c.code.arena_bytes(joined) <= allowed else plan
+
+
+def _plan_pass(
+    name: str,
+    run: Callable[[Plan, PlanContext], Plan],
+    needs: str = "",
+    provides: str = "",
+    is_optional: bool = False,
+    parts: tuple[str, ...] = (),
+) -> PlanPass:
+    """Return a pass. needs, provides: words separated by spaces."""
+    return Pass(name, run, frozenset(needs.split()), frozenset(provides.split()), is_optional, parts)
+
+
+MEMORY = "memory limit"
+PLAN_PASSES = check_order(
+    (
+        _plan_pass("fusion", _fuse, provides="kernels", parts=(EPILOGUE_SUMS,)),
+        _plan_pass("constants", _mark_constants, needs="kernels"),
+        _plan_pass("rows that can be left out", _check_rows, needs="kernels"),
+        _plan_pass(LAYOUTS, _choose_layouts, needs="kernels", is_optional=True),
+        _plan_pass(MEMORY, fit_memory, needs="kernels", provides="calls"),
+        _plan_pass("row limits", _leave_out_rows, needs="calls", provides="limits"),
+        _plan_pass(TOGETHER, _run_together, needs="calls limits", is_optional=True),
+    )
+)
+"""Recomputation for a memory limit adds calls. Which calls run together is decided last, when all calls are known."""
