@@ -215,9 +215,9 @@ SECTIONS = [
         "Types of 8 and 16 bits",
         "float16 and bfloat16 are computed in float32, and uint8 in int32. Results, including sums and gradients, are"
         " rounded or wrapped when a tensor of that type is written, or by a cast. Conversions to float16 go through"
-        " float32 and round to the nearest, ties to even. What an operator of `einsmith.functional` computes on the way"
-        " to its results stays in float32: the norm of [300, 400] is 500, though its square is none of float16."
-        " float16 with bfloat16 gives float32, and uint8 with int8 gives int16. Python numbers and integers do"
+        " float32 and round to the nearest, ties to even. Intermediate results of an operator of"
+        " `einsmith.functional` stay in float32: the norm of [300, 400] is 500, although float16 cannot hold its"
+        " square. float16 with bfloat16 gives float32, and uint8 with int8 gives int16. Python numbers and integers do"
         " not widen floats.",
         NARROW,
     ),
