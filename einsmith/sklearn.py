@@ -68,7 +68,7 @@ _PARAMETERS = """
         n_outputs_: number of the network's outputs.
         n_features_in_: extent of X's second axis.{attributes}
 """
-"""What the docstrings of the estimators say of parameters and attributes."""
+"""Descriptions of parameters and attributes in the docstrings of the estimators."""
 
 
 def _document_parameters(**words: str) -> Callable[[type], type]:
@@ -363,7 +363,7 @@ def _check_outputs(network: Module, input_shape: tuple[int, ...], n_outputs: int
 
 
 def _make_optimizer(optimizer: Any, lr: Any) -> Any:
-    """Return an optimizer by its name, or what a function of `lr` returns. Raises ArgumentError, KindError."""
+    """Return an optimizer by its name, or the result of a function of `lr`. Raises ArgumentError, KindError."""
     if isinstance(optimizer, str):
         if optimizer not in _OPTIMIZERS:
             raise ArgumentError(f"no optimizer is named {optimizer!r}; known: {', '.join(_OPTIMIZERS)}")

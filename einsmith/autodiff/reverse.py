@@ -174,7 +174,8 @@ def _pull_back_node(
 
 
 def _label(tensors: Sequence[Tensor], node: Any, known: Sequence[Tensor]) -> None:
-    """Label what is derived of a node as the node itself. known: tensors that were made before."""
+    """Give the nodes that differentiation of a node creates the label of that node. known: tensors that were made
+    before."""
     label = labels.label_of(node)
     if label is not None:
         labels.note(tensors, label, known)

@@ -114,7 +114,7 @@ class Cache(Generic[K, V]):
         return entry.value
 
     def put(self, key: K, value: V) -> Entry[V]:
-        """Store a value under a key, replacing an earlier one, and evict what no longer fits."""
+        """Store a value under a key, replacing an earlier one, and evict entries beyond the limit."""
         return self._put(key, value, True)
 
     def setdefault(self, key: K, value: V) -> V:

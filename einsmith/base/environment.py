@@ -1,4 +1,4 @@
-"""Declare every environment variable that Einsmith reads: its type, its default and what it does.
+"""Declare every environment variable that Einsmith reads: its type, its default and its effect.
 
 Variables are read at each use, so that a program may set them after importing Einsmith.
 """

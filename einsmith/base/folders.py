@@ -141,8 +141,8 @@ def replacing(place: Path) -> Iterator[Path]:
 
 
 def copy_others(place: Path, work: Path, written: Container[str]) -> None:
-    """Copy what a user has put into the folder `place`, all but the names `written`, to the folder that is to replace
-    it; its own files stay as they are. Links are copied as links."""
+    """Copy the user's own files in the folder `place`, all but the names `written`, to the folder that will replace it;
+    its own files stay as they are. Links are copied as links."""
     for other in sorted(place.iterdir()) if files.is_folder(place) else []:
         if other.name in written or os.path.lexists(work / other.name):
             continue

@@ -7,7 +7,7 @@ program that writes all it reads at each run): in the child it is free, however 
 waits until no other thread holds one, and no thread acquires one until the fork is done, except a thread that a holder
 waits for; so the fork is delayed by a step, or by the compilation of one kernel, not by that of a network. A holder
 that takes longer than PATIENCE (it may itself wait for what the forking thread holds) is left behind: then the child
-refuses to use what that thread left half done, and everything else works.
+refuses to use the data that this thread was changing, and everything else works.
 
 A thread that holds a `lock()` acquires no `Awaited` lock: who waits for a `lock()` is not known, so a fork could wait
 for a holder that waits for this thread. A lock that is held around awaited ones is a `Reentrant`.
@@ -388,7 +388,7 @@ class Guard:
         readers[me] = readers.get(me, 0) + 1
 
     def end_reading(self) -> None:
-        """End what `begin_reading` began."""
+        """Release the read lock that `begin_reading` acquired."""
         me, readers = get_ident(), self._root()._lock.readers
         if readers[me] == 1:
             del readers[me]

@@ -13,8 +13,8 @@ from einsmith.base import files
 
 
 def _load(path: str | os.PathLike) -> Any:
-    """Return what NumPy reads from a plain file. Raises OSError where it cannot be opened, ValueError where it is
-    damaged."""
+    """Return the array or archive that NumPy reads from a plain file. Raises OSError where it cannot be opened,
+    ValueError where it is damaged."""
     with files.reading(path) as f:
         try:
             content = np.load(f, allow_pickle=False)

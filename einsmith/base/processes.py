@@ -48,7 +48,7 @@ def encode(content: object) -> bytes:
 
 
 def serve(server: object, source: BinaryIO, sink: BinaryIO) -> None:
-    """Answer requests with what the methods of a server return, until the input ends.
+    """Answer requests with the results of a server's methods, until the input ends.
 
     A request is the name of a method and its arguments; an answer is True and the returned value, or False and the
     error in words.

@@ -1,4 +1,5 @@
-"""Record what a process does and when, and write it as Chrome trace events, which Perfetto (ui.perfetto.dev) shows.
+"""Record the phases, runs and kernels of a process with their times, and write them as Chrome trace events, which
+Perfetto (ui.perfetto.dev) shows.
 
 The format is the JSON object format of "Trace Event Format" (Chromium project). Times are those of
 `time.perf_counter_ns`; a file has them in microseconds from the recorder's beginning.
@@ -200,7 +201,7 @@ def file_to_write(path: Any) -> Path:
 
 @contextmanager
 def recording() -> Iterator[Recorder]:
-    """Yield a recorder of what this context compiles, in place of that of the process."""
+    """Yield a recorder for programs that this context compiles, instead of the recorder of the process."""
     token = _own.set(recorder := Recorder())
     try:
         yield recorder

@@ -89,7 +89,7 @@ class Worker:
             self._begun = True
 
     def ask(self, name: str, *arguments: Any, limit: float | None = None) -> Any:
-        """Return what a method of the server returns.
+        """Call a method of the server and return its result.
 
         Raises Lost where the process dies or does not answer within `limit` seconds, Failed where the method raises an
         error or the system is Windows, and OSError where the system starts no process.
@@ -184,7 +184,7 @@ class Worker:
         return time.monotonic()
 
     def _explain_end(self) -> str:
-        """Return in words what became of the process, which has closed a pipe."""
+        """Return a description of how the process ended, after it has closed a pipe."""
         assert self._process is not None
         try:
             code = self._process.wait(1.0)

@@ -1,4 +1,4 @@
-"""Compute what a kernel's buffers must hold after it, and bounds of a correct kernel's error."""
+"""Compute the expected content of a kernel's buffers after it has run, and bounds of a correct kernel's error."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def check(
     turn: int = 0,
     written: Written | None = None,
 ) -> Outcome:
-    """Run a kernel for buffers in a given state and return what they hold afterwards.
+    """Run a kernel on buffers with the given content and return their content afterwards.
 
     Args:
         subject: the kernel

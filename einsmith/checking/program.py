@@ -39,7 +39,7 @@ _ELSEWHERE = 1 << 60
 
 
 class ReportContext(NamedTuple):
-    """What a fault's report needs to know of the whole program.
+    """Facts of the whole program for the report of a fault.
 
     Attributes:
         graph: the graph before any pass, its bound leaves first among its inputs
@@ -261,8 +261,8 @@ class _CheckedRun:
     # -- kernels
 
     def expected_state(self, at: At, nbytes: int, what: str, read: bool, also_written: bool = False) -> BufferState:
-        """Return what the memory behind a pointer must hold, from its tensor's shadow. Raises CheckError where the
-        memory holds other bytes and `read` is set."""
+        """Return the expected content of the memory behind a pointer, from its tensor's shadow. Raises CheckError where
+        the memory holds other bytes and `read` is set."""
         address, place = int(self.table[self.p.slots[at]]), self.p.place(at)
         if place is None:
             unknown = np.zeros(nbytes, bool)

@@ -75,7 +75,7 @@ class GpuTarget(Target):
         return self.device
 
     def describe_shares(self, threads: int) -> str:
-        """Describe what shares the work of a program: the card."""
+        """Describe what executes a program: the card."""
         return f"one {self.card}"
 
     @property

@@ -176,7 +176,7 @@ class Overheads:
     near_pages: int = 48
     """Pages of one operand that the first-level TLB holds, besides those of other operands."""
     most_pages: int = 1024
-    """Pages of one operand that stay in all TLBs of a core together, which hold half as many more."""
+    """Pages of one operand that stay in all TLBs of a core together (the TLBs hold 1.5 times as many)."""
     mask_registers: int = 7
     """Masks that registers hold: those of AVX-512."""
     held: float = 0.75

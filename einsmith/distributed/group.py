@@ -57,7 +57,7 @@ class ProcessGroup:
             start(self._thread)
         self._failure: BaseException | None = None
         self._interruption: BaseException | None = None
-        """What a signal's handler has raised in a wait for an operation, which is still under way."""
+        """The exception that a signal handler raised during a wait for an operation that has not ended yet."""
         self._twin: ProcessGroup | None = None
         self._process = os.getpid()
 
@@ -182,7 +182,7 @@ class ProcessGroup:
         return self._exchange(tree, "broadcast", lambda flat: self.broadcast_flat(flat, root))
 
     def all_reduce(self, tree: Any) -> Any:
-        """Return the tree with the sum over all ranks in the place of each array and number, as `broadcast` says."""
+        """Return the tree with each array and number replaced by its sum over all ranks, as `broadcast` says."""
         return self._exchange(tree, "all_reduce", lambda flat: self.wait(self.all_reduce_flat(flat)))
 
     def gather(self, value: Any) -> list[Any]:

@@ -1,6 +1,6 @@
 """Join the cards of a group's processes, one each, so that programs sum over them by NCCL.
 
-What NCCL needs to begin, all other messages, and what the processes agree on go through the group's own engine.
+NCCL's initial data, all other messages and agreements between the processes go through the group's own engine.
 """
 
 from __future__ import annotations

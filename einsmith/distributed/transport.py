@@ -1,4 +1,4 @@
-"""Declare what a communication engine provides, and the engine of a process that is alone."""
+"""Declare the interface of communication engines, and the engine of a process without a group."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def peers(rank: int, size: int) -> list[int]:
 
 
 class Alone:
-    """The engine of a process that no launcher has started: every operation leaves arrays as they are."""
+    """The engine of a process that no launcher has started: every operation leaves arrays unchanged."""
 
     name, rank, size = "none", 0, 1
 

@@ -1,4 +1,4 @@
-"""Find names of the module `torch` for programs that import Einsmith in its place: `import einsmith as torch`."""
+"""Resolve names of the module `torch` for programs with `import einsmith as torch`."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from einsmith.ir.nodes import Leaf
 
 
 class Label(NamedTuple):
-    """What a node was made for.
+    """The origin of a node: a layer, and a line of a formula or a function.
 
     Attributes:
         layer: path of a module, such as "features.0", or of a parameter that is updated; "" for none.
@@ -41,8 +41,8 @@ def is_recorded() -> bool:
 
 
 def note(tensors: Iterable[Any], label: Label, known: Iterable[Any] = (), anew: bool = False) -> None:
-    """Label nodes, and those below them down to `known`, with what they lack of a label: the innermost function and
-    formula stay, and so does the innermost layer. anew: with this label alone."""
+    """Label nodes, and those below them down to `known`. Only the missing parts of their labels are added: the
+    innermost function and formula stay, and so does the innermost layer. anew: with this label alone."""
     recorder = recording.current()
     if recorder is not None:
         _fill(recorder.labels, tensors, label, known, anew)

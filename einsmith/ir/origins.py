@@ -16,7 +16,7 @@ class Origin:
     """An index in a formula that is read from a tensor.
 
     Args:
-        tensor: name of what is read, or added to, at the index.
+        tensor: name of the tensor that is read, or added to, at the index.
         source: name of the tensor that the index is read from.
         shape, dimension: shape of `tensor`, and which of its dimensions is indexed.
         source_shape: shape of `source`.

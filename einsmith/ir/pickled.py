@@ -1,5 +1,5 @@
-"""Pickle what refers to nodes, for other processes: leaves of the caller's own are numbers in it, other leaves become
-new ones, and no recursion is needed for nodes however deep they are nested."""
+"""Pickle objects that refer to nodes, for other processes: leaves of the caller's own are numbers in it, other leaves
+become new ones, and no recursion is needed for nodes however deep they are nested."""
 
 from __future__ import annotations
 

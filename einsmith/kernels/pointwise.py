@@ -78,8 +78,8 @@ def _choose_axes(box: Box, config: PointwiseConfig) -> tuple[int | None, tuple[f
 
 
 def beyond_limit(box: Box, config: PointwiseConfig) -> Beyond:
-    """Return what the code of `lower_box` for a `LimitedKernel` does beyond the limit: vectors along axis 0 may reach
-    there."""
+    """Return how the code of `lower_box` for a `LimitedKernel` treats points beyond the limit: vectors along axis 0 may
+    reach there."""
     axis, tile = _choose_axes(box, config)
     return Beyond.TOUCHED if axis == 0 or (tile is not None and tile[2] == 0) else Beyond.UNTOUCHED
 

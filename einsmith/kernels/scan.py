@@ -4,7 +4,7 @@ before: Y[b, t] = sum[j](where(j <= t, x[b, j], 0)), n*(n + 1)/2 terms for each 
 after:  for each b: c = 0; for t = 0 .. n-1: c = c + x[b, t]; Y[b, t] = c
 
 row: lanes along the axis. A vector is scanned in log2(lanes) shifts (Hillis and Steele 1986, "Data parallel
-algorithms"), and combined with what precedes it.
+algorithms"), and combined with the result of the preceding elements.
 column: lanes along another output axis, each with a scan of its own.
 Few scans: the axis is divided into parts. A first launch stores the total of each part, and a second one begins each
 part with the totals of those before it (Blelloch 1990, "Prefix sums and their applications").

@@ -453,8 +453,8 @@ LOWERED: Cache[tuple, tuple[list[Leaf], Tensor]] = Cache(Bound("lowered formulas
 
 
 def _structure(axes: Sequence[AxisVar], root: Form, tensors: dict[Tensor, Tensor]) -> tuple[Any, ...] | None:
-    """Return what determines the tensor that a formula is lowered to besides its tensors, which are put into `tensors`
-    in order; None where indices are read from tensors, whose origins are of this formula alone."""
+    """Return a key of the tensor that a formula is lowered to, up to its tensors, which are appended to `tensors` in
+    order; None where indices are read from tensors, whose origins are of this formula alone."""
     numbers: dict[Any, int] = {}  # of axes, tensors and forms, in the order in which they are met
     out: list[Any] = []
 

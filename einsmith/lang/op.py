@@ -108,8 +108,8 @@ class Operator:
 
     @property
     def plan(self) -> html.PlanText:
-        """Describe what calls on arrays have compiled so far: every kernel, with its pattern, configuration and
-        predicted time, for each set of static parameters, shapes and types."""
+        """Describe the programs that calls on arrays have compiled so far: every kernel, with its pattern,
+        configuration and predicted time, for each set of static parameters, shapes and types."""
         programs = []
         for bound in self._bound.values():
             static = ", ".join(f"{n}={v!r}" for n, v in bound.static.items())

@@ -181,7 +181,7 @@ class Statement:
 
     @property
     def accumulate(self) -> bool:
-        """Return whether the statement combines with what is there instead of defining it."""
+        """Return whether the statement accumulates into its tensor instead of defining it."""
         return self.combiner is not None
 
 

@@ -243,7 +243,8 @@ def recording_order() -> Iterator[dict[Tensor, int]]:
 
 
 def in_full_precision(t: Tensor) -> Tensor:
-    """Return a tensor whose products stay in float32 where others are of 16 bits; other types as they are."""
+    """Return a tensor whose products stay in float32 where others have 16 bits. Tensors of other types are returned
+    unchanged."""
     if t.dtype is not f32:
         return t
     whole = apply("full_precision", read_whole(0, t.shape, t.dtype))

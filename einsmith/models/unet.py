@@ -26,10 +26,10 @@ class UNet(Module):
     """Images [B, channels, H, W] -> logits of each pixel [B, classes, H', W'].
 
     Down `depth` times: two 3x3 convolutions, max pooling by 2, twice the channels, beginning with `width`. Up again: a
-    transposed 2x2 convolution of stride 2, the middle of what was there on the way down put in front, two 3x3
-    convolutions. padding=1 keeps the size, H' = H; padding=0 is the paper's, 572 -> 388 at depth 4. Every map that is
-    pooled needs even extents. batch_norm: after each 3x3 convolution; dropout: on the lowest map. Source:
-    arXiv 1505.04597, figure 1.
+    transposed 2x2 convolution of stride 2, the cropped feature map of the contracting path concatenated in front, two
+    3x3 convolutions. padding=1 keeps the size, H' = H; padding=0 is the paper's, 572 -> 388 at depth 4. Every map that
+    is pooled needs even extents. batch_norm: after each 3x3 convolution; dropout: on the lowest map. Source: arXiv
+    1505.04597, figure 1.
     """
 
     def __init__(

@@ -85,8 +85,9 @@ class Varying(NamedTuple):
 class TracedSize:
     """A traced graph, and the arrays that hold the values of captured leaves. live: those of them that may change.
 
-    What the trace decides by a size is undone: factors that are powers of two are divisors again, as a division by a
-    power of two is traced as a product, and the axes of checks are in the order of their first reads, not by extents.
+    Decisions of the trace that depend on a size are undone: factors that are powers of two are divisors again, as a
+    division by a power of two is traced as a product, and the axes of checks are in the order of their first reads, not
+    by extents.
     """
 
     def __init__(self, graph: Graph, bind: Mapping[Leaf, np.ndarray], live: Iterable[np.ndarray] = ()):

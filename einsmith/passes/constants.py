@@ -1,4 +1,4 @@
-"""Split what depends on constants alone off a graph, so that it is computed once, not at each run.
+"""Split the computations that depend on constants alone off a graph, so that they run once instead of at each run.
 
 before: scale[c] = weight[c]/sqrt(variance[c] + eps);  y[b,c,p] = x[b,c,p]*scale[c]
 after:  at first, s[c] = weight[c]/sqrt(variance[c] + eps);  at each run, y[b,c,p] = x[b,c,p]*s[c]
@@ -22,7 +22,8 @@ MOST_BYTES = 4096
 
 
 def split_constants(graph: Graph, constants: Collection[Leaf]) -> tuple[Graph | None, Graph]:
-    """Return (a graph that stores what depends on constants alone into new leaves, or None; the graph that reads them).
+    """Return (a graph that stores results that depend on constants alone into new leaves, or None; the graph that reads
+    them).
 
     constants: leaves of the graph whose values stay from run to run. The new leaves are the first graph's updates, and
     inputs of both graphs.

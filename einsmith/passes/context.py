@@ -21,7 +21,7 @@ def no_cost(kernel: Kernel, target: Target) -> float:
 
 
 class Products(NamedTuple):
-    """What passes know of products. is_product: whether a template is a sum of products of two operands;
+    """Facts about products for passes. is_product: whether a template is a sum of products of two operands;
     round_operands: returns a template with the operands of its products rounded to a type."""
 
     is_product: Callable[[Template], bool]

@@ -236,7 +236,7 @@ class IntegerFactor(NamedTuple):
 
 
 class ZeroCorrection(NamedTuple):
-    """What a product of integers has too much where it takes an operand with its zero point: zero*sums.
+    """The correction of a product of integers that takes an operand with its zero point: zero*sums.
 
     zero: the zero point, of one element. sums: the sums of the other operand over the points that the product sums.
     place: the index at which a result reads them
@@ -316,5 +316,5 @@ def scale_follows_results(site: Site, w: int) -> bool:
 
 
 def has_plain_steps(p: Problem) -> bool:
-    """Return whether what follows a product's sum, as part of its formula, reads no tensor."""
+    """Return whether the part of a product's formula after its sum reads no tensor."""
     return not any(e is not None and has_read(e) for _, e in p.epilogue)

@@ -30,7 +30,7 @@ from einsmith.quantization.sites import find_sites
 from einsmith.quantization.weights import QuantizedWeight, replace_weight
 
 INT8 = "int8"
-"""What `Quantized.layers` says of products that integers compute."""
+"""Text in `Quantized.layers` for products that integers compute."""
 STORED = "float32, from factors of 8 bits: no factor has an axis of its own"
 SKIPPED = "float32, as `skip` says"
 
@@ -132,7 +132,7 @@ def named_tensors(network: Any) -> dict[Tensor, str]:
 
 
 class Survey:
-    """What can be quantized in a network, found where it is traced.
+    """The parts of a network that can be quantized, determined during tracing.
 
     skip: patterns of names of products that stay in float32; weights_alone: so do products without a weight
     layers: for each product, "int8" or why it is in float32; kinds: the integer type of each tensor that is observed;
@@ -167,7 +167,7 @@ class Survey:
 
 
 class _Calibration(Survey):
-    """A survey of a network, with what batches show of the tensors that its products read."""
+    """A survey of a network, with the statistics of the tensors that its products read in calibration batches."""
 
     def __init__(self, network: Any, skip: Sequence[str], batches: list[tuple], method: str):
         super().__init__(network, skip)

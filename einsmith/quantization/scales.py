@@ -35,8 +35,8 @@ class AffineScale(NamedTuple):
 
 @dataclass
 class Observed:
-    """What calibration has seen of a tensor: its least and greatest number, and, once these are known, the histogram of
-    its numbers between them."""
+    """Statistics of a tensor from calibration: its least and greatest number, and, once these are known, the histogram
+    of its numbers between them."""
 
     low: float = np.inf
     high: float = -np.inf

@@ -1,4 +1,4 @@
-"""Weights of 8 bits in the place of a layer's parameters."""
+"""Weights of 8 bits that replace a layer's parameters."""
 
 from __future__ import annotations
 

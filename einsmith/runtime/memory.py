@@ -254,8 +254,8 @@ def _check_tensor(layout: Layout, name: str, value: Value, shape: tuple[int, ...
 
 
 def in_memory(graph: Graph, memories: Mapping[Leaf, Memory]) -> tuple[Graph, dict[Leaf, Leaf]]:
-    """Replace the leaves of tensors in a graph by leaves for what their memories hold; return the graph and the new
-    leaf for each old one. Tensors are read through their layouts, and updates are stored through them."""
+    """Replace the leaves of tensors in a graph by leaves for the physical arrays in their memories; return the graph
+    and the new leaf for each old one. Tensors are read through their layouts, and updates are stored through them."""
     leaves = {x: leaf(m.physical.shape, x.dtype) if m.layout is not None else x for x, m in memories.items()}
     layouts = {x: m.layout for x, m in memories.items() if m.layout is not None}
     if not layouts:

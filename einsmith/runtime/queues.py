@@ -1,4 +1,4 @@
-"""Divide the processors among threads that run programs at one time.
+"""Divide the processors among threads that run programs concurrently.
 
 A queue runs one program at a time. It has a lock, memory for intermediate results in every arena (`Arena.of`), and
 worker threads of its own (runtime/pool.py). Programs that store nothing run in any queue, so that the threads of a
@@ -56,7 +56,7 @@ def choose() -> RunQueue:
 
 
 def _add() -> RunQueue | None:
-    """Return a new queue; None where other threads have added the last that may be."""
+    """Return a new queue; None if other threads have reached the limit."""
     with _adding:
         if _closed or len(queues) >= usable_cores():
             return None

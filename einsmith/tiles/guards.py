@@ -15,7 +15,7 @@ from einsmith.tiles.ir import TileBuilder, TileFunction, TileParameter, TileValu
 
 
 class LaunchGuard(NamedTuple):
-    """What a kernel looks at before it begins: the status, and the bounds of the loops around it.
+    """Conditions that a kernel checks before it begins: the status, and the bounds of the loops around it.
 
     status: whether it ends where the status is not 0; bounds: for each loop around it that has bounds at run time,
     outermost first, whether it has a first turn and whether it has one before which it ends

@@ -54,8 +54,8 @@ class OperandFacts(NamedTuple):
 
 
 class ProductFacts(NamedTuple):
-    """What a product costs, whatever its tiles. divisions: quotients by numbers that are not powers of two to find K's
-    axes; is_narrow: whether operands of 16 bits are multiplied as they are."""
+    """Costs of a product that do not depend on its tiles. divisions: quotients by numbers that are not powers of two to
+    find K's axes; is_narrow: whether operands of 16 bits are multiplied without conversion."""
 
     operands: tuple[OperandFacts, OperandFacts]
     divisions: float
@@ -66,7 +66,7 @@ class ProductFacts(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def product_facts(kernel: Kernel, p: Problem) -> ProductFacts:
-    """Return what a product costs."""
+    """Return the costs of a product."""
     extents = p.extents
     sides = (p.left, p.right)
     narrow = narrow_operands(p)
@@ -130,7 +130,7 @@ def _stores(kernel: Kernel, piece: Piece) -> list[LaneAccess]:
 
 
 class BodyFacts(NamedTuple):
-    """What a piece's body costs at a point, by lanes along its results and along its terms.
+    """Costs of a piece's body per point, for lanes along its results and along its terms.
 
     reads: (bytes of an element, accesses along results, accesses along terms, whether the place depends on results,
         whether on terms)
@@ -146,7 +146,7 @@ class BodyFacts(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def body_facts(kernel: Kernel, piece: Piece) -> BodyFacts:
-    """Return what a piece's body costs at a point."""
+    """Return the costs of a piece's body per point."""
     domain, rank = piece.domain, len(piece.extents)
     order = memory_order(kernel, piece)
     terms = tuple(range(rank, len(domain)))

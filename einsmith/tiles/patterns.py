@@ -86,7 +86,7 @@ class TilePattern(Pattern):
         return cost_of_launches(self.times(kernel, config, target))
 
     def times(self, kernel: Kernel, config: TileConfig, target: Target) -> list[Times]:
-        """Return the predicted seconds of each launch, by what takes them."""
+        """Return the predicted seconds of each launch, by resource."""
         assert isinstance(target, GpuTarget)
         return price(kernel, self.kind, config, target)
 

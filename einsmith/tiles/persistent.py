@@ -134,7 +134,7 @@ def combine(
 
 
 def _accesses(launch: TurnLaunch) -> list[TurnAccess]:
-    """Return what a launch accesses, by parameter."""
+    """Return the bytes that a launch accesses, by parameter."""
     f = launch.function
     loaded, stored = accessed(f)
     return [

@@ -45,8 +45,9 @@ MOST_TERMS = 1 << 17
 class SortedScatter(NamedTuple):
     """A scatter whose terms can be sorted.
 
-    scatter: the scatter; kernel: that with a reduction in its place (`scatter_to_reductions`); aligned: by dimension of
-    the output, the axis of the scatter that is its index by itself; rows: the other dimensions; terms: the other axes
+    scatter: the scatter; kernel: the kernel with a reduction instead of it (`scatter_to_reductions`); aligned: by
+    dimension of the output, the axis of the scatter that is its index by itself; rows: the other dimensions; terms: the
+    other axes
     """
 
     scatter: Scatter
@@ -95,7 +96,8 @@ def lower_sorted(
 def _lanes(
     b: TileBuilder, block: int, extents: Sequence[int]
 ) -> tuple[TileValue, tuple[TileValue, ...], list[TileValue]]:
-    """Return the numbers of a program's points, of `block` in a box of axes, their axes, and what holds at points."""
+    """Return the numbers of a program's points, of `block` in a box of axes, their axes, and the conditions that hold
+    at points."""
     count = prod(extents)
     number = number_lanes(b, b.arange(block), b.op("mul", b.program(), block), count)
     return number, unravel(b, number, extents), bound_masks(b, number, count, block)
@@ -182,7 +184,7 @@ def _emit_combination(
     first: TileMemory,
     count: TileMemory,
 ) -> None:
-    """Emit the function that combines the terms of `m` elements, those of one row side by side, and what follows."""
+    """Emit the function that combines the terms of `m` elements, those of one row side by side, and the epilogue."""
     shape, scatter = kernel.root.shape, s.scatter
     piece = typed(Piece, s.kernel.root.parts[0])
     columns = [d for d in memory_order(s.kernel, piece) if d in s.aligned]

@@ -4,7 +4,7 @@ before: for each block of i:  for each block of j:  s[i,j];  m[i], l[i], o[i,v]
 after:  a loop over j that carries tiles of m, l and o; s = dot(q, k) is a tile in registers
 
 Points are a matrix, rows of the held side by columns of the swept one. A sum that follows a running maximum is rescaled
-when the maximum changes (Milakov and Gimelshein 2018). What a phase leaves to later members lies in memory.
+when the maximum changes (Milakov and Gimelshein 2018). A phase passes results to later members in memory.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class _SweepEmitter:
         self.start: TileValue | None = None  # of the swept points of this turn
 
     def emit(self, members: Sequence[int]) -> None:
-        """Emit the loop, the steps that follow the sums, and the stores of what members leave in memory."""
+        """Emit the loop, the steps that follow the sums, and the stores of members' results."""
         b, chain = self.b, self.chain
         sums = [self._begin(n) for n in members if n in chain.sinks]
         for n in sorted({k for s in members for k in chain.closure(s)} - chain.sinks.keys()):

@@ -1,4 +1,4 @@
-"""Predict the seconds of a launch from what one of its programs takes of a multiprocessor.
+"""Predict the seconds of a launch from the resources of a multiprocessor that one program uses.
 
 Programs run in waves, as many at once as registers and shared memory allow.
 """
@@ -45,7 +45,8 @@ class Times(NamedTuple):
 class TileProgram(NamedTuple):
     """A program of a launch.
 
-    warps, registers, shared: what it takes of a multiprocessor: warps, registers of a thread, bytes of shared memory
+    warps, registers, shared: the resources of a multiprocessor that it uses: warps, registers of a thread, bytes of
+        shared memory
     turns: turns of its loop
     tensor, issue, copies: cycles of a turn for its dots, for its instructions, and for its copies to shared memory,
         each alone on a multiprocessor

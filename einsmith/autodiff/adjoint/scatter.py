@@ -1,4 +1,4 @@
-"""Scatter contributions at computed positions in the reverse sweep, and count what that costs.
+"""Scatter contributions at computed positions in the reverse sweep, and count the cost.
 
 The contribution of a max comes from the chosen point alone; that of a scatter that keeps the largest or smallest value,
 from the points that attain it.

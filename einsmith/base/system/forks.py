@@ -1,4 +1,4 @@
-"""Forks of this process: what has to be done at one, and whether this process comes from one.
+"""Forks of this process: the handlers to run at one, and whether this process comes from one.
 
 Windows has no forks. `import einsmith` loads this file, so it imports little.
 """

@@ -1,4 +1,4 @@
-"""List the faults of LLVM, and what emission does to avoid them.
+"""List the faults of LLVM and how emission avoids them.
 
 Each fault has a text that shows it; a test compiles the texts, so that a version without the fault is noticed. The
 emitters named here are the only ones that may make the instructions concerned.

@@ -68,7 +68,7 @@ class _Emitter(MemoryEmitter):
         self.chains = chains
         self.function = function
         self.carried_vectors = 0
-        """Vectors that the loops around what is emitted carry."""
+        """Number of vectors carried by the loops around the current instruction."""
         self.selected_against = faults.find_selected_sums(function.body) if text.fma and folds else {}
         self.sums: dict[str, tuple[str, int]] = {}  # operand -> (operand, constant) that it is the sum of
 
@@ -415,7 +415,7 @@ class _Emitter(MemoryEmitter):
         self.put(op.result, dots.multiply_add(LaneArithmetic(self.ops, op.result.type), op.attrs[0], *args))
 
     def tile_registers(self) -> TileRegisters:
-        """Return what emits the operations of tile registers. Raises CompileError where they multiply nothing."""
+        """Return the emitter of tile-register operations. Raises CompileError where they multiply nothing."""
         if self.tiles is None:
             raise CompileError(f"{self.function.name} uses tile registers, but has no dot product of them")
         return self.tiles

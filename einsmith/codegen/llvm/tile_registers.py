@@ -54,7 +54,7 @@ class TileRegisters:
         self.text, self.dot, self.has_amx = text, dot, has_tiles(dot, text.features)
 
     def begin(self) -> None:
-        """Emit what comes before the first operation."""
+        """Emit the setup code that precedes the first operation."""
         if not self.has_amx:
             text = f"alloca [{TILE_REGISTERS * _TILE_BYTES} x i8], align 64"
             self.registers = self.text.emit(text)
@@ -72,7 +72,7 @@ class TileRegisters:
             self._call("llvm.x86.ldtilecfg", "ptr", f"ptr {self.config}")
 
     def end(self) -> None:
-        """Emit what comes after the last operation."""
+        """Emit the release code that follows the last operation."""
         if self.has_amx:
             self._call("llvm.x86.tilerelease", "", "")
 

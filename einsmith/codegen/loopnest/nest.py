@@ -126,7 +126,7 @@ class If:
 class Function:
     """A finished kernel body. Parameters: `buffers` pointers, `scratch` pointer, `task` number.
 
-    checks_signals: a task takes so long that it checks for signals, and ends where its run has been stopped."""
+    checks_signals: the task may take long, so it checks for signals, and ends if its run has been stopped."""
 
     name: str
     buffers: tuple[SSAValue, ...]

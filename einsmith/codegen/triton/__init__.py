@@ -1,1 +1,1 @@
-"""Machine code of GPUs, made ahead of time by Triton in processes of its own, and what it consists of."""
+"""Machine code of GPUs, compiled ahead of time by Triton in worker processes."""

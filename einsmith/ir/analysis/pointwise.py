@@ -1,4 +1,5 @@
-"""Query what templates and bodies compute: pointwise pieces, copies, movement of data, arithmetic and points."""
+"""Classify templates and bodies by what they compute: pointwise pieces, copies, movement of data, arithmetic and
+points."""
 
 from __future__ import annotations
 

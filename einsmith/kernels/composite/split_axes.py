@@ -36,7 +36,7 @@ class SplitAxes(Composite):
         """Return the patterns that this one makes needless.
 
         Without more pieces, splitting only simplifies indices, so other patterns do better on the split kernel. With
-        more pieces, they are matrix products of what other patterns would read one element at a time.
+        more pieces, they are matrix products, whose operands other patterns would read one element at a time.
         """
         split = split_kernels(kernel)[config.way]
         if len(split.root.parts) == len(kernel.root.parts):

@@ -88,7 +88,7 @@ class _MatchedConvolution(NamedTuple):
 
 
 class _WinogradKernels(NamedTuple):
-    """The kernels of a convolution, whose last buffers hold what passes between them.
+    """The kernels of a convolution, whose last buffers hold their intermediate results.
 
     There are T tiles in all images; channels C and filters F are padded to whole vectors. The filters are taken in
     `slices` of f filters, one after the other, whose u stay in the caches until they are multiplied.

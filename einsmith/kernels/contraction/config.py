@@ -1,4 +1,4 @@
-"""Define the configurations of a contraction and derive what they mean for its operands.
+"""Define the configurations of a contraction and derive the layouts of its operands.
 
 Covers M and N sides, halo copies, and how each operand is read or packed for the register tiles.
 """

@@ -173,7 +173,7 @@ def predict(t: ConfigTable, target: Any) -> Predicted:
 
 
 def _smooth_max(a: Array, b: Array, order: int) -> Array:
-    """Return what two limits together allow: where they are near each other, instructions wait for either in turn."""
+    """Return the combination of two limits: where they are near each other, instructions wait for either in turn."""
     return (a**order + b**order) ** (1 / order)
 
 
@@ -248,7 +248,7 @@ def _step_cycles(s: _SharedTerms) -> Array:
 
 
 def _tile_cycles(s: _SharedTerms) -> Array:
-    """Return the cycles of tiles outside their steps, and of what follows the sums."""
+    """Return the cycles of tiles outside their steps, and of their epilogues."""
     t, x, w = s.t, s.x, s.w
     # Between blocks of K all sums of a panel stay in scratch.
     is_blocked = s.blocked & ~s.has_k_halos | (x.in_tiles > 0)  # sums leave tile registers through scratch

@@ -393,7 +393,7 @@ def strip_bytes(kernel: Kernel, original: Problem, d: Direct, target: Any) -> fl
 
 @lru_cache(maxsize=4096)
 def cycles(kernel: Kernel, original: Problem, d: Direct, lanes: int, epilogue_cycles: float, target: Any) -> float:
-    """Return the cycles of the problem on one core; `epilogue_cycles`: cycles, a vector, of what follows the sum."""
+    """Return the cycles of the problem on one core; `epilogue_cycles`: cycles of the epilogue, per vector."""
     l1, w, vector = target.l1, target.overheads, lanes * original.dtype.itemsize
     halo_problem, scalar = _access_operands(kernel, original, d)
     p = halo_problem.problem

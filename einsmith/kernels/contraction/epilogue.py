@@ -1,4 +1,4 @@
-"""Compute what follows the sum for one row of a register tile: the root's own steps, the later stages, the stores."""
+"""Compute the epilogue of one row of a register tile: the root's own steps, the later stages, the stores."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def _results(kernel: Kernel, piece: Piece, total: Expr) -> list[tuple[Expr, int 
 def cycles(
     kernel: Kernel, p: Problem, axes: tuple[int, ...], lanes: int, target: Target, tile: int = 0, stacks: bool = False
 ) -> float:
-    """Return the cycles to load, compute and store what follows the sum, for one vector along the axes.
+    """Return the cycles of the epilogue (loads, arithmetic, stores) for one vector along the axes.
 
     `tile` is that of an OperandAccess; `stacks`: rows that are `adjacent_rows` are stored together,
     at no price.

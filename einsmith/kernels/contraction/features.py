@@ -1,4 +1,4 @@
-"""Analyse, once for each setting (halo copies and sides), what the price of its configurations depends on."""
+"""Compute, once for each setting (halo copies and sides), the features from which its configurations are priced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compute what a tiled configuration implies before emission: sizes, layout of panels, the workspace."""
+"""Derive the dimensions of a tiled configuration before emission: sizes, layout of panels, the workspace."""
 
 from __future__ import annotations
 

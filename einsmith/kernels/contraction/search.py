@@ -147,7 +147,7 @@ class _Tile(NamedTuple):
     split: parts of K, whose partial sums a later launch adds
     inline: whether M can be read in place
     k_fraction: part of K that guards leave to the tile
-    epilogue_cycles: cycles, for each vector of results, of what follows the sum
+    epilogue_cycles: cycles of the epilogue for each vector of results
     depth: points of K in the lanes of a vector
     """
 

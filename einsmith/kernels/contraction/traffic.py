@@ -1,5 +1,5 @@
-"""Model what reading operands costs beyond the loads: conflicts of rows in cache sets, blocks read again, narrow
-strips.
+"""Model the cost of reading operands beyond the load instructions: conflicts of rows in cache sets, blocks read again,
+narrow strips.
 
 Functions that take arrays treat many configurations at once, an element each.
 """

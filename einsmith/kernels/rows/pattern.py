@@ -349,7 +349,7 @@ class _RowsLowering:
             return None
 
         def ends_of(e: Read, box: BoxCondition) -> Ends:
-            """Return the ends of what a read of one dimension reads in a box: it is scanned."""
+            """Return the first and last element that a read of one dimension reads in a box: it is scanned."""
             buffer = self.kernel.buffers[e.slot]
             elem = elem_of(buffer.dtype)
             if not e.index:

@@ -44,7 +44,7 @@ class ScatterConfig(NamedTuple):
 
 
 def in_place(kernel: Kernel) -> bool:
-    """Return whether the initial value is what the output's memory already holds."""
+    """Return whether the output's memory already holds the initial value."""
     stage = kernel.stages[0]
     first = stage.template.parts[0]
     if len(stage.template.parts) != 2 or not isinstance(first, Piece) or not isinstance(first.body, Read):

@@ -1,4 +1,4 @@
-"""Emit the loops and arithmetic of a stencil in tiles, with border tiles peeled; `loads` emits what the tiles read.
+"""Emit the loops and arithmetic of a stencil in tiles, with border tiles peeled; `loads` emits the tiles' reads.
 
 A tile is some rows by one vector. Rows and columns where every guard holds run in unguarded loops; the other tiles are
 emitted one by one at literal positions. Two phases of a row are interleaved and stored as two whole vectors.

@@ -81,7 +81,8 @@ class StencilPattern(Pattern):
         return bool(_stencils(kernel))
 
     def dominates(self, kernel: Kernel, config: StencilConfig) -> Sequence[str]:
-        """Return the patterns that cannot win: they multiply as often, and reload what a stencil keeps in registers."""
+        """Return the patterns that cannot win: they multiply as often, and reload elements that a stencil keeps in
+        registers."""
         return DOMINATED if config.tile > 1 and _least_reuse(kernel, _find_stencil(kernel, config)) >= 2 else ()
 
     def configs(self, kernel: Kernel, target: Target) -> list[StencilConfig]:

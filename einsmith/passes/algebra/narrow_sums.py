@@ -1,9 +1,9 @@
-"""Narrow integer sums: add in int32 what was to be added in int64, where no sum can leave int32.
+"""Narrow integer sums: add terms in int32 instead of int64 where no sum can leave int32.
 
 before: Y[i, j] = sum[k](i64(i32(A[i, k])*i32(B[k, j])))            with A, B of 8 bits and 100 values of k
 after:  S[i, j] = sum[k](i32(A[i, k])*i32(B[k, j]));  Y[i, j] = i64(S[i, j])
 
-The types of what is read bound each term, and the number of terms bounds the sum. A vector holds twice as many sums of
+The types of the operands bound each term, and the number of terms bounds the sum. A vector holds twice as many sums of
 32 bits, and processors have instructions for them (`kernels.contraction.words`).
 """
 

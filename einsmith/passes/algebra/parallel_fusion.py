@@ -313,7 +313,7 @@ def _concatenate(members: Sequence[Tensor], axis: int) -> Compute:
 
 @dataclass(frozen=True)
 class _Slice:
-    """What a template over a slice of its arguments is, but for the slice.
+    """A template over a slice of its arguments, with the slice abstracted away.
 
     Attributes:
         axis: the output axis that runs over the slice.

@@ -96,7 +96,7 @@ def _is_activation(node: Compute, activations: set[Tensor], context: PassContext
 
 
 def _selects(part, t: Template) -> bool:
-    """Return whether a piece is the largest or the least of elements as they are."""
+    """Return whether a piece is a maximum or minimum of unmodified elements."""
     if not isinstance(part, Piece) or not isinstance(part.body, Reduce):
         return True
     return part.body.combiner in ("max", "min") and all(_is_choice(x) for x in part.body.bodies)

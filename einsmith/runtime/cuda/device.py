@@ -1,4 +1,4 @@
-"""Define what programs need of a CUDA device: memory, streams, events, machine code and graphs of launches.
+"""Define the interface of a CUDA device for programs: memory, streams, events, machine code and graphs of launches.
 
 `driver` implements it by the CUDA driver; tests implement it by an interpreter.
 """
@@ -17,7 +17,7 @@ from einsmith.tiles.ir import TileFunction
 
 
 class DeviceFacts(NamedTuple):
-    """What the driver says of a device.
+    """Properties of a device, from the driver.
 
     name: the card's name; capability: compute capability, major and minor; multiprocessors: how many there are; memory,
     l2: bytes of memory and of the level 2 cache; shared: most bytes of shared memory of a block; driver: CUDA version
@@ -57,8 +57,8 @@ class LaunchNode(NamedTuple):
 
 
 class Communicator(Protocol):
-    """A group of devices that sum what they have. Every process, which has one of the devices, requests the same sums
-    in the same order.
+    """A group of devices that sum their arrays (a communicator). Every process, which has one of the devices, requests
+    the same sums in the same order.
 
     handle: a number that is not an address of a device; launched: how many graphs with sums have been launched
     """
@@ -172,7 +172,7 @@ class CudaDevice(ABC):
 
     @abstractmethod
     def unique_id(self) -> bytes:
-        """Return what names a new group of devices, on one of them; `join` takes it."""
+        """Return an identifier for a new group of devices, on one of them; `join` takes it."""
 
     @abstractmethod
     def join(self, unique_id: bytes, rank: int, size: int) -> Communicator:

@@ -57,7 +57,8 @@ neither."""
 
 
 def devices() -> list[DeviceFacts]:
-    """Return what the driver says of each card, by number. Raises DeviceError where there is no driver or no card."""
+    """Return the driver's properties of each card, by number. Raises DeviceError where there is no driver or no
+    card."""
     library = libcuda.library()
     return [_read_facts(library, n) for n in range(_count(library))]
 
@@ -502,7 +503,7 @@ class CudaDriver(CudaDevice):
         _nccl().check()
 
     def unique_id(self) -> bytes:
-        """Return what names a new group of cards, on one of them; `join` takes it."""
+        """Return an identifier for a new group of cards, on one of them; `join` takes it."""
         return _nccl().unique_id()
 
     def join(self, unique_id: bytes, rank: int, size: int) -> Communicator:

@@ -348,8 +348,8 @@ class _Touched:
 
 
 def edges(launches: Sequence[DeviceLaunch | DeviceSum]) -> list[tuple[int, int]]:
-    """Return the pairs (a, b) of launches of which b must wait for a: it loads what a stores, or stores what a loads or
-    stores. Pairs that follow from others are left out."""
+    """Return the pairs (a, b) of launches of which b must wait for a: it loads bytes that a stores, or stores bytes
+    that a loads or stores. Pairs that follow from others are left out."""
     touched = _Touched()
     before: list[int] = []  # by launch, a bit for each launch that comes before it
     out: list[tuple[int, int]] = []

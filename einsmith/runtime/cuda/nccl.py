@@ -28,7 +28,7 @@ def check() -> None:
 
 
 def unique_id() -> bytes:
-    """Return what names a new group of cards. Raises DeviceError."""
+    """Return an identifier for a new group of cards. Raises DeviceError."""
     with _checked("a group of cards"):
         return bytes(memoryview(nccl.get_unique_id()))
 
@@ -37,7 +37,7 @@ class NcclCommunicator:
     """A group of cards (`device.Communicator`), left at the end of this object.
 
     Args:
-        unique_id: what names the group, the same on all ranks.
+        unique_id: the group's identifier, the same on all ranks.
         rank, size: number of this process, and of all, each with a card of its own.
         current: function that makes the card's context current, in a block; it is current already here.
     """

@@ -42,8 +42,8 @@ BuildCode = Callable[[Sequence[tuple[TileCode, tuple[bool, ...]]]], list[DeviceC
 
 
 class Card:
-    """A device with what programs on it share: its memory, the copies of arrays, the machine code, and the lock that
-    one run at a time holds."""
+    """A device with the resources that its programs share: its memory, the copies of arrays, the machine code, and the
+    lock that one run at a time holds."""
 
     def __init__(self, device: CudaDevice, build: BuildCode):
         self.device, self._build = device, build
@@ -129,7 +129,7 @@ class ExecutableGraph:
 
 
 def _fixed(node: Node) -> Any:
-    """Return what of a node stays in an executable graph."""
+    """Return the parts of a node that stay fixed in an executable graph."""
     return node.cooperative if isinstance(node, LaunchNode) else node
 
 
@@ -403,9 +403,9 @@ class CudaProgram:
             copy.fetch_other()
 
     def begin(self, launch: Callable[[], None] | None = None) -> Flight:
-        """Begin a run of all steps, and return it; `finish` ends the runs in their order. What the inputs' memory holds
-        may change meanwhile. At most IN_FLIGHT runs are under way at once; after a check has failed, runs that have
-        begun change nothing.
+        """Begin a run of all steps, and return it; `finish` ends the runs in their order. The content of the inputs'
+        memory may change meanwhile. At most IN_FLIGHT runs are under way at once; after a check has failed, runs that
+        have begun change nothing.
 
         launch: launches the steps in another way than as one graph.
         """

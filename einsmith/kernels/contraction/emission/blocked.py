@@ -218,7 +218,7 @@ class Blocked:
         )
 
     def emit_tile(self, t: TaskFrame, x: Tile) -> None:
-        """Emit a tile over a block of K, the companion's tile, and what follows the sums of both."""
+        """Emit a tile over a block of K, the companion's tile, and the epilogues of both."""
         if self.companion is not None:
             f, companion_task, companion_sums = self.companion.f, t.companion, self.tile_epilogue.companion_sums
             assert companion_task is not None and companion_sums is not None

@@ -3,8 +3,8 @@
 A depthwise convolution Y[b,c,h,w] = sum[r,s](K[c,r,s] * X[b,c,h+r,w+s]) has one row of M, and an involution Y[c,h,w] =
 sum[r,s](K[r,s,h,w] * X[c,h+r,w+s]) has its vectors along an axis of both operands: neither is a matrix product. Here
 the lanes run along any axis along which the operands are contiguous, an output axis or an axis of K. A tile of output
-points (accumulators) and some points of K are unrolled, and what two of their products share is loaded once: at h=0..7
-and r=0..6 the 56 products of a depthwise tile read 14 rows of X and 7 elements of K.
+points (accumulators) and some points of K are unrolled, and elements that two of their products share are loaded once:
+at h=0..7 and r=0..6 the 56 products of a depthwise tile read 14 rows of X and 7 elements of K.
 
     Y[c,h,w]: lanes along w, tile h: 8, unrolled r: 7, loop over s
     dK[c,r,s] = sum[b,h,w](dY[b,c,h,w] * X[b,c,h+r,w+s]): lanes along w, tile r: 7, unrolled h: 8, loops over h/8, w/16
@@ -180,7 +180,7 @@ class DirectLowering(Operands):
         return self.repair.repair_sums(sums, init, rest, 0, self.p.count(rest), place)
 
     def _add_products(self, tile: UnrolledBox, k: UnrolledBox, carried: Sequence[SSAValue]) -> list[SSAValue]:
-        """Add the products of one unrolled box to the sums; what two products share is loaded once."""
+        """Add the products of one unrolled box to the sums; elements that two products share are loaded once."""
         b, n, v = self.b, self.lanes, self.d.vector
         last = k if self.in_k else tile
         start, values = self.values[v], {a: x for a, x in self.values.items() if a != v}
@@ -238,7 +238,7 @@ class DirectLowering(Operands):
     # -- what follows the sums
 
     def _emit_epilogue(self, tile: UnrolledBox, sums: Sequence[SSAValue]) -> None:
-        """Emit what follows the sums of a tile: the epilogue, or the store of partial sums."""
+        """Emit the epilogue of a tile, or the store of its partial sums."""
         b, n, v, s, count = self.b, self.lanes, self.d.vector, self.epilogue.sampler, tile.vectors
         values = {a: x for a, x in self.values.items() if a != v and a not in self.p.k}
         states = [LaneCursor(s, 0, None)]

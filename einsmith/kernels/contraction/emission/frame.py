@@ -1,4 +1,4 @@
-"""Define what emission works on, and the loops over tiles, panels and blocks of K.
+"""Define the context of emission, and the loops over tiles, panels and blocks of K.
 
 `Operands` are the buffers of a kernel function, a `Frame` adds what the tiled form needs, a `TaskFrame` holds what a
 task has bound, and a `Tile` says where the emitted code is.

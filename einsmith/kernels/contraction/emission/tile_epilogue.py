@@ -1,4 +1,4 @@
-"""Emit what follows the sums of a tile.
+"""Emit the epilogue of a tile.
 
 The epilogue runs in registers, row by row or several rows together; through scratch; on the transposed tile; or in
 whole lines of results. Partial sums are stored instead, and another launch adds them and runs the epilogue.
@@ -97,7 +97,7 @@ class TileEpilogue:
     # -- the epilogue
 
     def prefetch(self, t: TaskFrame, x: Tile) -> None:
-        """Prefetch what the tile's epilogue reads and writes beyond L2, before the tile multiplies."""
+        """Prefetch lines beyond L2 that the tile's epilogue reads and writes, before the tile multiplies."""
         b, g, s = self.f.b, self.f.g, self.epilogue.sampler
         if not self.far or g.c.split > 1 or self.transposed:
             return
@@ -111,7 +111,7 @@ class TileEpilogue:
                         at.prefetch(form, memory.pointer, memory.elem)
 
     def emit(self, t: TaskFrame, x: Tile, rows: Rows | None) -> None:
-        """Emit what follows a tile's sums (None: they are in scratch); with blocks of K, store the sums and emit the
+        """Emit the epilogue of a tile's sums (None: they are in scratch); with blocks of K, store the sums and emit the
         epilogue after the last block."""
         if self.scratch_sums is not None and rows is not None:
             self.scratch_sums.store(rows, x.number)
