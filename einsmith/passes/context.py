@@ -10,8 +10,8 @@ from einsmith.base.dtypes import DType
 from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Compute, Graph, Template, Tensor
 from einsmith.schedule.kernel import Kernel
+from einsmith.schedule.kernel_calls import kernel_call
 from einsmith.schedule.plan import Cost
-from einsmith.schedule.planner import kernel_call
 from einsmith.schedule.schedule import Copy
 
 

@@ -17,11 +17,12 @@ from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Graph, Leaf, nbytes
 from einsmith.schedule.compiled_kernel import CompiledKernel
 from einsmith.schedule.kernel import Beyond, Kernel
+from einsmith.schedule.kernel_calls import mark_invariant
 from einsmith.schedule.layout.apply import apply_layouts
 from einsmith.schedule.layout.choice import layouts_of
 from einsmith.schedule.limits import RowLimit, UnlimitedError, check_limited, find_limits, find_short, limit_rows
 from einsmith.schedule.plan import Cost, KernelCall, Plan, find_outside, output_tensors
-from einsmith.schedule.planner import fuse, mark_invariant
+from einsmith.schedule.planner import fuse
 from einsmith.schedule.rematerialize import KernelCost, fit
 from einsmith.schedule.repeat_products import repeat_products
 from einsmith.schedule.residency import plan_seconds

@@ -33,8 +33,8 @@ from einsmith.ir.nodes import Leaf, Tensor, nbytes
 from einsmith.ir.views import storage
 from einsmith.schedule.in_place import Known, find_overwrites
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows, Stage
+from einsmith.schedule.kernel_calls import copy_of
 from einsmith.schedule.plan import KernelCall, LoopCall, Plan
-from einsmith.schedule.planner import copy_of
 from einsmith.schedule.schedule import Copy
 
 _MAX_CHAIN = 24

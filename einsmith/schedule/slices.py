@@ -10,12 +10,14 @@ tensor are equal.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from einsmith.base import dtypes as dt
 from einsmith.ir.analysis.linear import linear
 from einsmith.ir.nodes import Const, Expr, Piece, Read, Template, postorder
 from einsmith.ir.rebuild import map_bodies, rebuild
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Member, Rows, Stage
+from einsmith.schedule.plan import KernelCall
 
 _Range = tuple[int, int] | None
 """The positions of a dimension that are touched, as (first, stop); None: all of them, or not known."""
@@ -144,3 +146,9 @@ def _slice_stage(stage: Stage, slices: Sequence[_Slice], buffers: Sequence[Kerne
 def _shift(i: Expr, r: _Range) -> Expr:
     """Return a constant index counted from the beginning of the slice."""
     return Const(linear(i).const - r[0], dt.i32) if r else i
+
+
+def slice_call(call: KernelCall) -> KernelCall:
+    """Return the call with each buffer narrowed to the part of its tensor that the kernel touches."""
+    kernel, offsets = slice_kernel(call.kernel)
+    return replace(call, kernel=kernel, offsets=offsets)

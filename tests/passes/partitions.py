@@ -34,8 +34,9 @@ from einsmith.schedule.fusion import (
     reads_only_own_element,
 )
 from einsmith.schedule.kernel import Kernel
+from einsmith.schedule.kernel_calls import kernel_call
 from einsmith.schedule.plan import Plan
-from einsmith.schedule.planner import fuse, kernel_call
+from einsmith.schedule.planner import fuse
 from einsmith.schedule.row_fusion import MAX_MEMBERS, RowPart, consistent_forms, join_forms, rows_of
 from einsmith.schedule.schedule import Copy
 from einsmith.schedule.slices import slice_kernel

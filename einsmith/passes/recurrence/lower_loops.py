@@ -57,7 +57,8 @@ from einsmith.passes.recurrence.accumulators import find_totals, read_totals, st
 from einsmith.passes.recurrence.copy_propagation import propagate_copies
 from einsmith.passes.recurrence.live_steps import find_limit, find_members_read_beyond
 from einsmith.passes.recurrence.loop_invariant import hoist_invariants
-from einsmith.schedule.planner import MIN_STEPS_TO_HOIST, copy_of
+from einsmith.schedule.kernel_calls import copy_of
+from einsmith.schedule.planner import MIN_STEPS_TO_HOIST
 
 Passes = Callable[[Graph], Graph]
 

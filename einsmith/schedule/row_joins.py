@@ -1,0 +1,183 @@
+"""Decide which kernels of a plan become one because they share their rows, or sum each other's results.
+
+`row_clusters` proposes kernels that share rows, `sum_calls` kernels that sum results; predicted times decide.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence, Set
+from typing import NamedTuple
+
+from einsmith.base.sizes import show_size
+from einsmith.cost.facts import CPU
+from einsmith.ir.nodes import Tensor, nbytes
+from einsmith.ir.views import storage
+from einsmith.schedule.fusion import maker
+from einsmith.schedule.kernel import Rows
+from einsmith.schedule.options import PlanOptions
+from einsmith.schedule.plan import KernelCall, LoopCall
+from einsmith.schedule.residency import calls_seconds
+from einsmith.schedule.row_clusters import (
+    UNJOINED,
+    Refusal,
+    clusters,
+    longest_time,
+    smallest_unstored,
+)
+from einsmith.schedule.row_fusion import RowPart, common_rows, join
+from einsmith.schedule.slices import slice_call
+from einsmith.schedule.sum_calls import SumJoiner, Unfused
+
+MAX_STREAMED_TIME = 0.95
+"""Largest predicted time of a row-block fusion with kernels that reuse operands, as a fraction of that of its parts,
+whose prediction is the more certain one."""
+
+
+class JoinedCalls(NamedTuple):
+    """The calls of a plan after kernels were joined.
+
+    Attributes:
+        calls: the calls in order.
+        rank: for each call before, the index of the call that contains it.
+        refusals: the reason for which each result is stored that a joined kernel might use up.
+    """
+
+    calls: list[KernelCall | LoopCall]
+    rank: dict[int, int]
+    refusals: dict[Tensor, Refusal]
+
+
+class RowJoiner:
+    """Joins kernels that share their rows, where that pays.
+
+    Args:
+        singles: the calls in order, each of which computes one group of nodes.
+        parts: the same calls as row fusion sees them.
+        needs: the calls that each needs, by number.
+        unfused: numbers of the calls that are not joined.
+        kept: tensors that are stored in any case.
+        options: how the graph is planned.
+    """
+
+    def __init__(
+        self,
+        singles: Sequence[KernelCall | LoopCall],
+        parts: Sequence[RowPart],
+        needs: Mapping[int, set[int]],
+        unfused: Unfused,
+        kept: Set[Tensor],
+        options: PlanOptions,
+    ):
+        self.singles, self.parts, self.needs = singles, parts, needs
+        self.unfused, self.kept, self.options = unfused, kept, options
+        self._readers = Counter(s for p in parts for s in set(p.operands))
+        self._stepped = {storage(t) for c in singles if isinstance(c, LoopCall) for t in c.tensors}
+        self._joined: dict[tuple[int, ...], KernelCall] = {}
+        self._refusals: dict[Tensor, Refusal] = {}
+
+    def run(self) -> JoinedCalls:
+        """Return the calls in which kernels are joined where that pays."""
+        target, cost, nodes = self.options.target, self.options.cost, self.options.cut
+        cut = {t for p in self.parts for t in p.results if maker(t) in nodes} if nodes else set()
+        unfused, kept = self.unfused, self.kept
+        groups = [
+            *map(tuple, clusters(self.parts, self.needs, unfused.all, kept, target, self._pays, self._refusals, cut))
+        ]
+        summing: dict[tuple[int, ...], KernelCall] = {}
+        if cost is not None and self.options.takes_sums and target.backend == CPU:
+            joiner = SumJoiner(groups, self.singles, self._call_of, self.needs, unfused, kept, target, cost, nodes)
+            groups, summing = joiner.run()
+        calls: list[KernelCall | LoopCall] = []
+        rank: dict[int, int] = {}
+        for members in groups:
+            rank |= dict.fromkeys(members, len(calls))
+            calls.append(slice_call(summing[members]) if members in summing else self._call_of(members))
+        stored = {t for c in calls for t in c.tensors} - kept
+        refusals = {t: refusal for t, refusal in self._refusals.items() if t in stored}
+        return JoinedCalls(calls, rank, refusals)
+
+    def _call_of(self, members: Sequence[int]) -> KernelCall | LoopCall:
+        first = self.singles[members[0]]
+        return first if isinstance(first, LoopCall) else self._join(members)
+
+    def _join(self, members: Sequence[int]) -> KernelCall:
+        """Return the call of the kernel that members, which are no loops, become."""
+        key = tuple(members)
+        if key not in self._joined:
+            calls = [c for c in (self.singles[i] for i in members) if isinstance(c, KernelCall)]
+            self._joined[key] = slice_call(calls[0] if len(calls) == 1 else self._join_rows(members, calls))
+        return self._joined[key]
+
+    def _join_rows(self, members: Sequence[int], calls: Sequence[KernelCall]) -> KernelCall:
+        parts = [self.parts[i] for i in members]
+        own = Counter(s for p in parts for s in set(p.operands))
+        results = {t for p in parts for t in p.results}
+        outside = {t for t in results if t in self.kept or self._readers[t] > own[t]}
+        whole = join(parts, outside, self.options.target)
+        return KernelCall(*whole, tuple(c for x in calls for c in x.copies), parts=tuple(calls))
+
+    def _pays(self, members: Sequence[int]) -> bool:
+        """Return whether kernels take less time fused."""
+        whole = self._join(members)
+        if not isinstance(whole.kernel, Rows):
+            return True
+        if any(self.parts[n].kernel.reuses for n in members):
+            return self._pays_as_chain(members, whole, whole.kernel)
+        return self._pays_as_stream(members, whole, whole.kernel)
+
+    def _pays_as_stream(self, members: Sequence[int], whole: KernelCall, kernel: Rows) -> bool:
+        """Return whether kernels that stream take less time fused.
+
+        They do if L1 holds a row. On a longer row, the stages after a reduction wait for it, while separate kernels
+        need not; but separate kernels read operands from beyond the last-level cache once each. Rows of tensors that a
+        loop steps through grow with the number of steps, which must not affect the decision, so they are always fused.
+        """
+        cost, target = self.options.cost, self.options.target
+        if cost is None or kernel.row_bytes <= target.l1:
+            return True
+        if self._stepped.intersection(map(storage, whole.tensors)):
+            return True
+        apart = [self._join([n]) for n in members]
+        fused = calls_seconds([whole], cost, target, whole.tensors)
+        return fused < calls_seconds(apart, cost, target, whole.tensors)
+
+    def _pays_as_chain(self, members: Sequence[int], whole: KernelCall, kernel: Rows) -> bool:
+        """Return whether kernels of which some reuse their operands take less time fused.
+
+        They are fused only for results that take much of the last-level cache, are not stored, and exceed what is: a
+        chain of reductions, not a network's layers.
+        """
+        cost, target = self.options.cost, self.options.target
+        if all(b.nbytes <= smallest_unstored(target) for b in kernel.local):
+            return False
+        if (passed := sum(map(nbytes, whole.tensors))) > (used_up := sum(b.nbytes for b in kernel.local)):
+            taken = f"take {show_size(passed)}, more than the {show_size(used_up)} that it uses up"
+            self._refuse(members, Refusal(f"the fused kernel's operands and results {taken}"))
+            return False
+        if cost is None:
+            return True
+        ratio = longest_time((b.nbytes for b in kernel.local), self.options.most, MAX_STREAMED_TIME)
+        fused, separate = cost(kernel, target), self._separate_seconds(members)
+        if fused < ratio * separate:
+            return True
+        self._refuse(members, Refusal("storing it is predicted to be faster", fused, separate))
+        return False
+
+    def _separate_seconds(self, members: Sequence[int]) -> float:
+        """Return the predicted seconds of kernels that reuse operands, each alone, and of the others, fused if they
+        have common rows."""
+        cost, target = self.options.cost, self.options.target
+        assert cost is not None
+        alone = [n for n in members if self.parts[n].kernel.reuses]
+        rest = [n for n in members if n not in alone]
+        if not alone or not rest or not common_rows([self.parts[n] for n in rest], target)[0]:
+            alone, rest = [*members], []
+        groups = [[n] for n in alone] + ([rest] if rest else [])
+        return sum([cost(self._join(group).kernel, target) for group in groups])
+
+    def _refuse(self, members: Sequence[int], refusal: Refusal) -> None:
+        """Record the reason for which results of kernels are stored, unless one is known."""
+        for t in (t for n in members for t in self.parts[n].results):
+            if self._refusals.get(t) is UNJOINED:
+                self._refusals[t] = refusal
