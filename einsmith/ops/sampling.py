@@ -74,13 +74,28 @@ def sample(x: Value, grid: Value, mode: str, padding: str, align_corners: bool) 
         if mode == "nearest":
             near = builder.stop_gradient(round(p))
             return [(near, ones_like(near))]
-        first = builder.stop_gradient(builder.floor(p))
-        weights: Callable[[Value], list[tuple[int, Value]]] = _cubic if mode == "bicubic" else _linear
-        taps = [(first + float(k), w) for k, w in weights(p - first)]
+        taps = _near(p, _cubic if mode == "bicubic" else _linear)
         return [(_pad(q, n, padding, align_corners) if mode == "bicubic" else q, w) for q, w in taps]
 
+    return _sum_neighbours(x, [neighbours(place(axis), n) for axis, n in enumerate(sizes)])
+
+
+def read_linearly(x: Value, places: Sequence[Value]) -> Value:
+    """Return x [b, c, ..] linearly interpolated at places [b, ..] along each of its dimensions of space; it is 0
+    outside."""
+    return _sum_neighbours(x, [_near(p, _linear) for p in places])
+
+
+def _near(p: Value, weights: Callable[[Value], list[tuple[int, Value]]]) -> list[tuple[Value, Value]]:
+    """Return (place, weight) of the neighbours of p."""
+    first = builder.stop_gradient(builder.floor(p))
+    return [(first + float(k), w) for k, w in weights(p - first)]
+
+
+def _sum_neighbours(x: Value, neighbours: Sequence[Sequence[tuple[Value, Value]]]) -> Value:
+    """Return the weighted sum of x over all combinations of the neighbours (place, weight) along each dimension."""
     total: Any = None
-    for taken in product(*(neighbours(place(axis), n) for axis, n in enumerate(sizes))):
+    for taken in product(*neighbours):
         weight = taken[0][1]
         for _, w in taken[1:]:
             weight = weight * w

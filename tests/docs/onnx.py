@@ -7,8 +7,9 @@ from pathlib import Path
 import onnx
 
 from einsmith.frontends.onnx import reader  # noqa: F401  # fills the table
+from einsmith.frontends.onnx.inlining import is_composed
 from einsmith.frontends.onnx.operators import FAMILIES
-from einsmith.frontends.onnx.refused import COMPOSED, REFUSED
+from einsmith.frontends.onnx.refused import REFUSED
 from einsmith.frontends.onnx.table import DOMAINS, GREATEST, LEAST, TABLE
 from einsmith.frontends.onnx.types import ELEMENTS, REFUSED_TYPES
 from einsmith.frontends.onnx.writer.operators import TRANSLATORS
@@ -35,6 +36,12 @@ def versions(key: str) -> str:
     return ", ".join(map(str, [*before[-1:], *(v for v in since if LEAST < v <= GREATEST)]))
 
 
+def composed() -> list[str]:
+    """The operators that the standard defines as functions of others, which take their places."""
+    keys = {f"{s.domain}.{s.name}".removeprefix(".") for s in onnx.defs.get_all_schemas()}
+    return sorted(filter(is_composed, keys))
+
+
 def _tables() -> list[str]:
     lines = []
     for module in FAMILIES:
@@ -51,7 +58,7 @@ def _tables() -> list[str]:
         "",
     ]
     lines += ["| operator | versions |", "| --- | --- |"]
-    lines += [f"| `{name}` | {versions(name)} |" for name in COMPOSED]
+    lines += [f"| `{name}` | {versions(name)} |" for name in composed()]
     lines += ["", "## Refused", "", "| operator | reason |", "| --- | --- |"]
     lines += [f"| `{name}` | {cell(why)} |" for name, why in sorted(REFUSED.items())]
     lines += ["", "## Element types", "", "| type | stored as |", "| --- | --- |"]

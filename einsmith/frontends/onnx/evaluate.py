@@ -12,7 +12,6 @@ import numpy as np
 from einsmith.base.dtypes import DType, dtype_of
 from einsmith.base.errors import (
     ArgumentError,
-    DtypeError,
     EinsmithError,
     OutOfMemoryError,
     ShapeError,
@@ -276,7 +275,7 @@ def _run_node(node: OnnxNode, scope: ValueScope, context: EvaluationContext) -> 
     for name, result in zip(node.outputs, results, strict=False):
         if name:
             _check_shape(name, result)
-            scope.values[name] = _wrap_result(node, name, result, scope.type(name))
+            scope.values[name] = _fit_result(node, result, scope.type(name))
 
 
 def _check_shape(name: str, result: Any) -> None:
@@ -293,16 +292,13 @@ class Several(list):
     """The results of an operator with a variable number of outputs; a plain list is one result, a sequence."""
 
 
-def _wrap_result(node: OnnxNode, name: str, found: Any, kind: str) -> Any:
-    """Return a result wrapped into its type's range. Raises DtypeError if the formula gives another type."""
+def _fit_result(node: OnnxNode, result: Any, kind: str) -> Any:
+    """Return a result in the standard's type, wrapped into the range of that type."""
     element = ELEMENTS.get(kind)
-    if element is None or not isinstance(found, Value):
-        return found
-    if found.dtype is not element.dtype:
-        raise DtypeError(f"{node} gave {found.dtype.name} for {name!r}, which is {kind}")
-    if element.wrap is None or node.operator in MOVING:
-        return found
-    return element.wrap(found)
+    if element is None or not isinstance(result, Value):
+        return result
+    result = result.astype(element.dtype)
+    return result if element.wrap is None or node.operator in MOVING else element.wrap(result)
 
 
 MOVING = frozenset((

@@ -16,8 +16,8 @@ from einsmith.frontends.onnx.protos import (
     quote,
     walk_nodes,
 )
-from einsmith.frontends.onnx.refused import COMPOSED
 from einsmith.frontends.onnx.signatures import check_node
+from einsmith.frontends.onnx.table import TABLE
 
 MAX_INLINED_NODES, MAX_INLINED_BYTES = 50_000, 2**28
 """Most nodes, and their bytes in the file, that calls of the model's functions become. A few functions that call each
@@ -27,16 +27,18 @@ MAX_CALL_DEPTH = 100
 
 
 def inline_functions(model: onnx.ModelProto, versions: dict[str, int], what: str) -> onnx.ModelProto:
-    """Return the model without function calls, its nodes checked against the standard: the bodies of its own functions,
-    and the functions by which the standard defines composed operators (`refused.COMPOSED`), take the places of the
-    calls."""
+    """Return the model without function calls, its nodes checked against the standard.
+
+    The bodies of its own functions, and those by which the standard defines operators that have no formula here, take
+    the places of the calls.
+    """
     _check_calls(model, what)
     try:
         if model.functions:
             model = onnx.inliner.inline_local_functions(model)
         check_depth(model, what)
         _check_nodes(model, versions, what)
-        while any(get_key(n) in COMPOSED for n in walk_nodes(model.graph.node)):
+        while any(is_composed(get_key(n)) for n in walk_nodes(model.graph.node)):
             model = onnx.inliner.inline_local_functions(_replace_composed(model, what))
     except EinsmithError:
         raise
@@ -46,6 +48,15 @@ def inline_functions(model: onnx.ModelProto, versions: dict[str, int], what: str
         raise ArgumentError(f"{what}: its functions cannot be inlined: {quote(e)}") from e
     check_depth(model, what)
     return model
+
+
+def is_composed(key: str) -> bool:
+    """Return whether an operator has no formula here, and the standard defines it as a function of others."""
+    domain, _, name = key.rpartition(".")
+    if key in TABLE or not onnx.defs.has(name, domain):
+        return False
+    schema = onnx.defs.get_schema(name, domain=domain)
+    return schema.has_function or schema.has_context_dependent_function
 
 
 def _check_calls(model: onnx.ModelProto, what: str) -> None:
@@ -103,7 +114,7 @@ def _replace_composed(model: onnx.ModelProto, what: str) -> onnx.ModelProto:
     count = 0
     for graph, types in _walk_graphs(model.graph, {}):
         for node in graph.node:
-            if get_key(node) not in COMPOSED:
+            if not is_composed(get_key(node)):
                 continue
             version = versions.get(node.domain, versions.get("ai.onnx", 0))
             _fill_defaults(node, version)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
 
@@ -200,56 +201,41 @@ def _sort_nodes(graph: onnx.GraphProto, what: str, outer: set[str]) -> None:
     """
     known = outer | {i.name for i in graph.input} | {t.name for t in graph.initializer}
     known |= {t.values.name for t in graph.sparse_initializer}
-    producers: dict[str, onnx.NodeProto] = {}
-    for node in graph.node:
+    nodes = list(graph.node)
+    producers: dict[str, int] = {}
+    for n, node in enumerate(nodes):
         for name in node.output:
             if name and (name in producers or name in known - outer):
                 raise ArgumentError(f"{what}: {name!r} is defined twice, the second time by {describe(node)}")
-            producers[name] = node
-    order: list[onnx.NodeProto] = []
-    state: dict[int, int] = {}  # by a node's id: 1 while its inputs are visited, 2 once it is in the order
-    for first in graph.node:
-        stack = [(first, iter(_list_reads(first)))]
-        while stack:
-            node, rest = stack[-1]
-            if state.get(id(node)) == 2:
-                stack.pop()
-                continue
-            state[id(node)] = 1
-            for name in rest:
-                if not name or name in known:
-                    continue
-                if name not in producers:
-                    raise ArgumentError(f"{what}: {describe(node)} reads {name!r}, which no node computes")
-                producer = producers[name]
-                if state.get(id(producer)) == 1:
-                    raise ArgumentError(
-                        f"{what}: {describe(node)} and {describe(producer)} are in a cycle, through {name!r}; loops "
-                        "are written with Loop or Scan"
-                    )
-                if id(producer) not in state:
-                    stack.append((producer, iter(_list_reads(producer))))
-                    break
-            else:
-                state[id(node)] = 2
-                order.append(node)
-                stack.pop()
+            producers[name] = n
+    reads = [[x for x in _list_reads(node) if x and x not in known] for node in nodes]
+    for node, names in zip(nodes, reads, strict=True):
+        for name in names:
+            if name not in producers:
+                raise ArgumentError(f"{what}: {describe(node)} reads {name!r}, which no node computes")
     for name in (o.name for o in graph.output):
         if name and name not in known and name not in producers:
             raise ArgumentError(f"{what}: no node computes its output {name!r}")
+    before = {n: {producers[x] for x in names} for n, names in enumerate(reads)}
+    if any(p >= n for n, places in before.items() for p in places):
+        try:
+            order = list(TopologicalSorter(before).static_order())
+        except CycleError as e:
+            first, second, *_ = e.args[1]
+            name = next(x for x in reads[second] if producers[x] == first)
+            raise ArgumentError(
+                f"{what}: {describe(nodes[second])} and {describe(nodes[first])} are in a cycle, through {name!r}; "
+                "loops are written with Loop or Scan"
+            ) from None
+        copies = onnx.GraphProto()
+        copies.node.extend(nodes[n] for n in order)
+        del graph.node[:]
+        graph.node.extend(copies.node)
     visible = known | set(producers)
     for node in graph.node:
         for a in node.attribute:
             if a.type == onnx.AttributeProto.GRAPH:
                 _sort_nodes(a.g, what, visible)
-    if [id(n) for n in order] != [id(n) for n in graph.node]:
-        copies = []
-        for node in order:
-            copy = onnx.NodeProto()
-            copy.CopyFrom(node)
-            copies.append(copy)
-        del graph.node[:]
-        graph.node.extend(copies)
 
 
 def _list_reads(node: onnx.NodeProto) -> list[str]:

@@ -1,5 +1,4 @@
-"""List the operators without a formula, with the reason that errors and documents give, and those that the standard
-defines as functions of others."""
+"""List the operators without a formula, with the reason that errors and documents give."""
 
 from __future__ import annotations
 
@@ -30,21 +29,3 @@ REFUSED = {
     "ai.onnx.ml.TreeEnsembleClassifier": _TREES,
     "ai.onnx.ml.TreeEnsembleRegressor": _TREES,
 }
-
-COMPOSED = (
-    "AffineGrid",
-    "Attention",
-    "BlackmanWindow",
-    "CausalConvWithState",
-    "CenterCropPad",
-    "HammingWindow",
-    "HannWindow",
-    "LinearAttention",
-    "NegativeLogLikelihoodLoss",
-    "RotaryEmbedding",
-    "SequenceMap",
-    "SoftmaxCrossEntropyLoss",
-    "SwiGLU",
-    "ai.onnx.preview.FlexAttention",
-)
-"""Operators that are replaced by their function in the standard, and inlined, when a file is read."""

@@ -1,15 +1,31 @@
 """Define the table of ONNX's operators: names as in the standard, prefixed with the domain if it is not the default.
 
-An operator is a function of (call, *inputs): the `NodeCall` has attributes, versions and element types; inputs are
-traced tensors, None if left out. Results have the standard's shapes and types; derivatives are derived from the
-formula.
+An operator is a function of traced tensors and settings (`onnx.binding`). Results get the standard's types; derivatives
+are derived from the formula.
 """
 
 from __future__ import annotations
 
-from einsmith.frontends.graph import OperatorTable
+from collections.abc import Callable, Sequence
+from typing import Any
 
-TABLE = OperatorTable()
+from einsmith.frontends.graph import OperatorTable
+from einsmith.frontends.onnx.binding import bind
+
+
+class _Table(OperatorTable):
+    """A table of operators whose functions are bound to nodes."""
+
+    def enter(
+        self, names: str, formula: str, run: Callable[..., Any], family: str | None = None, static: Sequence[int] = ()
+    ) -> None:
+        """Add an operator under each of `names`. static: operands whose values must be known, besides those that the
+        function's annotations say."""
+        call, known = bind(run)
+        super().enter(names, formula, call, family or run.__module__.rpartition(".")[2], (*static, *known))
+
+
+TABLE = _Table()
 enter, onnx = TABLE.enter, TABLE.operator
 
 LEAST, GREATEST = 7, 28

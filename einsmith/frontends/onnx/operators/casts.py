@@ -9,9 +9,8 @@ import numpy as np
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import DtypeError
 from einsmith.frontends.onnx.evaluate import NodeCall
-from einsmith.frontends.onnx.table import onnx
+from einsmith.frontends.onnx.table import enter, onnx
 from einsmith.frontends.onnx.types import ELEMENTS, ElementType
-from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.ops.common import pointwise
 
@@ -30,16 +29,16 @@ def to_element(x: Value, to: ElementType, saturate: bool = True) -> Value:
 
 
 @onnx("Cast")
-def cast(n: NodeCall, x: Value) -> Value:
+def cast(n: NodeCall, x: Value, *, saturate: int = 1) -> Value:
     """x in another type; from floats to integers truncated, to bools x != 0, to float8 the nearest; with saturate,
     values out of range become the largest float8"""
-    return to_element(x, n.result(), bool(n.attr("saturate", 1)))
+    return to_element(x, n.result(), bool(saturate))
 
 
 @onnx("CastLike")
-def cast_like(n: NodeCall, x: Value, like: Any) -> Value:
+def cast_like(n: NodeCall, x: Value, like: Any, *, saturate: int = 1) -> Value:
     """x in the type of another tensor"""
-    return to_element(x, n.result(), bool(n.attr("saturate", 1)))
+    return to_element(x, n.result(), bool(saturate))
 
 
 @onnx("BitCast")
@@ -49,45 +48,29 @@ def bitcast(n: NodeCall, x: Value) -> Value:
     if source == to:
         return x
     if source.is_float or to.is_float or source.dtype.is_bool or to.dtype.is_bool:
-        found = n.known(x)
-        if found is not None:
-            return n.context.constant(to.held(source.given(found).view(to.numpy)), to.dtype)
+        values = n.known(x)
+        if values is not None:
+            return n.context.constant(to.held(source.given(values).view(to.numpy)), to.dtype)
         raise DtypeError(f"reinterpreting the bits of {source.name} as {to.name} is not supported")
     low, high = np.iinfo(to.numpy).min, np.iinfo(to.numpy).max
     size = high - low + 1
-    if size.bit_length() > 63:
-        return x.astype(to.dtype)
-    return pointwise(x.astype(dt.i64), lambda e: (e - low) % size + low).astype(to.dtype)
+    return x if size.bit_length() > 63 else pointwise(x.astype(dt.i64), lambda e: (e - low) % size + low)
 
 
 @onnx("Constant")
 def constant(n: NodeCall) -> Any:
     """the tensor in the attributes"""
-    for name in ("value", "sparse_value"):
-        if n.attr(name) is not None:
+    for name, value in n.node.attributes.items():
+        if name in ("value", "sparse_value"):
             return n.context.constant(n.attr(name), n.dtype)
-    for name, kind in (
-        ("value_float", "float"),
-        ("value_floats", "float"),
-        ("value_int", "int64"),
-        ("value_ints", "int64"),
-    ):
-        if n.attr(name) is not None:
-            return n.constant(np.asarray(n.attr(name)), ELEMENTS[kind].dtype)
+        if name in ("value_float", "value_floats", "value_int", "value_ints"):
+            return n.constant(np.asarray(value), n.dtype)
     raise DtypeError("constants of strings are not supported")
 
 
-@onnx("Identity")
-def identity(n: NodeCall, x: Any) -> Any:
-    """x"""
-    return x
+enter("Identity", "x", lambda x: x, "casts")
 
 
 def as_float(x: Value) -> Value:
     """Convert a tensor to floats that hold its values: integers above 16 bits to float64, others to float32."""
     return x if x.dtype.is_float else x.astype(dt.f32 if x.dtype.bits <= 16 else dt.f64)
-
-
-def zeros(x: Value) -> Value:
-    """Return zeros in the shape and type of x."""
-    return builder.full(x.shape, 0, x.dtype)

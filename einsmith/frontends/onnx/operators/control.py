@@ -10,10 +10,10 @@ import numpy as np
 from einsmith import ops as F
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import ArgumentError, RecurrenceError, ShapeError, TraceError
+from einsmith.frontends.onnx.binding import Axis, Int, resolve_axis
 from einsmith.frontends.onnx.evaluate import MOST_EXTENT, NodeCall, Several
 from einsmith.frontends.onnx.long_loops import LongLoopError
 from einsmith.frontends.onnx.nodes import OnnxGraph, every_node, needs_unrolling
-from einsmith.frontends.onnx.operators.axes import axis
 from einsmith.frontends.onnx.operators.randomness import RANDOM
 from einsmith.frontends.onnx.scan import scan
 from einsmith.frontends.onnx.table import enter, onnx
@@ -197,8 +197,8 @@ def _scan(n: NodeCall, body: OnnxGraph, inputs: Any) -> list[Value]:
         out_backward = n.per_dimension("scan_output_directions", k, 0)
     rows = []
     for x, a, r in zip(xs, axes, backward, strict=True):
-        d = axis(a, x.ndim)
-        x = x.transpose(d, *(e for e in range(x.ndim) if e != d)) if d else x
+        d = resolve_axis(a, x.ndim)
+        x = F.movedim(x, d, 0) if d else x
         rows.append(F.flip(x, 0) if r else x)
     steps = rows[0].shape[0]
     if any(x.shape[0] != steps for x in rows):
@@ -223,9 +223,9 @@ def _scan(n: NodeCall, body: OnnxGraph, inputs: Any) -> list[Value]:
         outputs = [F.stack(list(column), 0) for column in zip(*found, strict=True)]
     turned = []
     for y, a, r in zip(outputs, out_axes, out_backward, strict=True):
-        d = axis(a, y.ndim)
+        d = resolve_axis(a, y.ndim)
         y = F.flip(y, 0) if r else y
-        turned.append(y.transpose(*range(1, d + 1), 0, *range(d + 1, y.ndim)) if d else y)
+        turned.append(F.movedim(y, 0, d) if d else y)
     return [*last, *turned]
 
 
@@ -242,48 +242,53 @@ def _with_batch(n: NodeCall, body: OnnxGraph, lengths: Value | None, *inputs: Va
 # ---------------------------------------------------------------------------------------------------------- sequences
 
 
-def _place(n: NodeCall, given: Value | None, length: int, end: bool = False) -> int:
-    if given is None:
+def _find_place(k: int | None, length: int, end: bool = False) -> int:
+    """Return a place in a sequence, the last one for None. end: whether the place behind the last one is one."""
+    if k is None:
         return length if end else length - 1
-    k = n.integer(given, "a place in a sequence")
     if not -length <= k < length + end:
         raise ShapeError(f"position {k} is outside a sequence of {length}")
     return k + length if k < 0 else k
 
 
-enter("SequenceConstruct", "a sequence of the tensors", lambda n, *x: list(x))
-enter("SequenceEmpty", "an empty sequence", lambda n: [])
+enter("SequenceConstruct", "a sequence of the tensors", lambda *x: list(x))
+enter("SequenceEmpty", "an empty sequence", lambda: [])
 enter("SequenceLength", "the length of a sequence", lambda n, s: n.constant(len(s), dt.i64))
-enter("SequenceAt", "a tensor of a sequence", lambda n, s, k: s[_place(n, k, len(s))], static=(1,))
 
 
-@onnx("SequenceInsert", static=(2,))
-def sequence_insert(n: NodeCall, s: list[Value], x: Value, place: Value | None = None) -> list[Value]:
+@onnx("SequenceAt")
+def sequence_at(s: list[Value], place: Int) -> Value:
+    """a tensor of a sequence"""
+    return s[_find_place(place, len(s))]
+
+
+@onnx("SequenceInsert")
+def sequence_insert(s: list[Value], x: Value, place: Int = None) -> list[Value]:
     """a sequence with a tensor inserted"""
-    k = _place(n, place, len(s), True)
+    k = _find_place(place, len(s), True)
     return [*s[:k], x, *s[k:]]
 
 
-@onnx("SequenceErase", static=(1,))
-def sequence_erase(n: NodeCall, s: list[Value], place: Value | None = None) -> list[Value]:
+@onnx("SequenceErase")
+def sequence_erase(s: list[Value], place: Int = None) -> list[Value]:
     """a sequence with a tensor removed"""
-    k = _place(n, place, len(s))
+    k = _find_place(place, len(s))
     return [*s[:k], *s[k + 1 :]]
 
 
 @onnx("ConcatFromSequence")
-def concat_from_sequence(n: NodeCall, s: list[Value]) -> Value:
+def concat_from_sequence(s: list[Value], *, axis: int, new_axis: int = 0) -> Value:
     """the tensors of a sequence, concatenated along an axis or stacked along a new one"""
-    new = n.attr("new_axis", 0)
-    d = axis(n.attr("axis"), s[0].ndim + new)
-    return F.stack(s, d) if new else F.cat(s, d) if len(s) > 1 else s[0]
+    d = resolve_axis(axis, s[0].ndim + new_axis)
+    return F.stack(s, d) if new_axis else F.cat(s, d) if len(s) > 1 else s[0]
 
 
 @onnx("SplitToSequence", static=(1,))
-def split_to_sequence(n: NodeCall, x: Value, sizes: Value | None = None) -> list[Value]:
+def split_to_sequence(
+    n: NodeCall, x: Value, sizes: Value | None = None, *, axis: Axis = 0, keepdims: int = 1
+) -> list[Value]:
     """x split along an axis, as a sequence"""
-    d = axis(n.attr("axis", 0), x.ndim)
-    extent = x.shape[d]
+    extent = x.shape[axis]
     if sizes is None or not sizes.ndim:
         each = 1 if sizes is None else n.integer(sizes, "the size of SplitToSequence", 1)
         n.table((-(-extent // each),), "SplitToSequence")
@@ -291,14 +296,13 @@ def split_to_sequence(n: NodeCall, x: Value, sizes: Value | None = None) -> list
     else:
         parts = list(n.ints(sizes, "sizes of SplitToSequence", 0))
     if sum(parts) != extent:
-        raise ShapeError(f"SplitToSequence: parts of {parts[:8]} do not add up to {extent}, the extent along axis {d}")
-    ends = np.cumsum(parts)
-    out = [x[(*(slice(None),) * d, slice(int(e - s), int(e)))] for s, e in zip(parts, ends, strict=True)]
-    if sizes is None and not n.attr("keepdims", 1):
-        out = [v.reshape((*v.shape[:d], *v.shape[d + 1 :])) for v in out]
-    return out
+        raise ShapeError(
+            f"SplitToSequence: parts of {parts[:8]} do not add up to {extent}, the extent along axis {axis}"
+        )
+    out = F.split(x, parts, axis) if parts else ()
+    return [v if sizes is not None or keepdims else F.squeeze(v, axis) for v in out]
 
 
-enter("Optional", "x, which may be missing", lambda n, x=None: x)
-enter("OptionalGetElement", "x; an error if it is missing", lambda n, x: x)
+enter("Optional", "x, which may be missing", lambda x=None: x)
+enter("OptionalGetElement", "x; an error if it is missing", lambda x: x)
 enter("OptionalHasElement", "true if x is present", lambda n, x=None: n.constant(x is not None, dt.bool_))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from einsmith import ops as F
@@ -9,91 +11,75 @@ from einsmith.base import dtypes as dt
 from einsmith.base.errors import ArgumentError
 from einsmith.frontends.onnx.evaluate import NodeCall
 from einsmith.frontends.onnx.operators.indexing import wrap_index
+from einsmith.frontends.onnx.operators.normalization import scale_to_norm
 from einsmith.frontends.onnx.table import onnx
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
-from einsmith.ops.common import pointwise
+from einsmith.ops.common import pointwise, read
 
 
 @onnx("ai.onnx.ml.ArrayFeatureExtractor")
-def array_feature_extractor(n: NodeCall, x: Value, places: Value) -> Value:
+def array_feature_extractor(x: Value, places: Value) -> Value:
     """x[.., indices[k]]"""
     x = x.reshape((1, -1)) if x.ndim == 1 else x
-    k = wrap_index(places.reshape((-1,)), x.shape[-1])
-    return F.index_select(x, x.ndim - 1, k)
+    return F.index_select(x, x.ndim - 1, wrap_index(places.reshape((-1,)), x.shape[-1]))
 
 
 @onnx("ai.onnx.ml.Binarizer")
-def binarizer(n: NodeCall, x: Value) -> Value:
+def binarizer(x: Value, *, threshold: float = 0.0) -> Value:
     """1 where x > threshold, else 0"""
-    edge = float(n.attr("threshold", 0.0))
-    return pointwise(x, lambda e: builder.where(e > edge, 1, 0)).astype(x.dtype)
+    return pointwise(x, lambda e: builder.where(e > threshold, 1, 0))
 
 
 @onnx("ai.onnx.ml.Scaler")
 def scaler(n: NodeCall, x: Value) -> Value:
     """(x - offset)*scale for each column"""
-    offset, scale = (n.constant(np.asarray(n.attr(k), np.float32), dt.f32) for k in ("offset", "scale"))
-    return ((x.astype(dt.f32) - offset) * scale).astype(dt.f32)
+    offset, scale = (n.constant(n.attr(k), dt.f32) for k in ("offset", "scale"))
+    return (x.astype(dt.f32) - offset) * scale
 
 
 @onnx("ai.onnx.ml.Normalizer")
-def normalizer(n: NodeCall, x: Value) -> Value:
+def normalizer(x: Value, *, norm: str = "MAX") -> Value:
     """each row of x divided by its max, L1 or L2 norm"""
-    kind, y = n.attr("norm", "MAX"), x.astype(dt.f32)
-    size = {
-        "MAX": lambda: F.amax(y, (y.ndim - 1,), True),
-        "L1": lambda: F.sum(builder.abs(y), (y.ndim - 1,), True),
-        "L2": lambda: F.norm(y, 2.0, (y.ndim - 1,), True),
-    }
-    if kind not in size:
-        raise ArgumentError(f"norm {kind!r} is none of {', '.join(size)}")
-    length = size[kind]()
-    return builder.where(length == 0, y, y / builder.where(length == 0, 1.0, length)).astype(dt.f32)
+    return scale_to_norm(x.astype(dt.f32), x.ndim - 1, norm)
 
 
 @onnx("ai.onnx.ml.LinearRegressor")
-def linear_regressor(n: NodeCall, x: Value) -> Value:
+def linear_regressor(
+    n: NodeCall, x: Value, *, coefficients: Any, intercepts: Any = None, targets: int = 1, post_transform: str = "NONE"
+) -> Value:
     """sum[i](x[b, i]*w[k, i]) + c[k]"""
-    if n.attr("post_transform", "NONE") != "NONE":
+    if post_transform != "NONE":
         raise ArgumentError("post_transform of LinearRegressor is not supported")
-    targets = n.attr("targets", 1)
-    w = n.constant(np.asarray(n.attr("coefficients"), np.float32).reshape(targets, -1), dt.f32)
+    w = n.constant(np.reshape(coefficients, (targets, -1)), dt.f32)
     y = builder.matmul(x.astype(dt.f32), w.T)
-    c = n.attr("intercepts")
-    return y if c is None else y + n.constant(np.asarray(c, np.float32), dt.f32)
+    return y if intercepts is None else y + n.constant(intercepts, dt.f32)
 
 
-def _table(n: NodeCall, what: str) -> np.ndarray | None:
+def _read_table(n: NodeCall, what: str) -> np.ndarray | None:
     for kind in ("int64s", "floats", "tensor"):
-        found = n.attr(f"{what}_{kind}")
-        if found is not None:
-            return np.asarray(found).reshape(-1)
+        if (values := n.attr(f"{what}_{kind}")) is not None:
+            return np.asarray(values).reshape(-1)
     return None
 
 
 @onnx("ai.onnx.ml.LabelEncoder")
-def label_encoder(n: NodeCall, x: Value) -> Value:
+def label_encoder(n: NodeCall, x: Value, *, default_tensor: Any = None) -> Value:
     """the value of the key x, or a default"""
-    keys, values = _table(n, "keys"), _table(n, "values")
+    keys, values = _read_table(n, "keys"), _read_table(n, "values")
     if keys is None or values is None:
         raise ArgumentError("LabelEncoder of strings is not supported")
-    default = n.attr("default_tensor")
-    other = (
-        np.asarray(default).reshape(-1)[0]
-        if default is not None
-        else (n.attr("default_float", -0.0) if n.dtype.is_float else n.attr("default_int64", -1))
-    )
+    if default_tensor is not None:
+        other = np.reshape(default_tensor, -1)[0].item()
+    else:
+        other = n.attr("default_float", -0.0) if n.dtype.is_float else n.attr("default_int64", -1)
     k, v = n.constant(keys, x.dtype), n.constant(values, n.dtype)
     (m,) = builder.axes(len(keys))
 
-    def hit(a: Value) -> Value:
-        return builder.compute(
-            a.shape,
-            lambda *i: builder.max(builder.where((a[i] == k[m]) | ((a[i] != a[i]) & (k[m] != k[m])), m, -1), over=m),
-        )
+    def hit(e: Any) -> Any:
+        same = (e == k[m]) | ((e != e) & (k[m] != k[m]))
+        return builder.max(builder.where(same, m, -1), over=m)
 
-    place = hit(x)
-    number = builder.full((), other.item() if hasattr(other, "item") else other, n.dtype)
-    found = builder.compute(x.shape, lambda *i: v[builder.maximum(place[i], 0)])
-    return builder.where(place < 0, number, found).astype(n.dtype)
+    place = builder.compute(x.shape, lambda *i: hit(read(x, i)))
+    known = builder.compute(x.shape, lambda *i: v[builder.maximum(place[i], 0)])
+    return builder.where(place < 0, builder.full((), other, n.dtype), known)

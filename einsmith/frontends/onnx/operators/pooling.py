@@ -2,57 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
+from functools import reduce
 from math import prod
 from typing import Any
 
 from einsmith import ops as F
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import ShapeError
+from einsmith.frontends.onnx.binding import Counts, Extents
 from einsmith.frontends.onnx.evaluate import NodeCall
-from einsmith.frontends.onnx.operators.contractions import pads_of
+from einsmith.frontends.onnx.operators.contractions import read_windows
 from einsmith.frontends.onnx.table import enter, onnx
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
+from einsmith.ops.common import all_of
 from einsmith.ops.pooling import _max
 from einsmith.ops.window import Window, apply_transpose, read
 
 
-def _windows(n: NodeCall, x: Value) -> list[Window]:
+def _read_windows(n: NodeCall, x: Value) -> list[Window]:
     kernel = n.attr("kernel_shape")
-    rank = len(kernel)
-    if x.ndim != rank + 2:
-        raise ShapeError(f"x of shape {x.shape} needs {rank} dimensions after batch and channels")
-    steps, gaps = n.per_dimension("strides", rank, 1), n.per_dimension("dilations", rank, 1)
-    pads = pads_of(n, x.shape[2:], kernel, steps, gaps)
-    ceil = bool(n.attr("ceil_mode", 0))
-    return [
-        Window(e, k, s, lo, hi, g, n.node.operator, ceil)
-        for e, k, s, (lo, hi), g in zip(x.shape[2:], kernel, steps, pads, gaps, strict=True)
-    ]
+    if x.ndim != len(kernel) + 2:
+        raise ShapeError(f"x of shape {x.shape} needs {len(kernel)} dimensions after batch and channels")
+    return read_windows(n, x.shape[2:], kernel)
 
 
 @onnx("MaxPool")
-def max_pool(n: NodeCall, x: Value) -> tuple[Value, ...]:
+def max_pool(n: NodeCall, x: Value, *, storage_order: int = 0) -> tuple[Value, ...]:
     """(max over windows, its index in the flattened tensor); the first of equal elements"""
-    windows = _windows(n, x)
+    windows = _read_windows(n, x)
     wide = x if x.dtype.is_float else x.astype(dt.f64 if x.dtype.bits > 16 else dt.f32)
     if not n.wants(1):
-        return (_max(wide, windows, False).astype(x.dtype),)
+        return (_max(wide, windows, False),)
     values, places = _max(wide, windows, True)
-    extents = x.shape[2:]
-    if n.attr("storage_order", 0):  # the first dimension runs fastest
-        rest, at = places, []
-        for e in reversed(extents):
-            at.append(rest % e)
-            rest = rest // e
-        flat, scale = builder.full(places.shape, 0, dt.i64), 1
-        for place, e in zip(reversed(at), extents, strict=True):
-            flat, scale = flat + place * scale, scale * e
-        places = flat
-    size, count = prod(extents), x.shape[1]
-    found = builder.compute(places.shape, lambda b, c, *p: places[(b, c, *p)] + (b * count + c) * size)
-    return values.astype(x.dtype), found.astype(dt.i64)
+    extents, channels = x.shape[2:], x.shape[1]
+    if storage_order:  # the first dimension runs fastest
+        places = _move_places(places, extents, [prod(extents[:d]) for d in range(len(extents))])
+    size = prod(extents)
+    return values, builder.compute(places.shape, lambda b, c, *p: places[(b, c, *p)] + (b * channels + c) * size)
 
 
 def _inside(w: Window, p: Any, r: Any, padded: bool) -> Any:
@@ -61,109 +49,110 @@ def _inside(w: Window, p: Any, r: Any, padded: bool) -> Any:
 
 
 @onnx("AveragePool")
-def average_pool(n: NodeCall, x: Value) -> Value:
+def average_pool(n: NodeCall, x: Value, *, count_include_pad: int = 0) -> Value:
     """mean over windows, with or without the padding"""
-    windows, padded = _windows(n, x), bool(n.attr("count_include_pad", 0))
-    r = builder.axes(*(w.kernel for w in windows))
+    windows, padded = _read_windows(n, x), bool(count_include_pad)
+    r, counts = builder.axes(*(w.kernel for w in windows)), tuple(w.count for w in windows)
     total = builder.compute(
-        (*x.shape[:2], *(w.count for w in windows)),
-        lambda b, c, *p: builder.sum(read(x, (b, c), windows, p, r, 0), over=r),
+        (*x.shape[:2], *counts), lambda b, c, *p: builder.sum(read(x, (b, c), windows, p, r, 0), over=r)
     )
 
     def many(*p: Any) -> Any:
-        holds: Any = None
-        for w, a, s in zip(windows, p, r, strict=True):
-            inside = _inside(w, a, s, padded)
-            holds = inside if holds is None else holds & inside
-        return builder.sum(builder.where(holds, 1.0, 0.0), over=r)
+        inside = all_of([_inside(w, a, s, padded) for w, a, s in zip(windows, p, r, strict=True)])
+        return builder.sum(builder.where(inside, 1.0, 0.0), over=r)
 
-    count = builder.compute(tuple(w.count for w in windows), many)
-    return (total / count).astype(x.dtype)
+    return total / builder.compute(counts, many)
 
 
 @onnx("LpPool")
-def lp_pool(n: NodeCall, x: Value) -> Value:
+def lp_pool(n: NodeCall, x: Value, *, p: int = 2) -> Value:
     """(sum over windows of |x|**p)**(1/p)"""
-    windows, p_ = _windows(n, x), float(n.attr("p", 2))
+    windows = _read_windows(n, x)
     r = builder.axes(*(w.kernel for w in windows))
 
-    def total(b: Any, c: Any, *p: Any) -> Any:
-        e = builder.abs(read(x, (b, c), windows, p, r, 0.0))
-        return builder.sum(e * e if p_ == 2 else e if p_ == 1 else e**p_, over=r)
+    def total(b: Any, c: Any, *at: Any) -> Any:
+        e = builder.abs(read(x, (b, c), windows, at, r, 0.0))
+        return builder.sum(e * e if p == 2 else e if p == 1 else e ** float(p), over=r)
 
     y = builder.compute((*x.shape[:2], *(w.count for w in windows)), total)
-    return (y if p_ == 1 else builder.sqrt(y) if p_ == 2 else y ** (1 / p_)).astype(x.dtype)
+    return y if p == 1 else builder.sqrt(y) if p == 2 else y ** (1 / p)
 
 
-def _over_places(name: str, formula: str, f: Callable[..., Value]) -> None:
-    enter(name, formula, lambda n, x: f(x, tuple(range(2, x.ndim)), True).astype(x.dtype), "pooling")
-
-
-_over_places("GlobalAveragePool", "mean over all positions", F.mean)
-_over_places("GlobalMaxPool", "max over all positions", F.amax)
+for _name, _formula, _f in (
+    ("GlobalAveragePool", "mean over all positions", F.mean),
+    ("GlobalMaxPool", "max over all positions", F.amax),
+):
+    enter(_name, _formula, lambda x, f=_f: f(x, tuple(range(2, x.ndim)), True), "pooling")
 
 
 @onnx("GlobalLpPool")
-def global_lp_pool(n: NodeCall, x: Value) -> Value:
+def global_lp_pool(x: Value, *, p: int = 2) -> Value:
     """(sum over all positions of |x|**p)**(1/p)"""
-    return F.norm(x, float(n.attr("p", 2)), tuple(range(2, x.ndim)), True).astype(x.dtype)
+    return F.norm(x, float(p), tuple(range(2, x.ndim)), True)
 
 
-@onnx("MaxUnpool", static=(2,))
-def max_unpool(n: NodeCall, x: Value, places: Value, shape: Value | None = None) -> Value:
+@onnx("MaxUnpool")
+def max_unpool(n: NodeCall, x: Value, places: Value, shape: Extents = None, *, kernel_shape: Any) -> Value:
     """zeros with x at the indices that MaxPool returns"""
-    kernel = n.attr("kernel_shape")
-    rank = len(kernel)
+    rank = len(kernel_shape)
     steps, pads = n.per_dimension("strides", rank, 1), n.per_dimension("pads", 2 * rank, 0)
-    least = [
-        (e - 1) * s + k - pads[d] - pads[d + rank]
-        for d, (e, s, k) in enumerate(zip(x.shape[2:], steps, kernel, strict=True))
-    ]
-    small = (*x.shape[:2], *least)
-    out = small if shape is None else n.ints(shape, "the shape of MaxUnpool", 0)
-    flat = builder.full((prod(out),), 0, x.dtype)
+    space = zip(x.shape[2:], steps, kernel_shape, pads[:rank], pads[rank:], strict=True)
+    small = (*x.shape[:2], *((e - 1) * s + k - lo - hi for e, s, k, lo, hi in space))
+    out = small if shape is None else shape
     k = places.reshape((-1,)).astype(dt.i64)
-    if out != small:
-        # Places index the smallest output; the rows of the given one are longer.
-        rest, moved, scale = k, builder.full(k.shape, 0, dt.i64), 1
-        for e, whole in zip(reversed(small), reversed(out), strict=True):
-            moved, rest, scale = moved + rest % e * scale, rest // e, scale * whole
-        k = moved
-    return F.scatter_add(flat, 0, k, x.reshape((-1,))).reshape(out).astype(x.dtype)
+    if out != small:  # places index the smallest output; the rows of the given one are longer
+        k = _move_places(k, small, [prod(out[d + 1 :]) for d in range(len(out))])
+    flat = builder.full((prod(out),), 0, x.dtype)
+    return F.scatter_add(flat, 0, k, x.reshape((-1,))).reshape(out)
+
+
+def _move_places(places: Value, shape: tuple[int, ...], strides: Sequence[int]) -> Value:
+    """Return row-major places in a shape as places in memory with the given strides."""
+    moved, rest = builder.full(places.shape, 0, dt.i64), places
+    for extent, stride in zip(reversed(shape), reversed(strides), strict=True):
+        moved, rest = moved + rest % extent * stride, rest // extent
+    return moved
 
 
 @onnx("RoiAlign")
-def roi_align(n: NodeCall, x: Value, rois: Value, batch: Value) -> Value:
+def roi_align(
+    n: NodeCall,
+    x: Value,
+    rois: Value,
+    batch: Value,
+    *,
+    output_height: int = 1,
+    output_width: int = 1,
+    sampling_ratio: int = 0,
+    spatial_scale: float = 1.0,
+    mode: str = "avg",
+) -> Value:
     """mean or max over a bin's bilinear samples of x
 
     Source: He et al. 2017, arXiv 1703.06870, section 3.
     """
-    high, wide = n.attr("output_height", 1), n.attr("output_width", 1)
-    ratio, scale = n.attr("sampling_ratio", 0), float(n.attr("spatial_scale", 1.0))
     half = n.version >= 16 and n.attr("coordinate_transformation_mode", "half_pixel") == "half_pixel"
-    shift = 0.5 if half else 0.0
-    height, width = x.shape[2:]
-    corner = rois * scale - shift
+    corner = rois * spatial_scale - (0.5 if half else 0.0)
     extent = corner[:, 2:] - corner[:, :2]
     extent = extent if half else builder.maximum(extent, 1.0)
-    k = batch.astype(dt.i64)
+    image = batch.astype(dt.i64)
 
-    def count(d: int, bins: int, size: int) -> tuple[Value, int]:
-        """Return (the number of samples in a bin of each roi, the most of them)."""
-        if ratio:
-            return builder.full((rois.shape[0],), ratio, dt.i64), ratio
+    def count(d: int, bins: int) -> tuple[Value, int]:
+        """Return (the number of samples in a bin of each roi along dimension d of space, the most of them)."""
+        if sampling_ratio:
+            return builder.full((rois.shape[0],), sampling_ratio, dt.i64), sampling_ratio
         each = builder.stop_gradient(extent[:, 1 - d]) / float(bins)
         many = builder.maximum(-builder.floor(-each), 0.0).astype(dt.i64)
         known = n.known(many)
         if known is not None:
             return many, int(known.max(initial=1))
         # A box that is larger than the image is an IndexError at the call.
-        most = -(-size // bins) + 1
+        most = -(-x.shape[2 + d] // bins) + 1
         return F.index_select(F.arange(most + 1), 0, many).astype(dt.i64), most
 
-    def sample(d: int, bins: int, size: int, many: Value, most: int) -> tuple[Value, Value, Value, Value]:
-        """Return (inside, low place, high place, share of the high one) of each sample [roi, bin, sample]."""
-        column = 1 - d  # rois are x, y
+    def sample(d: int, bins: int, many: Value, most: int) -> tuple[Value, list[tuple[Value, Any]]]:
+        """Return (inside, the two neighbours with their weights) of each sample [roi, bin, sample]."""
+        size, column = x.shape[2 + d], 1 - d  # rois are x, y
         each = builder.maximum(many, 1).astype(corner.dtype)
         at = builder.compute(
             (rois.shape[0], bins, most),
@@ -173,48 +162,38 @@ def roi_align(n: NodeCall, x: Value, rois: Value, batch: Value) -> Value:
         inside = builder.compute(at.shape, lambda m, p, s: within[m, p, s] & (s < many[m]))
         place = builder.minimum(builder.maximum(at, 0.0), size - 1.0)
         low = builder.stop_gradient(builder.floor(place))
-        return inside, low.astype(dt.i64), builder.minimum(low + 1.0, size - 1.0).astype(dt.i64), place - low
+        high, share = builder.minimum(low + 1.0, size - 1.0), place - low
+        return inside, [
+            (low.astype(dt.i64), lambda i: 1.0 - share[i]),
+            (high.astype(dt.i64), lambda i: share[i]),
+        ]
 
-    (rows, most_rows), (columns, most_columns) = count(0, high, height), count(1, wide, width)
-    iv, lv, hv, sv = sample(0, high, height, rows, most_rows)
-    iu, lu, hu, su = sample(1, wide, width, columns, most_columns)
+    (rows, most_rows), (columns, most_columns) = count(0, output_height), count(1, output_width)
+    inside_rows, near_rows = sample(0, output_height, rows, most_rows)
+    inside_columns, near_columns = sample(1, output_width, columns, most_columns)
     total = builder.maximum(rows * columns, 1).astype(corner.dtype)
-    maximum = n.attr("mode", "avg") == "max"
     s, t = builder.axes(most_rows, most_columns)
 
     def element(m: Any, c: Any, p: Any, q: Any) -> Any:
         a, b = (m, p, s), (m, q, t)
-        found = [
-            x[k[m], c, v[a], u[b]] * (sv[a] if v is hv else 1.0 - sv[a]) * (su[b] if u is hu else 1.0 - su[b])
-            for v in (lv, hv)
-            for u in (lu, hu)
-        ]
-        inside = iv[a] & iu[b]
-        if maximum:
-            best = builder.maximum(builder.maximum(found[0], found[1]), builder.maximum(found[2], found[3]))
-            return builder.max(builder.where(inside, best, 0.0), over=(s, t))
-        value = found[0] + found[1] + found[2] + found[3]
+        terms = [x[image[m], c, v[a], u[b]] * f(a) * g(b) for v, f in near_rows for u, g in near_columns]
+        inside = inside_rows[a] & inside_columns[b]
+        if mode == "max":
+            return builder.max(builder.where(inside, reduce(builder.maximum, terms), 0.0), over=(s, t))
+        value = reduce(lambda e, f: e + f, terms)
         return builder.sum(builder.where(inside, value, 0.0), over=(s, t)) / total[m]
 
-    return builder.compute((rois.shape[0], x.shape[1], high, wide), element).astype(x.dtype)
+    return builder.compute((rois.shape[0], x.shape[1], output_height, output_width), element)
 
 
-@onnx("Col2Im", static=(1, 2))
-def col2im(n: NodeCall, x: Value, image: Value, block: Value) -> Value:
+@onnx("Col2Im")
+def col2im(n: NodeCall, x: Value, image_shape: Counts, block_shape: Counts) -> Value:
     """the sum of the blocks' elements at each position"""
-    extents, kernel = n.ints(image, "image_shape of Col2Im", 1), n.ints(block, "block_shape of Col2Im", 1)
-    rank = len(extents)
-    steps, gaps = n.per_dimension("strides", rank, 1), n.per_dimension("dilations", rank, 1)
-    pads = pads_of(n, extents, kernel, steps, gaps)
-    windows = [
-        Window(e, k, s, lo, hi, g, "Col2Im")
-        for e, k, s, (lo, hi), g in zip(extents, kernel, steps, pads, gaps, strict=True)
-    ]
-    counts = tuple(w.count for w in windows)
-    channels = x.shape[1] // prod(kernel)
-    blocks = x.reshape((x.shape[0], channels, *kernel, *counts))
+    windows, rank = read_windows(n, image_shape, block_shape), len(image_shape)
+    channels = x.shape[1] // prod(block_shape)
+    blocks = x.reshape((x.shape[0], channels, *block_shape, *(w.count for w in windows)))
 
     def unfolded(y: Value) -> Value:
         return builder.compute(blocks.shape, lambda b, c, *i: read(y, (b, c), windows, i[rank:], i[:rank], 0))
 
-    return apply_transpose(unfolded, (x.shape[0], channels, *extents), blocks).astype(x.dtype)
+    return apply_transpose(unfolded, (x.shape[0], channels, *image_shape), blocks)

@@ -11,11 +11,12 @@ from typing import Any
 from einsmith import ops as F
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import ShapeError
+from einsmith.frontends.onnx.binding import resolve_axis
 from einsmith.frontends.onnx.evaluate import NodeCall
-from einsmith.frontends.onnx.operators.axes import axis
 from einsmith.frontends.onnx.operators.casts import to_element
 from einsmith.frontends.onnx.operators.contractions import convolve
 from einsmith.frontends.onnx.table import onnx
+from einsmith.frontends.onnx.tensors import type_name
 from einsmith.frontends.onnx.types import ELEMENTS, ElementType
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
@@ -26,7 +27,7 @@ def _broadcast(n: NodeCall, s: Value, x: Value) -> Value:
     """Broadcast scales or zero points to x: one for all, one for each place of an axis, or one for each block."""
     if not s.ndim or s.size == 1 and s.ndim <= 1:
         return s.reshape(())
-    d, block = axis(n.attr("axis", 1), x.ndim), n.attr("block_size", 0)
+    d, block = resolve_axis(n.attr("axis", 1), x.ndim), n.attr("block_size", 0)
     if s.ndim == 1 and not block:
         if s.shape[0] != x.shape[d]:
             raise ShapeError(f"{s.shape[0]} scales or zero points for axis {d} of shape {x.shape}")
@@ -52,23 +53,20 @@ def _quantize(ratio: Value, zero: Value | None, to: ElementType) -> Value:
 
 
 @onnx("QuantizeLinear")
-def quantize(n: NodeCall, x: Value, scale: Value, zero: Value | None = None) -> Value:
+def quantize(
+    n: NodeCall, x: Value, scale: Value, zero: Value | None = None, *, precision: int = 0, saturate: int = 1
+) -> Value:
     """round(x/scale) + zero point, saturated to the type; for float8, the float8 nearest to x/scale"""
     to = n.result()
-    s = _broadcast(n, scale, x)
-    precision = n.attr("precision", 0)
-    wide = {
-        0: dt.promote(dt.f32, x.dtype) if x.dtype.is_float else dt.f32,
-        1: dt.f32,
-        10: dt.f16,
-        11: dt.f64,
-        16: dt.bf16,
-    }[precision]
-    if not precision and scale.dtype is dt.f16:
+    if precision:
+        wide = ELEMENTS[type_name(precision)].dtype
+    elif scale.dtype is dt.f16:
         wide = dt.f16
-    ratio = x.astype(wide) / s.astype(wide)
+    else:
+        wide = dt.promote(dt.f32, x.dtype) if x.dtype.is_float else dt.f32
+    ratio = x.astype(wide) / _broadcast(n, scale, x).astype(wide)
     if to.is_float:
-        return to_element(ratio.astype(dt.f32), to, bool(n.attr("saturate", 1)))
+        return to_element(ratio.astype(dt.f32), to, bool(saturate))
     offset = None if zero is None else _broadcast(n, zero, x)
     return _quantize(ratio.astype(wide.arithmetic), offset, to)
 
@@ -76,12 +74,13 @@ def quantize(n: NodeCall, x: Value, scale: Value, zero: Value | None = None) -> 
 @onnx("DequantizeLinear")
 def dequantize(n: NodeCall, x: Value, scale: Value, zero: Value | None = None) -> Value:
     """(x - zero point)*scale"""
+    factor = _broadcast(n, scale, x).astype(dt.f32)
     if x.dtype.is_float:  # float8, whose zero point is 0
-        return (x * _broadcast(n, scale, x).astype(dt.f32)).astype(n.dtype)
+        return x * factor
     whole = x.astype(dt.i64 if x.dtype.bits >= 32 else dt.i32)
     if zero is not None:
         whole = whole - _broadcast(n, zero, x).astype(whole.dtype)
-    out = (whole.astype(dt.f32) * _broadcast(n, scale, x).astype(dt.f32)).astype(n.dtype)
+    out = (whole.astype(dt.f32) * factor).astype(n.dtype)
     if x.dtype in (dt.u8, dt.i8) and not n.attr("block_size", 0):
         _note_decoded(n, out, x, scale, zero)
     return out
@@ -93,7 +92,7 @@ def _note_decoded(n: NodeCall, out: Value, x: Value, scale: Value, zero: Value |
     if known is not None and not known.any():
         zero = None
     if zero is None or zero.size == 1:
-        along = axis(n.attr("axis", 1), x.ndim) if scale.size > 1 else None
+        along = resolve_axis(n.attr("axis", 1), x.ndim) if scale.size > 1 else None
         decoded = Decoded(x.tensor, None if zero is None else zero.tensor, scale.tensor, along)
         n.context.decoded[out.tensor] = decoded
 
@@ -108,39 +107,37 @@ def dynamic_quantize(n: NodeCall, x: Value) -> tuple[Value, Value, Value]:
     return _quantize(x / scale, zero, ELEMENTS["uint8"]), scale, zero.astype(dt.i32).astype(dt.u8)
 
 
-def _subtract_zero_point(x: Value, zero: Value | None, shape: Any = None) -> Value:
-    """Return x minus its zero point, as int32."""
+def _subtract_zero_point(x: Value, zero: Value | None, places: tuple[int, ...] = ()) -> Value:
+    """Return x minus its zero point, as int32. places: as in `_spread`."""
     y = x.astype(dt.i32)
-    if zero is None:
-        return y
-    return y - (
-        zero.reshape(shape) if shape is not None and zero.size > 1 else zero.reshape(()) if zero.size == 1 else zero
-    ).astype(dt.i32)
+    return y if zero is None else y - _spread(zero, places).astype(dt.i32)
 
 
-def _columns(v: Value | None, b: Value) -> Any:
-    """Return the shape that broadcasts scales or zero points v along b's columns; None if v needs none."""
-    return None if v is None or v.ndim > 1 else (*(1,) * (b.ndim - 1), v.size)
+def _spread(v: Value, places: tuple[int, ...]) -> Value:
+    """Return scales or zero points for broadcasting: one for all, a vector in the shape `places`, or themselves."""
+    if v.size == 1:
+        return v.reshape(())
+    return v.reshape(places) if v.ndim <= 1 and places else v
 
 
-def _rows(v: Value | None, a: Value) -> Any:
-    return None if v is None or v.ndim > 1 else (*(1,) * (a.ndim - 2), v.size, 1)
+_ROWS, _COLUMNS = (-1, 1), (-1,)
+"""Where a vector of scales or zero points of a product's operands runs."""
+
+
+def _filters(w: Value) -> tuple[int, ...]:
+    return (-1, *(1,) * (w.ndim - 1))
 
 
 @onnx("MatMulInteger")
-def matmul_integer(n: NodeCall, a: Value, b: Value, za: Value | None = None, zb: Value | None = None) -> Value:
+def matmul_integer(a: Value, b: Value, za: Value | None = None, zb: Value | None = None) -> Value:
     """sum[k]((a[.., i, k] - za)*(b[.., k, j] - zb)) in int32"""
-    return builder.matmul(
-        _subtract_zero_point(a, za, _rows(za, a)), _subtract_zero_point(b, zb, _columns(zb, b))
-    ).astype(dt.i32)
+    return builder.matmul(_subtract_zero_point(a, za, _ROWS), _subtract_zero_point(b, zb, _COLUMNS))
 
 
 @onnx("ConvInteger")
 def conv_integer(n: NodeCall, x: Value, w: Value, zx: Value | None = None, zw: Value | None = None) -> Value:
     """the convolution of x - zx and w - zw in int32; padding is zx"""
-    return convolve(
-        n, _subtract_zero_point(x, zx), _subtract_zero_point(w, zw, (-1, *(1,) * (w.ndim - 1))), None
-    ).astype(dt.i32)
+    return convolve(n, _subtract_zero_point(x, zx), _subtract_zero_point(w, zw, _filters(w)), None)
 
 
 def _requantize(y: Value, sa: Value, sb: Value, sy: Value, zero: Value | None, to: ElementType) -> Value:
@@ -154,42 +151,16 @@ def qlinear_matmul(
     n: NodeCall, a: Value, sa: Value, za: Value, b: Value, sb: Value, zb: Value, sy: Value, zy: Value
 ) -> Value:
     """round(sum[k]((a - za)*(b - zb))*sa*sb/sy) + zy, saturated to the type"""
-    y = builder.matmul(_subtract_zero_point(a, za, _rows(za, a)), _subtract_zero_point(b, zb, _columns(zb, b)))
-
-    def shaped(v: Value, shape: Any) -> Value:
-        return v.reshape(()) if v.size == 1 else v.reshape(shape) if shape is not None else v
-
-    return _requantize(
-        y,
-        shaped(sa, _rows(sa, a)),
-        shaped(sb, _columns(sb, b)),
-        shaped(sy, _rows(sy, a)),
-        shaped(zy, _rows(zy, a)),
-        n.result(),
-    )
+    y = builder.matmul(_subtract_zero_point(a, za, _ROWS), _subtract_zero_point(b, zb, _COLUMNS))
+    left, result, zero = (_spread(v, _ROWS) for v in (sa, sy, zy))
+    return _requantize(y, left, _spread(sb, _COLUMNS), result, zero, n.result())
 
 
 @onnx("QLinearConv")
 def qlinear_conv(
-    n: NodeCall,
-    x: Value,
-    sx: Value,
-    zx: Value,
-    w: Value,
-    sw: Value,
-    zw: Value,
-    sy: Value,
-    zy: Value,
-    bias: Value | None = None,
+    n: NodeCall, x: Value, sx: Value, zx: Value, w: Value, sw: Value, zw: Value, sy: Value, zy: Value, bias: Any = None
 ) -> Value:
     """round((the convolution of x - zx and w - zw, plus bias)*sx*sw/sy) + zy, saturated to the type"""
-    y = convolve(n, _subtract_zero_point(x, zx), _subtract_zero_point(w, zw, (-1, *(1,) * (w.ndim - 1))), bias)
-    channels = (1, -1, *(1,) * (w.ndim - 2))
-    return _requantize(
-        y,
-        sx.reshape(()),
-        sw.reshape(()) if sw.size == 1 else sw.reshape(channels),
-        sy.reshape(()),
-        zy.reshape(()),
-        n.result(),
-    )
+    y = convolve(n, _subtract_zero_point(x, zx), _subtract_zero_point(w, zw, _filters(w)), bias)
+    channels = _spread(sw, (-1, *(1,) * (w.ndim - 2)))
+    return _requantize(y, sx.reshape(()), channels, sy.reshape(()), zy.reshape(()), n.result())

@@ -13,8 +13,8 @@ import numpy as np
 from einsmith import ops as F
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import ArgumentError, ShapeError
+from einsmith.frontends.onnx.binding import Extents, Known, resolve_axes
 from einsmith.frontends.onnx.evaluate import NodeCall
-from einsmith.frontends.onnx.operators.axes import axes
 from einsmith.frontends.onnx.operators.casts import as_float
 from einsmith.frontends.onnx.table import onnx
 from einsmith.lang import builder
@@ -57,16 +57,12 @@ def _extent(scale: float, n: int) -> int:
     return floor(np.float32(scale) * np.float32(n))
 
 
-def _near(at: float, how: str) -> int:
-    rounding = {
-        "round_prefer_floor": lambda v: ceil(v - 0.5),
-        "round_prefer_ceil": lambda v: floor(v + 0.5),
-        "floor": floor,
-        "ceil": ceil,
-    }
-    if how not in rounding:
-        raise ArgumentError(f"nearest_mode {how!r} is none of {', '.join(rounding)}")
-    return rounding[how](at)
+_ROUNDING = {
+    "round_prefer_floor": lambda v: ceil(v - 0.5),
+    "round_prefer_ceil": lambda v: floor(v + 0.5),
+    "floor": floor,
+    "ceil": ceil,
+}
 
 
 def _kernel(mode: str, a: float, d: float) -> float:
@@ -90,12 +86,10 @@ def _taps(
     where = [_origin(how, p, extent, scale, count, roi) for p in range(count)]
     inside = np.array([how != "tf_crop_and_resize" or 0 <= at <= extent - 1 for at in where])
     if mode == "nearest":
-        rule = n.attr("nearest_mode", "round_prefer_floor" if n.version >= 11 else "floor")
-        places = np.array([[min(max(_near(at, rule), 0), extent - 1)] for at in where]).reshape(count, 1)
+        rule = _ROUNDING[n.attr("nearest_mode", "round_prefer_floor" if n.version >= 11 else "floor")]
+        places = np.clip(np.array([[rule(at)] for at in where], np.int64).reshape(count, 1), 0, extent - 1)
         return places, np.ones(places.shape), inside
-    if mode not in ("linear", "cubic"):
-        raise ArgumentError(f"mode {mode!r} is none of nearest, linear, cubic")
-    a = float(n.attr("cubic_coeff_a", -0.75))
+    a = n.attr("cubic_coeff_a", -0.75)
     antialias = bool(n.attr("antialias", 0))
     narrow = min(scale, 1.0) if antialias else 1.0
     reach = ceil((1 if mode == "linear" else 2) / narrow)
@@ -129,70 +123,73 @@ def _along(n: NodeCall, x: Value, d: int, places: np.ndarray, weights: np.ndarra
     return builder.compute(shape, lambda *i: builder.sum(x[(*i[:d], k[i[d], r], *i[d + 1 :])] * w[i[d], r], over=r))
 
 
-@onnx("Resize", static=(1, 2, 3))
+@onnx("Resize", static=(1, 2))
 def resize(
-    n: NodeCall, x: Value, roi: Value | None = None, scales: Value | None = None, sizes: Value | None = None
+    n: NodeCall,
+    x: Value,
+    roi: Value | None = None,
+    scales: Value | None = None,
+    sizes: Extents = None,
+    *,
+    axes: Any = None,
+    mode: str = "nearest",
+    keep_aspect_ratio_policy: str = "stretch",
+    extrapolation_value: float = 0.0,
 ) -> Value:
     """interpolation: nearest, linear or cubic in each dimension, optionally antialiased when an extent shrinks"""
     if n.version < 11:
         roi, scales = None, roi
-    listed = n.attr("axes", tuple(range(x.ndim)))
-    dims = axes(listed, x.ndim)
-    factors = None if scales is None else n.static(scales, "scales of Resize").astype(np.float64).reshape(-1)
-    wanted = None if sizes is None else n.ints(sizes, "sizes of Resize", 0)
-    region = None if roi is None else n.static(roi, "roi of Resize").astype(np.float64).reshape(-1)
-    if region is not None and region.size and (len(region) != 2 * len(dims) or not np.isfinite(region).all()):
+    dims = resolve_axes(axes or range(x.ndim), x.ndim)
+    factors, region = (
+        () if v is None else n.static(v, f"{what} of Resize").astype(np.float64).reshape(-1)
+        for v, what in ((scales, "scales"), (roi, "roi"))
+    )
+    if len(region) and (len(region) != 2 * len(dims) or not np.isfinite(region).all()):
         raise ArgumentError(f"roi of Resize must be two finite numbers for each of {len(dims)} dimensions")
-    if wanted:
-        ratio = [w / x.shape[d] for w, d in zip(wanted, dims, strict=True)]
-        policy = n.attr("keep_aspect_ratio_policy", "stretch")
-        if policy != "stretch":
-            one = min(ratio) if policy == "not_larger" else max(ratio)
-            ratio = [one] * len(dims)
-            wanted = tuple(floor(one * x.shape[d] + 0.5) for d in dims)
-    elif factors is not None and factors.size:
+    if sizes:
+        ratio = [w / x.shape[d] for w, d in zip(sizes, dims, strict=True)]
+        if keep_aspect_ratio_policy != "stretch":
+            one = min(ratio) if keep_aspect_ratio_policy == "not_larger" else max(ratio)
+            ratio, sizes = [one] * len(dims), [floor(one * x.shape[d] + 0.5) for d in dims]
+    elif len(factors):
         ratio = list(factors)
-        wanted = tuple(_extent(s, x.shape[d]) for s, d in zip(ratio, dims, strict=True))
+        sizes = [_extent(s, x.shape[d]) for s, d in zip(ratio, dims, strict=True)]
     else:
         raise ShapeError("Resize needs scales or sizes")
-    kind, y = x.dtype, x
-    outside: Any = None
-    if n.attr("mode", "nearest") != "nearest":
-        y = as_float(x)
-    for m, d in enumerate(dims):
-        if ratio[m] == 1 and wanted[m] == x.shape[d] and (region is None or not region.size):
+    y, outside = x if mode == "nearest" else as_float(x), None
+    for m, (d, scale, size) in enumerate(zip(dims, ratio, sizes, strict=True)):
+        if scale == 1 and size == x.shape[d] and not len(region):
             continue
-        part = (0.0, 1.0) if region is None or not region.size else (region[m], region[m + len(dims)])
-        places, weights, inside = _taps(n, x.shape[d], wanted[m], float(ratio[m]), part)
+        part = (region[m], region[m + len(dims)]) if len(region) else (0.0, 1.0)
+        places, weights, inside = _taps(n, x.shape[d], size, float(scale), part)
         y = _along(n, y, d, places, weights)
         if not inside.all():
-            mask = n.constant(inside, dt.bool_).reshape(tuple(wanted[m] if k == d else 1 for k in range(x.ndim)))
-            outside = ~mask if outside is None else outside | ~mask
+            beyond = n.constant(~inside, dt.bool_).reshape(tuple(size if k == d else 1 for k in range(x.ndim)))
+            outside = beyond if outside is None else outside | beyond
     if outside is not None:
-        y = builder.where(outside, float(n.attr("extrapolation_value", 0.0)), y)
-    return (F.round(y) if kind.is_int and y.dtype.is_float else y).astype(kind)
+        y = builder.where(outside, extrapolation_value, y)
+    return F.round(y) if x.dtype.is_int and y.dtype.is_float else y
 
 
-@onnx("Upsample", static=(1,))
-def upsample(n: NodeCall, x: Value, scales: Value | None = None) -> Value:
+@onnx("Upsample")
+def upsample(n: NodeCall, x: Value, scales: Known = None) -> Value:
     """Resize with the coordinates p/scale"""
-    factors = n.attr("scales") if scales is None else n.static(scales, "scales of Upsample").reshape(-1)
     y = x
-    for d, s in enumerate(factors):
+    for d, s in enumerate(np.reshape(scales, -1)):
         if s != 1:
             places, weights, _ = _taps(n, x.shape[d], _extent(float(s), x.shape[d]), float(s), (0.0, 1.0))
             y = _along(n, y, d, places, weights)
-    return y.astype(x.dtype)
+    return y
 
 
 @onnx("GridSample")
-def grid_sample(n: NodeCall, x: Value, grid: Value) -> Value:
+def grid_sample(
+    x: Value, grid: Value, *, mode: str = "linear", padding_mode: str = "zeros", align_corners: int = 0
+) -> Value:
     """x[b, c, ..] at the positions of grid in [-1, 1]: nearest, linear or cubic in each dimension
 
     Source: Jaderberg et al. 2015, arXiv 1506.02025.
     """
-    mode = n.attr("mode", "linear")
     mode = {"linear": "bilinear", "cubic": "bicubic"}.get(mode, mode)
-    padding, corners = n.attr("padding_mode", "zeros"), bool(n.attr("align_corners", 0))
     wide = grid if grid.dtype.bits >= 32 else grid.astype(dt.f32)
-    return sample(x, wide, mode, padding, corners).astype(x.dtype)
+    return sample(x, wide, mode, padding_mode, bool(align_corners))

@@ -16,13 +16,11 @@ FAMILIES = {"elementwise": "pointwise", "inverse": "pointwise", "activation": "a
 
 
 def _entry(row: OperatorRow) -> Callable[..., Any]:
-    """Return ONNX's form of an operator. The result has the first operand's type, or is a bool."""
+    """Return ONNX's form of an operator."""
     names = {setting: row.attributes.get(setting, setting) for setting in row.settings}
 
     def run(n: NodeCall, *inputs: Value) -> Value:
-        given = {s: n.attr(name) for s, name in names.items() if n.attr(name) is not None}
-        result = row.call(*inputs, **given)
-        return result if result.dtype.is_bool else result.astype(inputs[0].dtype)
+        return row.call(*inputs, **{s: n.attr(name) for s, name in names.items() if n.attr(name) is not None})
 
     return run
 

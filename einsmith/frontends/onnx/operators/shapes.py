@@ -3,49 +3,42 @@
 from __future__ import annotations
 
 from math import ceil, prod
+from typing import Any
 
 import numpy as np
 
+from einsmith import ops as F
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import ShapeError
+from einsmith.frontends.onnx.binding import Axis, Extents, Known
 from einsmith.frontends.onnx.evaluate import NodeCall
-from einsmith.frontends.onnx.operators.axes import axis
-from einsmith.frontends.onnx.table import onnx
+from einsmith.frontends.onnx.table import enter, onnx
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
 
+enter("Size", "number of elements of x", lambda n, x: n.constant(prod(x.shape), dt.i64), "shapes")
+
 
 @onnx("Shape")
-def shape(n: NodeCall, x: Value) -> Value:
+def shape(n: NodeCall, x: Value, *, start: int = 0, end: int | None = None) -> Value:
     """the extents of dimensions start to end of x"""
-    start, end = n.attr("start", 0), n.attr("end", x.ndim)
     return n.constant(x.shape[start:end], dt.i64)
 
 
-@onnx("Size")
-def size(n: NodeCall, x: Value) -> Value:
-    """number of elements of x"""
-    return n.constant(prod(x.shape), dt.i64)
-
-
-@onnx("ConstantOfShape", static=(0,))
-def constant_of_shape(n: NodeCall, extents: Value) -> Value:
+@onnx("ConstantOfShape")
+def constant_of_shape(n: NodeCall, shape: Extents, *, value: Any = None) -> Value:
     """a constant tensor"""
-    value = n.attr("value")
-    dtype = n.dtype if value is not None else dt.f32
-    found = n.ints(extents, "the shape of ConstantOfShape", 0)
     if value is None:
-        return builder.full(found, 0.0, dt.f32)
+        return builder.full(shape, 0.0, dt.f32)
     if value.dtype.names:  # bfloat16
-        return builder.broadcast_to(n.context.constant(value.reshape(()), dtype), found)
-    return builder.full(found, value.reshape(-1)[0].item(), dtype)
+        return builder.broadcast_to(n.context.constant(value.reshape(()), n.dtype), shape)
+    return builder.full(shape, value.reshape(-1)[0].item(), n.dtype)
 
 
 @onnx("EyeLike")
-def eye_like(n: NodeCall, x: Value) -> Value:
+def eye_like(x: Value, *, k: int = 0) -> Value:
     """where(j - i == k, 1, 0) in the shape of x"""
-    k = n.attr("k", 0)
-    return builder.compute(x.shape, lambda i, j: builder.where(j - i == k, 1, 0)).astype(n.dtype)
+    return builder.compute(x.shape, lambda i, j: builder.where(j - i == k, 1, 0))
 
 
 @onnx("Range", static=(0, 1, 2))
@@ -66,86 +59,76 @@ def range_(n: NodeCall, start: Value, limit: Value, delta: Value) -> Value:
 # ------------------------------------------------------------------------------ extents that depend on values
 
 
-@onnx("NonZero", static=(0,))
-def nonzero(n: NodeCall, x: Value) -> Value:
+@onnx("NonZero")
+def nonzero(n: NodeCall, x: Known) -> Value:
     """indices of nonzero elements, from values known during compilation"""
-    found = n.static(x, "what NonZero looks at")
-    places = np.array(np.nonzero(found) if x.ndim else np.zeros((0, int(bool(found)))), np.int64)
-    return n.constant(places, dt.i64)
+    places = np.nonzero(x) if x.ndim else np.zeros((0, int(bool(x))))
+    return n.constant(np.array(places, np.int64), dt.i64)
 
 
-@onnx("Compress", static=(1,))
-def compress(n: NodeCall, x: Value, condition: Value) -> Value:
+@onnx("Compress")
+def compress(n: NodeCall, x: Value, condition: Known, *, axis: Axis = None) -> Value:
     """slices along an axis where a condition holds that is known during compilation"""
-    holds = n.static(condition, "the condition of Compress").reshape(-1)
-    along = n.attr("axis")
-    if along is None:
-        x, along = x.reshape((-1,)), 0
-    d = axis(along, x.ndim)
-    places = np.flatnonzero(holds)
-    if places.size and places[-1] >= x.shape[d]:
-        raise ShapeError(f"Compress: the condition holds at {places[-1]}, beyond axis {d} of shape {x.shape}")
-    out = (*x.shape[:d], len(places), *x.shape[d + 1 :])
+    if axis is None:
+        x, axis = x.reshape((-1,)), 0
+    places = np.flatnonzero(condition)
+    if places.size and places[-1] >= x.shape[axis]:
+        raise ShapeError(f"Compress: the condition holds at {places[-1]}, beyond axis {axis} of shape {x.shape}")
     if not len(places):
-        return builder.full(out, 0, x.dtype)
-    k = n.constant(places, dt.i64)
-    return builder.compute(out, lambda *i: x[(*i[:d], k[i[d]], *i[d + 1 :])])
+        return builder.full((*x.shape[:axis], 0, *x.shape[axis + 1 :]), 0, x.dtype)
+    return F.index_select(x, axis, n.constant(places, dt.i64))
 
 
 @onnx("Unique", static=(0,))
-def unique(n: NodeCall, x: Value) -> tuple[Value, Value, Value, Value]:
+def unique(n: NodeCall, x: Value, *, axis: int | None = None, sorted: int = 1) -> tuple[Value, ...]:
     """(distinct elements or slices, first indices, inverse indices, counts), from values known during compilation"""
-    found = n.static(x, "what Unique looks at")
-    along = n.attr("axis")
-    values, first, inverse, counts = np.unique(found, True, True, True, axis=along)
-    if not n.attr("sorted", 1):
+    known = n.static(x, "what Unique looks at")
+    values, first, inverse, counts = np.unique(known, True, True, True, axis=axis)
+    if not sorted:
         order = np.argsort(first)
         back = np.argsort(order)
-        values = np.take(values, order, axis=along or 0)
+        values = np.take(values, order, axis=axis or 0)
         first, counts, inverse = first[order], counts[order], back[inverse]
     others = (n.constant(v.reshape(-1), dt.i64) for v in (first, inverse, counts))
-    a, b, c = others
-    return n.context.constant(np.ascontiguousarray(values), x.dtype), a, b, c
+    return n.context.constant(np.ascontiguousarray(values), x.dtype), *others
 
 
-@onnx("NonMaxSuppression", static=(0, 1, 2, 3, 4))
+@onnx("NonMaxSuppression")
 def non_max_suppression(
     n: NodeCall,
-    boxes: Value,
-    scores: Value,
-    most: Value | None = None,
-    overlap: Value | None = None,
-    least: Value | None = None,
+    boxes: Known,
+    scores: Known,
+    most: Known = 0,
+    overlap: Known = 0.0,
+    least: Known = None,
+    *,
+    center_point_box: int = 0,
 ) -> Value:
     """[batch, class, box] of boxes sorted by score, without those that overlap a previous box too much, from values
     known during compilation
 
     Source: the standard's text; the share is the intersection over the union.
     """
-    b, s = (n.static(v, "what NonMaxSuppression looks at").astype(np.float64) for v in (boxes, scores))
-    limit, share, floor = (
-        None if v is None else n.static(v, "a limit of NonMaxSuppression").reshape(-1)[0]
-        for v in (most, overlap, least)
-    )
-    if n.attr("center_point_box", 0):
+    b, s = boxes.astype(np.float64), scores.astype(np.float64)
+    limit, share = (np.asarray(v).reshape(-1)[0] for v in (most, overlap))
+    if center_point_box:
         low, high = b[..., :2] - b[..., 2:] / 2, b[..., :2] + b[..., 2:] / 2
     else:
         low, high = np.minimum(b[..., :2], b[..., 2:]), np.maximum(b[..., :2], b[..., 2:])
+    area = np.prod(high - low, axis=-1)
     out: list[tuple[int, int, int]] = []
-    for batch in range(s.shape[0]):
-        for kind in range(s.shape[1]):
-            chosen: list[int] = []
-            for k in np.argsort(-s[batch, kind], kind="stable"):
-                if len(chosen) >= (0 if limit is None else int(limit)):
-                    break
-                if floor is not None and not s[batch, kind, k] > floor:
-                    continue
-                top = np.minimum(high[batch, k], high[batch, chosen])
-                bottom = np.maximum(low[batch, k], low[batch, chosen])
-                common = np.prod(np.clip(top - bottom, 0, None), axis=-1)
-                area = np.prod(high[batch] - low[batch], axis=-1)
-                shares = common / (area[chosen] + area[k] - common)
-                if all(v <= (0.0 if share is None else share) for v in shares):
-                    chosen.append(int(k))
-            out += [(batch, kind, k) for k in chosen]
+    for batch, kind in np.ndindex(s.shape[:2]):
+        chosen: list[int] = []
+        for k in np.argsort(-s[batch, kind], kind="stable"):
+            if len(chosen) >= int(limit):
+                break
+            if least is not None and not s[batch, kind, k] > least.reshape(-1)[0]:
+                continue
+            top = np.minimum(high[batch, k], high[batch, chosen])
+            bottom = np.maximum(low[batch, k], low[batch, chosen])
+            common = np.prod(np.clip(top - bottom, 0, None), axis=-1)
+            shares = common / (area[batch, chosen] + area[batch, k] - common)
+            if all(v <= share for v in shares):
+                chosen.append(int(k))
+        out += [(batch, kind, k) for k in chosen]
     return n.constant(np.array(out, np.int64).reshape(-1, 3), dt.i64)

@@ -9,8 +9,8 @@ import numpy as np
 from einsmith import ops as F
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import ShapeError
+from einsmith.frontends.onnx.binding import Count, Int, Number, resolve_axis
 from einsmith.frontends.onnx.evaluate import NodeCall
-from einsmith.frontends.onnx.operators.axes import axis, move_back, move_to_end
 from einsmith.frontends.onnx.table import onnx
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
@@ -32,7 +32,7 @@ def _parts(x: Value) -> tuple[Value, Value | None]:
     return x[..., 0], x[..., 1] if x.shape[-1] == 2 else None
 
 
-def _transform(re: Value, im: Value | None, cosine: Value, sine: Value) -> tuple[Value, Value]:
+def _transform(re: Any, im: Any, cosine: Value, sine: Value) -> tuple[Value, Value]:
     real, imaginary = builder.matmul(re, cosine), builder.matmul(re, sine)
     if im is None:
         return real, imaginary
@@ -47,76 +47,56 @@ def _resize(x: Value, length: int) -> Value:
     return x[..., :length] if length < extent else F.pad(x, (0, length - extent))
 
 
-@onnx("DFT", static=(1, 2))
-def dft(n: NodeCall, x: Value, given: Value | None = None, along: Value | None = None) -> Value:
+@onnx("DFT")
+def dft(n: NodeCall, x: Value, dft_length: Count = None, axis: Int = None, *, inverse: int = 0, onesided: int = 0):
     """sum[t](x[t]*exp(-2*pi*i*k*t/n)), its inverse, or its first half"""
-    place = n.attr("axis", 1) if n.version < 20 else -2 if along is None else n.integer(along, "axis of DFT")
-    d = axis(place, x.ndim)
-    inverse, onesided = bool(n.attr("inverse", 0)), bool(n.attr("onesided", 0))
-    re, im = (None if v is None else move_to_end(v, d) for v in _parts(x))
-    assert re is not None
-    extent = re.shape[-1]
-    if inverse and onesided:
-        length = 2 * (extent - 1) if given is None else n.integer(given, "the length of DFT", 1)
-        half = length // 2 + 1
-        re, im = _resize(re, half), None if im is None else _resize(im, half)
-        # The other half is the conjugate of this one.
+    d = resolve_axis((1 if n.version < 20 else -2) if axis is None else axis, x.ndim)
+    whole, extent = inverse and onesided, x.shape[d]
+    length = dft_length or (2 * (extent - 1) if whole else extent)
+    half = length // 2 + 1
+    re, im = (v if v is None else _resize(F.movedim(v, d, -1), half if whole else length) for v in _parts(x))
+    if whole:  # the other half is the conjugate of this one
         mirror = [length - k for k in range(half, length)]
         k = n.constant(list(range(half)) + mirror, dt.i64)
-        re = F.index_select(re, re.ndim - 1, k)
-        if im is not None:
-            sign = n.constant([1.0] * half + [-1.0] * len(mirror), x.dtype)
-            im = F.index_select(im, im.ndim - 1, k) * sign
-    else:
-        length = extent if given is None else n.integer(given, "the length of DFT", 1)
-        re, im = _resize(re, length), None if im is None else _resize(im, length)
-    bins = length // 2 + 1 if onesided and not inverse else length
-    scale = 1 / length if inverse else 1.0
-    cosine, sine = _waves(n, length, bins, 1 if inverse else -1, x.dtype, scale)
-    real, imaginary = _transform(re, im, cosine, sine)
-    if inverse and onesided:
-        return move_back(real, d).reshape((*move_back(real, d).shape, 1)).astype(x.dtype)
-    return F.stack([move_back(real, d), move_back(imaginary, d)], x.ndim - 1).astype(x.dtype)
+        sign = n.constant([1.0] * half + [-1.0] * len(mirror), x.dtype)
+        re, im = F.index_select(re, -1, k), None if im is None else F.index_select(im, -1, k) * sign
+    bins = half if onesided and not inverse else length
+    cosine, sine = _waves(n, length, bins, 1 if inverse else -1, x.dtype, 1 / length if inverse else 1.0)
+    parts = [F.movedim(v, -1, d) for v in _transform(re, im, cosine, sine)]
+    return F.stack(parts[:1] if whole else parts, x.ndim - 1)
 
 
-@onnx("STFT", static=(1, 3))
-def stft(n: NodeCall, x: Value, step: Value, window: Value | None = None, length: Value | None = None) -> Value:
+@onnx("STFT")
+def stft(
+    n: NodeCall, x: Value, step: Count, window: Value | None = None, length: Count = None, *, onesided: int = 1
+) -> Value:
     """DFTs of windows of the signal at a distance of frame_step"""
-    if length is not None:
-        frame = n.integer(length, "frame_length of STFT", 1)
-    else:
-        frame = x.shape[1] if window is None else window.shape[0]
-    by = n.integer(step, "frame_step of STFT", 1)
-    re, im = _parts(x) if x.ndim == 3 else (x, None)
-    count = 1 + (re.shape[1] - frame) // by
-    bins = frame // 2 + 1 if n.attr("onesided", 1) else frame
+    frame = length or (x.shape[1] if window is None else window.shape[0])
+    count = 1 + (x.shape[1] - frame) // step
 
-    def framed(v: Value | None) -> Value | None:
+    def cut(v: Value | None) -> Any:
         if v is None:
             return None
         return builder.compute(
             (v.shape[0], count, frame),
-            lambda b, f, t: v[b, f * by + t] if window is None else v[b, f * by + t] * window[t],
+            lambda b, f, t: v[b, f * step + t] if window is None else v[b, f * step + t] * window[t],
         )
 
-    cosine, sine = _waves(n, frame, bins, -1, x.dtype)
-    first = framed(re)
-    assert first is not None
-    return F.stack(list(_transform(first, framed(im), cosine, sine)), 3).astype(x.dtype)
+    re, im = (cut(v) for v in (_parts(x) if x.ndim == 3 else (x, None)))
+    cosine, sine = _waves(n, frame, frame // 2 + 1 if onesided else frame, -1, x.dtype)
+    return F.stack(list(_transform(re, im, cosine, sine)), 3)
 
 
-@onnx("MelWeightMatrix", static=(0, 1, 2, 3, 4))
-def mel_weights(n: NodeCall, bands: Value, size: Value, rate: Value, low: Value, high: Value) -> Value:
+@onnx("MelWeightMatrix")
+def mel_weights(n: NodeCall, bands: Count, size: Count, rate: Count, low: Number, high: Number) -> Value:
     """triangular filters whose corners are equidistant on the mel scale, [size/2 + 1, bands]"""
-    count, length, sampling = (n.integer(v, "an input of MelWeightMatrix", 1) for v in (bands, size, rate))
-    edges = [n.number(v, "an input of MelWeightMatrix") for v in (low, high)]
-    bins = length // 2 + 1
-    n.table((bins, count), "MelWeightMatrix")
-    mels = [2595 * np.log10(1 + e / 700) for e in edges]
-    at = mels[0] + np.arange(count + 2) * ((mels[1] - mels[0]) / (count + 2))
-    places = (700 * (10 ** (at / 2595) - 1) * (length + 1) // sampling).astype(np.int64)
-    out = np.zeros((bins, count))
-    for b in range(count):
+    bins = size // 2 + 1
+    n.table((bins, bands), "MelWeightMatrix")
+    first, last = (2595 * np.log10(1 + e / 700) for e in (low, high))
+    at = first + np.arange(bands + 2) * ((last - first) / (bands + 2))
+    places = (700 * (10 ** (at / 2595) - 1) * (size + 1) // rate).astype(np.int64)
+    out = np.zeros((bins, bands))
+    for b in range(bands):
         left, middle, right = places[b : b + 3]
         if middle == left:
             out[middle, b] = 1

@@ -55,9 +55,8 @@ def _updates(name: str, states: int) -> Callable[[Callable[..., tuple[Value, ...
             m = len(tensors) // groups
             columns = [tensors[k * m : (k + 1) * m] for k in range(groups)]
             found = [f(n, rate.reshape(()), step.reshape(()), *row) for row in zip(*columns, strict=True)]
-            return Several(v.astype(tensors[0].dtype) for column in zip(*found, strict=True) for v in column)
+            return Several(v for column in zip(*found, strict=True) for v in column)
 
-        run.__module__ = __name__
         run.__doc__ = f.__doc__
         onnx(f"{DOMAIN}.{name}")(run)
 
@@ -67,17 +66,17 @@ def _updates(name: str, states: int) -> Callable[[Callable[..., tuple[Value, ...
 @_updates("Adagrad", 1)
 def adagrad(n: NodeCall, rate: Value, step: Value, x: Value, g: Value, h: Value) -> tuple[Value, ...]:
     """h = h + g*g, x - r/(1 + decay_factor*t)*g/(sqrt(h) + epsilon), with g + norm_coefficient*x as g"""
-    r = rate / (1.0 + step.astype(rate.dtype) * float(n.attr("decay_factor", 0.0)))
-    g = x * float(n.attr("norm_coefficient", 0.0)) + g
+    r = rate / (1.0 + step.astype(rate.dtype) * n.attr("decay_factor", 0.0))
+    g = x * n.attr("norm_coefficient", 0.0) + g
     h = h + g * g
-    return x - r * g / (builder.sqrt(h) + float(n.attr("epsilon", 1e-6))), h
+    return x - r * g / (builder.sqrt(h) + n.attr("epsilon", 1e-6)), h
 
 
 @_updates("Momentum", 1)
 def momentum(n: NodeCall, rate: Value, step: Value, x: Value, g: Value, v: Value) -> tuple[Value, ...]:
     """v = alpha*v + beta*g, x - r*v or x - r*(g + alpha*v), with g + norm_coefficient*x as g; beta is 1 at step 0"""
-    alpha, beta = float(n.attr("alpha")), float(n.attr("beta"))
-    g = x * float(n.attr("norm_coefficient", 0.0)) + g
+    alpha, beta = n.attr("alpha"), n.attr("beta")
+    g = x * n.attr("norm_coefficient", 0.0) + g
     v = v * alpha + g * builder.where(step > 0, beta, 1.0).astype(x.dtype)
     return x - rate * (g + v * alpha if n.attr("mode") == "nesterov" else v), v
 
@@ -86,16 +85,12 @@ def momentum(n: NodeCall, rate: Value, step: Value, x: Value, g: Value, v: Value
 def adam(n: NodeCall, rate: Value, step: Value, x: Value, g: Value, v: Value, h: Value) -> tuple[Value, ...]:
     """v = alpha*v + (1 - alpha)*g, h = beta*h + (1 - beta)*g*g, x - r*sqrt(1 - beta**t)/(1 - alpha**t)*v/(sqrt(h) +
     epsilon), with g + norm_coefficient*x as g"""
-    alpha, beta = float(n.attr("alpha", 0.9)), float(n.attr("beta", 0.999))
-    g = x * float(n.attr("norm_coefficient", 0.0)) + g
+    alpha, beta = n.attr("alpha", 0.9), n.attr("beta", 0.999)
+    g = x * n.attr("norm_coefficient", 0.0) + g
     v = v * alpha + g * (1 - alpha)
     h = h * beta + g * g * (1 - beta)
     t = builder.maximum(step, 1).astype(rate.dtype)
-    adjusted = (
-        rate
-        * builder.sqrt(1.0 - builder.full((), beta, rate.dtype) ** t)
-        / (1.0 - builder.full((), alpha, rate.dtype) ** t)
-    )
-    r = builder.where(step > 0, adjusted, rate)
-    x = x - r * v / (builder.sqrt(h) + float(n.attr("epsilon", 1e-6)))
-    return x * (1.0 - float(n.attr("norm_coefficient_post", 0.0))), v, h
+    below, above = (1.0 - builder.full((), decay, rate.dtype) ** t for decay in (alpha, beta))
+    r = builder.where(step > 0, rate * builder.sqrt(above) / below, rate)
+    x = x - r * v / (builder.sqrt(h) + n.attr("epsilon", 1e-6))
+    return x * (1.0 - n.attr("norm_coefficient_post", 0.0)), v, h

@@ -9,19 +9,18 @@ Every expression becomes a tensor over the axes on which it depends (`FileTensor
 
 from __future__ import annotations
 
-import string
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple
 
 import numpy as np
 
 from einsmith.base import dtypes as dt
-from einsmith.base.errors import FormulaError
 from einsmith.frontends.onnx.writer.arithmetic import divide_floats, divide_integers, truncate
 from einsmith.frontends.onnx.writer.graph import GraphWriter
+from einsmith.frontends.onnx.writer.part import FileTensor, Part
 from einsmith.frontends.onnx.writer.pieces import assemble
+from einsmith.frontends.onnx.writer.reductions import TRANSPARENT, ReductionWriter
 from einsmith.ir.analysis.linear import linear
 from einsmith.ir.functions import identity
 from einsmith.ir.nodes import (
@@ -41,7 +40,7 @@ from einsmith.ir.nodes import (
     template,
 )
 from einsmith.ir.printer import show
-from einsmith.ir.rebuild import operands, substitute
+from einsmith.ir.rebuild import substitute
 from einsmith.ir.template_evaluator import evaluate_template
 
 MAX_TABLE = 1 << 20
@@ -54,17 +53,6 @@ _OPERATORS = {
     "le": "LessOrEqual", "eq": "Equal", "and": "And", "or": "Or", "not": "Not", "where": "Where",
 }  # fmt: skip
 """Scalar functions -> ONNX's operators of the same meaning."""
-_TRANSPARENT = ("stop_gradient", "full_precision", "differentiate_as")
-"""Functions whose value is their first argument."""
-_REDUCTIONS = {"max": "ReduceMax", "min": "ReduceMin", "prod": "ReduceProd"}
-
-
-@dataclass(frozen=True)
-class FileTensor:
-    """A tensor of the file, whose dimension n runs over the formula's axis `axes[n]`."""
-
-    name: str
-    axes: tuple[int, ...]
 
 
 class _Index(NamedTuple):
@@ -102,15 +90,15 @@ def describe(part: Piece | Scatter, args: Sequence[str]) -> str:
 # --------------------------------------------------------------------------------------------------------- one part
 
 
-class _PartWriter:
-    """The writer of one part of a template. `domain` holds the extents of its axes."""
+class _PartWriter(Part):
+    """The writer of one part of a template."""
 
     def __init__(self, graph: GraphWriter, t: Template, args: Sequence[str], part: Piece | Scatter):
-        self.graph, self.args, self.params, self.domain = graph, args, t.params, part.domain
+        super().__init__(graph, part.domain)
+        self.args, self.params = args, t.params
         self.rank = len(part.extents)
         self.unguarded = _unguarded_reads(part.bodies)
         self.known: dict[Expr, FileTensor] = {}
-        self.aligned: dict[tuple[FileTensor, tuple[int, ...]], str] = {}
         self.indices: dict[Read, list[_Index]] = {}
 
     # -- results
@@ -118,7 +106,11 @@ class _PartWriter:
     def piece(self, part: Piece) -> list[str]:
         """Return the names of the results of a piece, each of its full extents."""
         body = part.body
-        results = self.reduce(body) if isinstance(body, Reduce) else [self.write(body)]
+        if isinstance(body, Reduce):
+            over = tuple(range(self.rank, len(self.domain)))
+            results = ReductionWriter(self, self.write, over).write(body)
+        else:
+            results = [self.write(body)]
         return [self.full(r, tuple(range(self.rank))) for r in results]
 
     def scatter(self, part: Scatter, shape: Sequence[int], start: str | None) -> str:
@@ -137,10 +129,6 @@ class _PartWriter:
         updates = self.full(self.write(part.body), axes)
         combine = {"sum": "add"}.get(part.combiner, part.combiner)
         return graph.node("ScatterND", start, index, updates, reduction=combine)
-
-    def error(self, message: str, hint: str) -> FormulaError:
-        """Return the error for this part's formula."""
-        return FormulaError(f"ONNX cannot express {self.graph.subject}: {message}", self.graph.formula, 0, hint)
 
     # -- expressions
 
@@ -167,7 +155,7 @@ class _PartWriter:
             return [i.position for i in self._indices(e) if has_read(i.position)]
         if not isinstance(e, Apply) or (self._is_table(e) and e.fn != "random_bits"):
             return []
-        return list(e.args[:1] if e.fn in _TRANSPARENT else e.args)
+        return list(e.args[:1] if e.fn in TRANSPARENT else e.args)
 
     def _write_one(self, e: Expr) -> FileTensor:
         graph = self.graph
@@ -194,7 +182,7 @@ class _PartWriter:
 
     def _apply(self, e: Apply, given: list[FileTensor]) -> FileTensor:
         graph, fn = self.graph, e.fn
-        if fn in _TRANSPARENT:
+        if fn in TRANSPARENT:
             return given[0]
         axes = tuple(sorted({a for o in given for a in o.axes}))
         names = [self.align(o, axes) for o in given]
@@ -274,11 +262,8 @@ class _PartWriter:
         form = linear(index)
         if form.atoms or len(form.coef) > 1:
             return False
-        ends = [form.const + sum(c * v for c in form.coef.values()) for v in (0, self._last(form.coef))]
+        ends = (form.const, form.const + sum(c * (self.domain[a] - 1) for a, c in form.coef.items()))
         return 0 <= min(ends) and max(ends) < extent
-
-    def _last(self, coef: Iterable[int]) -> int:
-        return max((self.domain[a] - 1 for a in coef), default=0)
 
     def _read(self, e: Read) -> FileTensor:
         """Write a read: a Slice for indices of one axis, then for each other index a Reshape or a Gather."""
@@ -351,134 +336,6 @@ class _PartWriter:
             name = graph.node("Gather", name, index, axis=at)
         return name, [*now[before], *new, *now[after]], shape
 
-    # -- axes
-
-    def align(self, o: FileTensor, axes: tuple[int, ...]) -> str:
-        """Return the tensor with its axes in increasing order, and dimensions of extent 1 for those of `axes` that it
-        lacks after its first one."""
-        if (o, axes) not in self.aligned:
-            self.aligned[o, axes] = self._align(o, axes)
-        return self.aligned[o, axes]
-
-    def _align(self, o: FileTensor, axes: tuple[int, ...]) -> str:
-        name, order = o.name, sorted(o.axes)
-        if list(o.axes) != order:
-            name = self.graph.node("Transpose", name, perm=[o.axes.index(a) for a in order])
-        if order:
-            inner = axes[axes.index(order[0]) :]
-            missing = [n for n, a in enumerate(inner) if a not in o.axes]
-            if missing:
-                name = self.graph.node("Unsqueeze", name, self.graph.ints(missing, "axes"))
-        return name
-
-    def full(self, o: FileTensor, axes: tuple[int, ...]) -> str:
-        """Return the tensor over all `axes`, in increasing order, with their extents."""
-        name = self.align(o, axes)
-        missing = [a for a in axes if a not in o.axes]
-        if any(self.domain[a] != 1 for a in missing):
-            return self.graph.node("Expand", name, self.graph.ints([self.domain[a] for a in axes], "shape"))
-        lead = len(axes) if not o.axes else axes.index(min(o.axes))
-        return self.graph.node("Unsqueeze", name, self.graph.ints(range(lead), "axes")) if lead else name
-
-    # -- reductions
-
-    def reduce(self, r: Reduce) -> list[FileTensor]:
-        """Write a reduction and return its results."""
-        over = tuple(range(self.rank, self.rank + len(r.extents)))
-        if r.combiner == "sum":
-            return [self._sum(b, over) for b in r.bodies]
-        if prod(r.extents) == 0 and r.combiner != "prod":
-            raise self.error(f"{r.combiner} over nothing", "reduce over one element or more")
-        if r.combiner.startswith("arg"):
-            return self._extreme(r, over)
-        return [self._fold(_REDUCTIONS[r.combiner], b, over, whole=r.combiner == "prod") for b in r.bodies]
-
-    def _fold(self, operator: str, body: Expr, over: tuple[int, ...], whole: bool = False) -> FileTensor:
-        """Reduce an expression by an operator. whole: whether axes count on which it does not depend."""
-        graph, o = self.graph, self.write(body)
-        if whole and not set(over) <= set(o.axes):
-            axes = tuple(sorted({*o.axes, *over}))
-            o = FileTensor(self.full(o, axes), axes)
-        places = [n for n, a in enumerate(o.axes) if a in over]
-        if not places:
-            return o
-        name = graph.cast(o.name, dt.i32) if body.dtype.is_bool else o.name
-        name = graph.node(operator, name, graph.ints(places, "axes"), keepdims=0)
-        name = graph.cast(name, dt.bool_) if body.dtype.is_bool else name
-        return FileTensor(name, tuple(a for a in o.axes if a not in over))
-
-    def _extreme(self, r: Reduce, over: tuple[int, ...]) -> list[FileTensor]:
-        """Return (the extremum, its first row-major position)."""
-        graph, (body,) = self.graph, r.bodies
-        o = self.write(body)
-        kept = tuple(sorted(a for a in o.axes if a not in over))
-        name = self.full(o, (*kept, *over))
-        if body.dtype.is_bool:
-            name = graph.cast(name, dt.i32)
-        if len(over) != 1:
-            flat = [*(self.domain[a] for a in kept), prod(r.extents)]
-            name = graph.node("Reshape", name, graph.ints(flat, "shape"))
-        value, position = ("ReduceMax", "ArgMax") if r.combiner == "argmax" else ("ReduceMin", "ArgMin")
-        best = graph.node(value, name, graph.ints([-1], "axes"), keepdims=0)
-        place = graph.node(position, name, axis=-1, keepdims=0)
-        if body.dtype.is_bool:
-            best = graph.cast(best, dt.bool_)
-        return [FileTensor(best, kept), FileTensor(graph.cast(place, dt.i32), kept)]
-
-    def _sum(self, body: Expr, over: tuple[int, ...]) -> FileTensor:
-        """Write a sum: of a product, as MatMul or Einsum; of another expression, as ReduceSum."""
-        factors = _factors(body)
-        outer = [self.write(f) for f in factors if not axes_of(f) & set(over)]
-        inner = [self.write(f) for f in factors if axes_of(f) & set(over)]
-        present = {a for o in inner for a in o.axes}
-        count = prod(self.domain[a] for a in over if a not in present)
-        if count != 1:
-            outer.append(FileTensor(self.graph.number(count, body.dtype), ()))
-        if len(inner) == 1:
-            inner[0] = self._sum_of_one(inner[0], over)
-        elif len(inner) > 1:
-            inner = [self._matmul(inner[0], inner[1], over) if len(inner) == 2 else self._einsum(inner, over)]
-        result, *rest = [*inner, *outer]
-        for o in rest:
-            axes = tuple(sorted({*result.axes, *o.axes}))
-            result = FileTensor(self.graph.node("Mul", self.align(result, axes), self.align(o, axes)), axes)
-        return result
-
-    def _sum_of_one(self, o: FileTensor, over: tuple[int, ...]) -> FileTensor:
-        places = [n for n, a in enumerate(o.axes) if a in over]
-        name = self.graph.node("ReduceSum", o.name, self.graph.ints(places, "axes"), keepdims=0) if places else o.name
-        return FileTensor(name, tuple(a for a in o.axes if a not in over))
-
-    def _matmul(self, a: FileTensor, b: FileTensor, over: tuple[int, ...]) -> FileTensor:
-        """Write the sum of a product of two tensors as MatMul, where it is one; else as Einsum."""
-        summed = [x for x in over if x in a.axes and x in b.axes]
-        if any((x in a.axes) != (x in b.axes) for x in over) or len(summed) != 1:
-            return self._einsum([a, b], over)
-        batch = [x for x in a.axes if x in b.axes and x not in over]
-        m = [x for x in a.axes if x not in b.axes]
-        n = [x for x in b.axes if x not in a.axes]
-        if m and n and min(n) < min(m):
-            a, b, m, n = b, a, n, m
-        if not m or not n or len(n) != 1 or (len(m) != 1 and batch):
-            return self._einsum([a, b], over)
-        left = self._transpose(a, (*batch, *m, *summed))
-        right = self._transpose(b, (*batch, *summed, *n))
-        return FileTensor(self.graph.node("MatMul", left, right), (*batch, *m, *n))
-
-    def _transpose(self, o: FileTensor, axes: Sequence[int]) -> str:
-        order = [o.axes.index(a) for a in axes]
-        return o.name if order == sorted(order) else self.graph.node("Transpose", o.name, perm=order)
-
-    def _einsum(self, given: list[FileTensor], over: tuple[int, ...]) -> FileTensor:
-        axes = sorted({a for o in given for a in o.axes})
-        letter = dict(zip(axes, string.ascii_letters, strict=False))
-        if len(axes) > len(letter):
-            raise self.error(f"a sum over {len(axes)} axes has too few letters", "split it into several sums")
-        result = tuple(a for a in axes if a not in over)
-        terms = ["".join(letter[a] for a in o.axes) for o in given]
-        equation = f"{','.join(terms)}->{''.join(letter[a] for a in result)}"
-        return FileTensor(self.graph.node("Einsum", *(o.name for o in given), equation=equation), result)
-
 
 def _unguarded_reads(bodies: Iterable[Expr]) -> set[Read]:
     """Return the reads that are evaluated at every point, not only where a `where` selects them."""
@@ -488,25 +345,8 @@ def _unguarded_reads(bodies: Iterable[Expr]) -> set[Read]:
         if e in seen:
             continue
         seen.add(e)
-        if isinstance(e, Apply) and (e.fn == "where" or e.fn in _TRANSPARENT):
+        if isinstance(e, Apply) and (e.fn == "where" or e.fn in TRANSPARENT):
             stack.append(e.args[0])
         else:
             stack.extend(e.args)
     return {e for e in seen if isinstance(e, Read)}
-
-
-def _factors(body: Expr) -> list[Expr]:
-    """Return expressions whose product is `body`. A condition on a product goes to one factor that has its axes."""
-    if isinstance(body, Apply) and body.fn in _TRANSPARENT:
-        return _factors(body.args[0])
-    if isinstance(body, Apply) and body.fn == "mul":
-        return operands(body, "mul")
-    if isinstance(body, Apply) and body.fn == "where" and isinstance(body.args[2], Const) and body.args[2].value == 0:
-        condition, product, zero = body.args
-        factors = operands(product, "mul")
-        fitting = [n for n, f in enumerate(factors) if axes_of(condition) <= axes_of(f)]
-        if len(factors) > 1 and fitting:
-            n = min(fitting, key=lambda n: len(axes_of(factors[n])))
-            factors[n] = apply("where", condition, factors[n], zero)
-            return factors
-    return [body]
