@@ -85,8 +85,8 @@ class _Cell(RecurrentModule):
 
     def _run(self, x: Value, initial: list[Value | None]) -> tuple[Value, Sequence[Value]]:
         tensors = {formula: getattr(self, name) for name, formula in self.names.items()}
-        for what, (size,), given in zip(self.states, self._state_shapes(), initial, strict=True):
-            tensors[what] = builder.full((x.shape[1], size), 0.0, x.dtype) if given is None else given
+        for what, (size,), value in zip(self.states, self._state_shapes(), initial, strict=True):
+            tensors[what] = builder.full((x.shape[1], size), 0.0, x.dtype) if value is None else value
         operator = recurrence(self.formula, name=type(self).__name__)
         states = operator(x=x, **tensors, **self._settings(), checkpoint=self.checkpoint)
         return self._output(*states), [s[x.shape[0] - 1] for s in states]

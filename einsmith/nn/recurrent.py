@@ -67,9 +67,9 @@ class RecurrentModule(Module):
             x = x.transpose(1, 0, 2)
         if not x.shape[0]:
             raise ShapeError(f"{name}: 'input' has shape {tuple(input.shape)}; it needs at least one step")
-        given = (hx,) if len(self.states) == 1 else _pair(hx, name)
+        states = (hx,) if len(self.states) == 1 else _pair(hx, name)
         initial: list[Value | None] = []
-        for what, (*lead, size), state in zip(self.states, self._state_shapes(), given, strict=True):
+        for what, (*lead, size), state in zip(self.states, self._state_shapes(), states, strict=True):
             shape = (*lead, size) if single else (*lead, x.shape[1], size)
             known = None if state is None else _check_state(state, name, what, shape)
             initial.append(None if known is None else known.reshape((*lead, x.shape[1], size)))

@@ -68,18 +68,18 @@ def bind(function: Callable[..., Any]) -> tuple[Callable[..., Any], tuple[int, .
     operands = [p for p in parameters[takes_call:] if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
     attributes = [p for p in parameters if p.kind is Parameter.KEYWORD_ONLY]
 
-    def run(n: Any, *given: Any) -> Any:
-        rank = given[0].ndim if given and isinstance(given[0], Value) else 0
-        values = [_operand(n, p, x, rank) for p, x in zip(operands, _pad(given, len(operands)), strict=True)]
+    def run(n: Any, *inputs: Any) -> Any:
+        rank = inputs[0].ndim if inputs and isinstance(inputs[0], Value) else 0
+        values = [_operand(n, p, x, rank) for p, x in zip(operands, _pad(inputs, len(operands)), strict=True)]
         settings = {p.name: _attribute(n, p, rank) for p in attributes}
-        return function(*((n,) if takes_call else ()), *values, *given[len(operands) :], **settings)
+        return function(*((n,) if takes_call else ()), *values, *inputs[len(operands) :], **settings)
 
     return run, tuple(k for k, p in enumerate(operands) if p.annotation in _READERS)
 
 
-def _pad(given: Sequence[Any], count: int) -> list[Any]:
+def _pad(inputs: Sequence[Any], count: int) -> list[Any]:
     """Return the first `count` operands, None for those that are left out."""
-    return [*given[:count], *[None] * (count - len(given))]
+    return [*inputs[:count], *[None] * (count - len(inputs))]
 
 
 def _operand(n: Any, p: Parameter, x: Any, rank: int) -> Any:
@@ -87,19 +87,19 @@ def _operand(n: Any, p: Parameter, x: Any, rank: int) -> Any:
         return _attribute(n, p, rank)
     if p.annotation not in _READERS:
         return x
-    found = _READERS[p.annotation](n, x, f"{p.name} of {n.node.operator}", _LEAST.get(p.annotation))
-    return _resolve(p, found, rank)
+    value = _READERS[p.annotation](n, x, f"{p.name} of {n.node.operator}", _LEAST.get(p.annotation))
+    return _resolve(p, value, rank)
 
 
 def _attribute(n: Any, p: Parameter, rank: int) -> Any:
-    found = n.attr(p.name, None if p.default is Parameter.empty else p.default)
-    return _resolve(p, found, rank)
+    value = n.attr(p.name, None if p.default is Parameter.empty else p.default)
+    return _resolve(p, value, rank)
 
 
-def _resolve(p: Parameter, found: Any, rank: int) -> Any:
-    if found is None or p.annotation not in ("Axis", "Axes"):
-        return found
-    return resolve_axis(found, rank) if p.annotation == "Axis" else resolve_axes(found, rank)
+def _resolve(p: Parameter, value: Any, rank: int) -> Any:
+    if value is None or p.annotation not in ("Axis", "Axes"):
+        return value
+    return resolve_axis(value, rank) if p.annotation == "Axis" else resolve_axes(value, rank)
 
 
 _READERS: dict[str, Callable[[Any, Any, str, int | None], Any]] = {

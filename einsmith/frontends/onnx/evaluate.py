@@ -87,10 +87,10 @@ class EvaluationContext:
                     f"a tensor that is computed while the network is compiled has more than {MOST_KNOWN:,} elements; "
                     "store it as an initializer"
                 )
-            (found,), _ = evaluator.evaluate(
+            (folded,), _ = evaluator.evaluate(
                 nodes.Graph(tuple(leaves), (x.tensor,), (), ()), [self.constants[t] for t in leaves]
             )
-            self.folded[x.tensor] = x.dtype.narrow(found)
+            self.folded[x.tensor] = x.dtype.narrow(folded)
         return self.folded[x.tensor]
 
 
@@ -134,8 +134,8 @@ class NodeCall:
 
     def attr(self, name: str, default: Any = None) -> Any:
         """Return an attribute; a tensor as an array of the dtype that holds its type."""
-        found = self.node.attributes.get(name, default)
-        return found.array if isinstance(found, Constant) else found
+        value = self.node.attributes.get(name, default)
+        return value.array if isinstance(value, Constant) else value
 
     def type(self, n: int) -> str:
         """Return the element type's name of input n, "" if the input is left out."""
@@ -161,13 +161,13 @@ class NodeCall:
 
     def static(self, x: Any, what: str) -> np.ndarray:
         """Return the values of a tensor that extents depend on. Raises TraceError, which names `what`, if unknown."""
-        found = self.known(x)
-        if found is None:
+        values = self.known(x)
+        if values is None:
             raise TraceError(
                 f"{what} must be known when the program is compiled, but depends on an input or a parameter; pass "
                 "load the input as a constant, constants={name: array}, or call the network on arrays"
             )
-        return found
+        return values
 
     def ints(self, x: Any, what: str, least: int | None = None) -> tuple[int, ...]:
         """Return the values of a tensor that extents depend on as integers.
@@ -180,32 +180,34 @@ class NodeCall:
             raise ArgumentError(
                 f"{what} must be integers of at most one dimension, not {array.dtype}{list(array.shape)}"
             )
-        found = tuple(int(n) for n in array.reshape(-1))
-        wrong = [] if least is None else [n for n in found if not least <= n <= MOST_EXTENT]
+        numbers = tuple(int(n) for n in array.reshape(-1))
+        wrong = [] if least is None else [n for n in numbers if not least <= n <= MOST_EXTENT]
         if wrong:
             raise ArgumentError(f"{what} has {wrong[0]}; it must be from {least} to {MOST_EXTENT}")
-        return found
+        return numbers
 
     def integer(self, x: Any, what: str, least: int | None = None) -> int:
         """Return the one value of a tensor that extents depend on as an integer; see `ints`."""
-        found = self.ints(x, what, least)
-        if len(found) != 1:
-            raise ArgumentError(f"{what} must be one number, not {len(found)}")
-        return found[0]
+        numbers = self.ints(x, what, least)
+        if len(numbers) != 1:
+            raise ArgumentError(f"{what} must be one number, not {len(numbers)}")
+        return numbers[0]
 
     def number(self, x: Any, what: str) -> float:
         """Return the one value of a tensor that extents depend on; raise ArgumentError if it is not finite."""
-        found = self.static(x, what).astype(np.float64).reshape(-1)
-        if len(found) != 1 or not np.isfinite(found[0]):
-            raise ArgumentError(f"{what} must be one finite number, not {found[:4].tolist()}")
-        return found[0]
+        numbers = self.static(x, what).astype(np.float64).reshape(-1)
+        if len(numbers) != 1 or not np.isfinite(numbers[0]):
+            raise ArgumentError(f"{what} must be one finite number, not {numbers[:4].tolist()}")
+        return numbers[0]
 
     def per_dimension(self, name: str, rank: int, default: int) -> tuple[int, ...]:
         """Return an attribute that has a number for each of `rank` dimensions. Raises ArgumentError."""
-        found = tuple(self.attr(name, (default,) * rank))
-        if len(found) != rank:
-            raise ArgumentError(f"the attribute {name!r} has {len(found)} numbers for {rank} dimensions: {found[:8]}")
-        return found
+        numbers = tuple(self.attr(name, (default,) * rank))
+        if len(numbers) != rank:
+            raise ArgumentError(
+                f"the attribute {name!r} has {len(numbers)} numbers for {rank} dimensions: {numbers[:8]}"
+            )
+        return numbers
 
     def body(self, name: str, inputs: int | None = None, outputs: int = 0) -> OnnxGraph:
         """Return a body of the node. Raises ArgumentError if it has another number of inputs or fewer outputs."""
@@ -268,8 +270,8 @@ def run_nodes(nodes: Sequence[OnnxNode], scope: ValueScope, context: EvaluationC
 def _run_node(node: OnnxNode, scope: ValueScope, context: EvaluationContext) -> None:
     """Evaluate a node and put its results into the scope."""
     inputs = [scope.value(x) if x else None for x in node.inputs]
-    found = TABLE[node.operator].run(NodeCall(node, scope, context), *inputs)
-    results = list(found) if isinstance(found, (tuple, Several)) else [found]
+    output = TABLE[node.operator].run(NodeCall(node, scope, context), *inputs)
+    results = list(output) if isinstance(output, (tuple, Several)) else [output]
     if node.operator not in MOVING:  # bodies of "If" read other tensors than the operands
         results = keep_wide(inputs, results)
     for name, result in zip(node.outputs, results, strict=False):

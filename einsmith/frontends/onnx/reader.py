@@ -99,9 +99,9 @@ def with_initializers(model: onnx.ModelProto, patterns: Sequence[str]) -> onnx.M
         graph, inner = stack.pop()
         stack += [(a.g, True) for n in graph.node for a in n.attribute if a.type == onnx.AttributeProto.GRAPH]
         nodes = {n.output[0]: n for n in graph.node if n.op_type == "Constant" and _gives_tensor(n)}
-        found = {name: n.attribute[0].t for name, n in nodes.items()}
-        found |= {t.name: t for t in graph.initializer} if inner else {}
-        for name, tensor in found.items():
+        tensors = {name: n.attribute[0].t for name, n in nodes.items()}
+        tensors |= {t.name: t for t in graph.initializer} if inner else {}
+        for name, tensor in tensors.items():
             if not any(fnmatchcase(name, p) for p in patterns):
                 continue
             if name in chosen or (inner and name in {o.name for o in graph.output}):

@@ -13,7 +13,7 @@ from einsmith.frontends.graph import OperatorTable
 from einsmith.frontends.onnx.binding import bind
 
 
-class _Table(OperatorTable):
+class OnnxTable(OperatorTable):
     """A table of operators whose functions are bound to nodes."""
 
     def enter(
@@ -25,7 +25,7 @@ class _Table(OperatorTable):
         super().enter(names, formula, call, family or run.__module__.rpartition(".")[2], (*static, *known))
 
 
-TABLE = _Table()
+TABLE = OnnxTable()
 enter, onnx = TABLE.enter, TABLE.operator
 
 LEAST, GREATEST = 7, 28

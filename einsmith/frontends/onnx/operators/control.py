@@ -88,9 +88,9 @@ def _step(
     n: NodeCall, body: OnnxGraph, number: Value, on: Value, states: list[Any]
 ) -> tuple[Value, list[Any], list[Any]]:
     """Evaluate a step of a loop: (condition for the next step, states, outputs)."""
-    given = dict(zip((i.name for i in body.inputs), (number, on, *states), strict=True))
-    goes_on, *found = n.evaluate(body, given)
-    return goes_on, found[: len(states)], found[len(states) :]
+    values = dict(zip((i.name for i in body.inputs), (number, on, *states), strict=True))
+    goes_on, *results = n.evaluate(body, values)
+    return goes_on, results[: len(states)], results[len(states) :]
 
 
 def _recurrence(
@@ -103,15 +103,15 @@ def _recurrence(
     def step(number: Value, carried: list[Value], _: list[Value]) -> tuple[list[Value], list[Value]]:
         nonlocal always
         on = carried[-1] if masked else true
-        goes_on, found, outputs = _step(n, body, number, on, carried[: len(states)])
+        goes_on, after, outputs = _step(n, body, number, on, carried[: len(states)])
         known = n.known(goes_on)
         if goes_on is not on and not (known is not None and known.all()):
             always = False
         if not masked:
-            return found, outputs
+            return after, outputs
         if outputs:
             raise _OutputsDiffer
-        kept = [builder.where(on, a, b).astype(b.dtype) for a, b in zip(found, carried, strict=False)]
+        kept = [builder.where(on, a, b).astype(b.dtype) for a, b in zip(after, carried, strict=False)]
         return [*kept, on & goes_on.reshape(())], []
 
     known = n.known(start)
@@ -206,8 +206,8 @@ def _scan(n: NodeCall, body: OnnxGraph, inputs: Any) -> list[Value]:
     names = [i.name for i in body.inputs]
 
     def step(number: Any, carried: list[Value], slices: list[Value]) -> tuple[list[Value], list[Value]]:
-        found = n.evaluate(body, dict(zip(names, (*carried, *slices), strict=True)))
-        return found[: len(states)], found[len(states) :]
+        results = n.evaluate(body, dict(zip(names, (*carried, *slices), strict=True)))
+        return results[: len(states)], results[len(states) :]
 
     try:
         if steps < 2 or needs_unrolling(body) or _random(body):
@@ -216,11 +216,11 @@ def _scan(n: NodeCall, body: OnnxGraph, inputs: Any) -> list[Value]:
     except (RecurrenceError, ShapeError):
         if not 0 < steps <= MOST_STEPS:
             raise
-        found, last = [], states
+        columns, last = [], states
         for t in range(steps):
             last, outs = step(None, last, [x[t] for x in rows])
-            found.append(outs)
-        outputs = [F.stack(list(column), 0) for column in zip(*found, strict=True)]
+            columns.append(outs)
+        outputs = [F.stack(list(column), 0) for column in zip(*columns, strict=True)]
     turned = []
     for y, a, r in zip(outputs, out_axes, out_backward, strict=True):
         d = resolve_axis(a, y.ndim)

@@ -211,8 +211,8 @@ def _lstm(
         text = re.sub(r"(?m)^ *af\[.*\n", "", text).replace("f(af[t,b,k])", "1 - gi[t,b,k]")
     if more["P"] is None:
         text = re.sub(r" \+ P\[[^]]*\]\*(where\([^()]*\)|u\[t,b,k\])", "", text)
-    given = {name: v for name, v in more.items() if v is not None}
-    return _run(n, text, 4, ("Sigmoid", "Tanh", "Tanh"), x, w, r, bias, lengths, states, given)
+    present = {name: v for name, v in more.items() if v is not None}
+    return _run(n, text, 4, ("Sigmoid", "Tanh", "Tanh"), x, w, r, bias, lengths, states, present)
 
 
 @onnx("LSTM")

@@ -37,9 +37,9 @@ def gradient(n: NodeCall, *inputs: Value) -> Several:
     run_nodes(needed[::-1], scope, n.context)
     value = scope.value(y)
     one = builder.full(value.shape, 1.0, value.dtype)
-    _, found = gradients([value.tensor], [one.tensor], [s.tensor for s in symbols[: len(xs)]])
+    _, derivatives = gradients([value.tensor], [one.tensor], [s.tensor for s in symbols[: len(xs)]])
     back: dict[Any, Any] = {s.tensor: v.tensor for s, v in zip(symbols, inputs, strict=True)}
-    return Several(Value(t) for t in rebuild(found, back.get, {}))
+    return Several(Value(t) for t in rebuild(derivatives, back.get, {}))
 
 
 def _updates(name: str, states: int) -> Callable[[Callable[..., tuple[Value, ...]]], None]:
@@ -54,8 +54,8 @@ def _updates(name: str, states: int) -> Callable[[Callable[..., tuple[Value, ...
                 )
             m = len(tensors) // groups
             columns = [tensors[k * m : (k + 1) * m] for k in range(groups)]
-            found = [f(n, rate.reshape(()), step.reshape(()), *row) for row in zip(*columns, strict=True)]
-            return Several(v for column in zip(*found, strict=True) for v in column)
+            rows = [f(n, rate.reshape(()), step.reshape(()), *row) for row in zip(*columns, strict=True)]
+            return Several(v for column in zip(*rows, strict=True) for v in column)
 
         run.__doc__ = f.__doc__
         onnx(f"{DOMAIN}.{name}")(run)

@@ -18,7 +18,7 @@ import numpy as np
 from einsmith.base import dtypes as dt
 from einsmith.frontends.onnx.writer.arithmetic import divide_floats, divide_integers, truncate
 from einsmith.frontends.onnx.writer.graph import GraphWriter
-from einsmith.frontends.onnx.writer.part import FileTensor, Part
+from einsmith.frontends.onnx.writer.part import FileTensor, FormulaPart
 from einsmith.frontends.onnx.writer.pieces import assemble
 from einsmith.frontends.onnx.writer.reductions import TRANSPARENT, ReductionWriter
 from einsmith.ir.analysis.linear import linear
@@ -90,7 +90,7 @@ def describe(part: Piece | Scatter, args: Sequence[str]) -> str:
 # --------------------------------------------------------------------------------------------------------- one part
 
 
-class _PartWriter(Part):
+class _PartWriter(FormulaPart):
     """The writer of one part of a template."""
 
     def __init__(self, graph: GraphWriter, t: Template, args: Sequence[str], part: Piece | Scatter):

@@ -17,7 +17,7 @@ class FileTensor:
     axes: tuple[int, ...]
 
 
-class Part:
+class FormulaPart:
     """A part of a formula. domain: extents of its axes."""
 
     def __init__(self, graph: GraphWriter, domain: Sequence[int]):

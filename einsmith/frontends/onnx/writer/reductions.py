@@ -7,7 +7,7 @@ from collections.abc import Callable
 from math import prod
 
 from einsmith.base import dtypes as dt
-from einsmith.frontends.onnx.writer.part import FileTensor, Part
+from einsmith.frontends.onnx.writer.part import FileTensor, FormulaPart
 from einsmith.ir.nodes import Apply, Const, Expr, Reduce, apply, axes_of
 from einsmith.ir.rebuild import operands
 
@@ -19,7 +19,7 @@ _REDUCTIONS = {"max": "ReduceMax", "min": "ReduceMin", "prod": "ReduceProd"}
 class ReductionWriter:
     """The writer of a reduction of a part. write: writes an expression of the part; over: the reduction's axes."""
 
-    def __init__(self, part: Part, write: Callable[[Expr], FileTensor], over: tuple[int, ...]):
+    def __init__(self, part: FormulaPart, write: Callable[[Expr], FileTensor], over: tuple[int, ...]):
         self.part, self.graph, self.domain, self.write_expr, self.over = part, part.graph, part.domain, write, over
 
     def write(self, r: Reduce) -> list[FileTensor]:
@@ -104,15 +104,15 @@ class ReductionWriter:
         right = self.part.transpose(b, (*batch, *summed, *n))
         return FileTensor(self.graph.node("MatMul", left, right), (*batch, *m, *n))
 
-    def _einsum(self, *given: FileTensor) -> FileTensor:
-        axes = sorted({a for o in given for a in o.axes})
+    def _einsum(self, *factors: FileTensor) -> FileTensor:
+        axes = sorted({a for o in factors for a in o.axes})
         letter = dict(zip(axes, string.ascii_letters, strict=False))
         if len(axes) > len(letter):
             raise self.part.error(f"a sum over {len(axes)} axes has too few letters", "split it into several sums")
         result = tuple(a for a in axes if a not in self.over)
-        terms = ["".join(letter[a] for a in o.axes) for o in given]
+        terms = ["".join(letter[a] for a in o.axes) for o in factors]
         equation = f"{','.join(terms)}->{''.join(letter[a] for a in result)}"
-        return FileTensor(self.graph.node("Einsum", *(o.name for o in given), equation=equation), result)
+        return FileTensor(self.graph.node("Einsum", *(o.name for o in factors), equation=equation), result)
 
 
 def _factors(body: Expr) -> list[Expr]:
