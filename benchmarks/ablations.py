@@ -16,12 +16,11 @@ from unittest import mock
 
 from rich.table import Table
 
-from benchmarks import TABLE
 from benchmarks.models import TRAINING
 from benchmarks.report import asked, begin, store
+from benchmarks.run import CHUNK_SECONDS
+from benchmarks.worker import Allowance, PeerProcess, WorkerError
 from einsmith.base import environment
-from einsmith.bench.harness import CHUNK_SECONDS
-from einsmith.bench.process import Allowance, PeerProcess, WorkerError
 from einsmith.passes.pipeline import optional
 
 CLOSE = 1e-3
@@ -39,11 +38,10 @@ def measured(problem: str, threads: int, rounds: int, cap: float) -> dict:
 
         def start(name: str) -> dict:
             with mock.patch.dict(os.environ, {environment.WITHOUT.name: name}):
-                worker = PeerProcess("einsmith", threads, None, TABLE)
-            stack.callback(worker.close)
-            allowed[name] = Allowance(cap)
-            worker.ask(f"open {problem}", allowed[name])
-            first = worker.ask("first", allowed[name])
+                worker = stack.enter_context(PeerProcess("einsmith", threads, None))
+                allowed[name] = Allowance(cap)
+                worker.request("open", allowed[name], problem)
+            first = worker.request("first", allowed[name])
             workers[name] = worker
             return first
 
@@ -54,12 +52,12 @@ def measured(problem: str, threads: int, rounds: int, cap: float) -> dict:
             if abs(first["loss"] - whole["loss"]) > CLOSE * abs(whole["loss"]):
                 raise WorkerError("wrong", f"the first loss is {whole['loss']}, without {name} {first['loss']}")
             out[name] = {x: first["described"][x] for x in ("kernels", "arena_bytes")} | {"rounds": []}
-        (step,) = workers[""].ask("time 1 2", allowed[""])["seconds"]
+        (step,) = workers[""].request("time", allowed[""], 1, 2)
         count = max(1, min(200, round(CHUNK_SECONDS / step)))
         for r in range(rounds):
             order = list(workers)
             for name in order[r % len(order) :] + order[: r % len(order)]:
-                seconds = workers[name].ask(f"time {count} 1", allowed[name])["seconds"]
+                seconds = workers[name].request("time", allowed[name], count, 1)
                 out[name]["rounds"].append(statistics.median(seconds))
     return out
 

@@ -26,8 +26,9 @@ import numpy as np
 import torch
 from torch.nn import functional as T
 
-from einsmith.bench import twins
-from einsmith.bench.twins.capsule import margin_loss
+from einsmith import models
+from einsmith.bench.in_torch import in_torch
+from einsmith.bench.torch_steps import margin_loss
 from einsmith.cli.main import run as command_line
 from einsmith.cli.task_table import task_of
 from einsmith.cli.tasks import fitting
@@ -68,17 +69,17 @@ class Network:
 
 
 def resnet(arguments: dict[str, Any]) -> tuple[torch.nn.Module, Callable]:
-    return twins.get("resnet18_cifar", classes=arguments["classes"]), T.cross_entropy
+    return in_torch(models.get("resnet18_cifar", classes=arguments["classes"])), T.cross_entropy
 
 
 def capsules(arguments: dict[str, Any]) -> tuple[torch.nn.Module, Callable]:
-    return twins.get("capsulenet"), margin_loss
+    return in_torch(models.get("capsulenet")), margin_loss
 
 
 def gpt(arguments: dict[str, Any]) -> tuple[torch.nn.Module, Callable]:
     width = arguments["width"]
     sizes = {n: arguments[n] for n in ("vocabulary", "width", "layers", "heads", "positions")}
-    twin = twins.get("gpt_small", **sizes, inner=4 * width, dropout=0.0)
+    twin = in_torch(models.get("gpt_small", **sizes, inner=4 * width, dropout=0.0))
     return twin, lambda y, t: T.cross_entropy(y.flatten(0, 1), t.flatten())
 
 

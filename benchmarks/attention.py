@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from benchmarks import chosen_cases
 from benchmarks.attention_problems import HEADS, LENGTHS, MASKS, WIDTHS, Attention, attention, draw
-from einsmith.bench.problem import Workload
+from benchmarks.problem import Workload
 
 PEERS = ("torch", "compile")
 QUICK_SECONDS = 210.0

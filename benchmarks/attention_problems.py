@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from einsmith.bench.problem import Workload
+from benchmarks.problem import Workload
 
 MASKS = ("none", "causal", "window", "documents", "alibi", "softcap")
 LENGTHS, HEADS, WIDTHS = (64, 256, 1024, 2048, 4096, 8192), (1, 8, 64), (32, 64, 80, 128)
@@ -23,6 +23,8 @@ _NAME = re.compile(r"attention-(\w+)-t(\d+)-n(\d+)-d(\d+)")
 class Attention(Workload):
     """Attention of `heads` (batch x heads) sequences of `length` positions, with `width` features. All but "none" and
     "softcap" are causal."""
+
+    kind = "attention"
 
     length: int = 0
     heads: int = 0

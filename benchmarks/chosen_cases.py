@@ -10,12 +10,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import TABLE
-from benchmarks.report import begin, finished, store
-from einsmith.bench.harness import Pace, run_problem
-from einsmith.bench.problem import Workload
-from einsmith.bench.process import Crew
-from einsmith.bench.report import geometric_mean
+from benchmarks.problem import Workload
+from benchmarks.report import begin, finished, geometric_mean, store
+from benchmarks.run import Pace, run_problem
+from benchmarks.worker import Crew
 
 Fit = Callable[[Workload, Sequence[str]], tuple[list[str], list[str]]]
 """Of a problem and the peers asked for: the peers that can run it, and a word on each of the others."""
@@ -82,7 +80,7 @@ def run(
 
 def _cell(problem: Workload, peers: Sequence[str], threads: int, args: argparse.Namespace, say: Console) -> dict:
     """One case in processes of its own, so that memory is that of the case alone."""
-    crew = Crew(threads, None, TABLE)
+    crew = Crew(threads, None)
     try:
         for peer in ("einsmith", *peers, "reference"):
             crew.start(peer)

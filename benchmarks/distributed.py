@@ -37,14 +37,13 @@ from rich.console import Console
 from rich.table import Table
 
 from einsmith.bench.networks import NETWORKS, NetworkStep
-from einsmith.bench.process import ROOT
 
 CASES: dict[str, Callable[[int], NetworkStep]] = {
     "lenet5": NETWORKS["lenet5"],
     "resnet18_cifar": NETWORKS["resnet18_cifar"],
     "mobilenet_v2": NETWORKS["mobilenet_v2"],
     "gpt_tiny": lambda batch: NetworkStep(
-        f"gpt_tiny-b{batch}", "gpt_small", batch, 0, (), dict, sample=(64,), target=(64,), words=512, classes=512,
+        f"gpt_tiny-b{batch}", "gpt_small", batch, sample=(64,), target=(64,), words=512, classes=512,
         arguments={"vocabulary": 512, "positions": 64, "width": 128, "layers": 4, "heads": 4, "dropout": 0.0},
     ),
 }  # fmt: skip
@@ -75,7 +74,8 @@ def measure(name: str, batch: int, rounds: int, verified: int) -> dict[str, Any]
     from torch.nn.parallel import DistributedDataParallel
 
     import einsmith as es
-    from einsmith.bench.peers import einsmith_peer, torch_peer
+    from einsmith.bench.steps import EinsmithStep
+    from einsmith.bench.torch_steps import TorchStep
     from einsmith.distributed.network import measure_network
     from einsmith.training.scaling import predict_communication
 
@@ -91,15 +91,15 @@ def measure(name: str, batch: int, rounds: int, verified: int) -> dict[str, Any]
     arrays |= {n: whole[n][first : first + batch] for n in ("x", "y")}
 
     def torch_step(shared: bool) -> Any:
-        training = torch_peer.TorchTraining(problem, arrays, "torch", False)
+        training = TorchStep(problem, arrays, "torch")
         if shared:
             training.loss = DistributedDataParallel(training.loss)
         return training
 
     steps: dict[str, Any] = {
-        "alone": einsmith_peer.EinsmithTraining(problem, arrays, 1),
-        "group": einsmith_peer.EinsmithTraining(problem, arrays, 1, group=group),
-        "sharded": einsmith_peer.EinsmithTraining(problem, arrays, 1, group=group, shard_optimizer=True),
+        "alone": EinsmithStep(problem, arrays, 1),
+        "group": EinsmithStep(problem, arrays, 1, group=group),
+        "sharded": EinsmithStep(problem, arrays, 1, group=group, shard_optimizer=True),
         "torch alone": torch_step(False),
         "torch group": torch_step(True),
     }
@@ -130,7 +130,7 @@ def measure(name: str, batch: int, rounds: int, verified: int) -> dict[str, Any]
     alone = steps["alone"]
     network = measure_network(group)
     is_crowded = len(os.sched_getaffinity(0)) <= 1
-    communication = predict_communication(alone._step, [alone.x, alone.y], group.size, network, is_crowded)
+    communication = predict_communication(alone.trainer, list(alone.batch), group.size, network, is_crowded)
     group.close()
     found = {"times": times, "bytes": gradient_bytes, "network": asdict(network), **communication._asdict()}
     return found if group.rank == 0 else None
@@ -158,8 +158,8 @@ def launch(
     if network is not None:
         command = ["unshare", "--net", "sh", "-c", f"{_emulate(network)} && exec {' '.join(command)}"]
     with tempfile.TemporaryDirectory() as folder:
-        places = {"GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT), STORE: f"file://{folder}/store"}
-        done = subprocess.run(command, cwd=ROOT, env=os.environ | places, capture_output=True, text=True)
+        places = {"GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": os.getcwd(), STORE: f"file://{folder}/store"}
+        done = subprocess.run(command, env=os.environ | places, capture_output=True, text=True)
     found = re.search(r"^RESULT (.*)$", done.stdout, re.M)
     if done.returncode or found is None:
         raise SystemExit(f"{name}: the processes failed:\n{done.stdout}\n{done.stderr[-3000:]}")

@@ -25,8 +25,6 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from einsmith.bench.process import ROOT, variables
-
 PARTS = ("trace", "plan", "code", "first", "later", "beyond")
 LATER = 5
 """Steps whose median is that of a later one."""
@@ -39,13 +37,13 @@ def made(name: str, batch: int) -> tuple[Any, Any, Any, Any]:
     """(network, loss, input, target) of a name: a network of `bench.networks`, "resnet-N" of N layers on CIFAR (6n +
     2, He et al. 2016, section 4.2), a classifier by one of CELLS over 28 steps, or the language model over 35."""
     import einsmith as es
-    from einsmith.bench.networks import NETWORKS
-    from einsmith.bench.peers import einsmith_peer
+    from benchmarks.models import NETWORKS
+    from einsmith.bench.steps import LOSSES
 
-    rng, loss = np.random.default_rng(1), einsmith_peer.LOSSES["cross_entropy"]
+    rng, loss = np.random.default_rng(1), LOSSES["cross_entropy"]
     if name in NETWORKS:
         problem = NETWORKS[name](batch)
-        return problem.network_of(es.models.get), einsmith_peer.LOSSES[problem.loss], *problem.inputs_and_targets()
+        return problem.make_network(), LOSSES[problem.loss], *problem.inputs_and_targets()
     if name.startswith("resnet-"):
         depth = (int(name.removeprefix("resnet-")) - 2) // 6
         network = es.models.get("resnet18_cifar", depths=(depth,) * 3, width=16)
@@ -96,8 +94,8 @@ def measure(name: str, batch: int) -> dict[str, Any]:
 
 def in_new_process(name: str, batch: int, threads: int, cache: Path) -> dict[str, Any]:
     command = [sys.executable, "-m", "benchmarks.first_calls", name, "--batch", str(batch), "--here"]
-    environment = {**variables(threads, cache), "EINSMITH_CACHE_DIR": str(cache)}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
+    environment = {**os.environ, "EINSMITH_THREADS": str(threads), "EINSMITH_CACHE_DIR": str(cache)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if done.returncode:
         raise SystemExit(f"{name} x{batch}: {done.stderr}")
     return json.loads(done.stdout)
@@ -125,7 +123,7 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def main() -> int:
-    from einsmith.bench.networks import NETWORKS
+    from benchmarks.models import NETWORKS
 
     parser = argparse.ArgumentParser(description="Measures first calls in a cold and in later processes.")
     parser.add_argument("network", nargs="*", help=f"default: {', '.join(NETWORKS)}")

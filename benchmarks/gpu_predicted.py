@@ -20,13 +20,12 @@ from unittest import mock
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import models
+from benchmarks.models import NetworkCase
+from benchmarks.recurrent_steps import CELLS, Recurrent, language_model, recurrent
+from benchmarks.worker import module_of
 from einsmith.base import environment
 from einsmith.base.numerics import Numerics
-from einsmith.bench import networks
-from einsmith.bench.networks import NetworkStep
-from einsmith.bench.peers.einsmith_peer import EinsmithTraining
-from einsmith.bench.peers.einsmith_recurrent import RecurrentTraining
-from einsmith.bench.recurrent import CELLS, Recurrent, language_model, recurrent
 from einsmith.cost.gpu import CARDS, GpuTarget
 from einsmith.driver import executable, registry
 from einsmith.driver.backend import Backend
@@ -38,8 +37,8 @@ from einsmith.tiles.patterns import TILE_PATTERNS
 
 STEPS = 28
 """Steps of a sequence."""
-NETWORKS: dict[str, Callable[[int], NetworkStep | Recurrent]] = {
-    **networks.NETWORKS,
+NETWORKS: dict[str, Callable[[int], NetworkCase | Recurrent]] = {
+    **models.NETWORKS,
     **{cell: partial(recurrent, cell, steps=STEPS) for cell in CELLS},
     "lstm_lm": partial(language_model, STEPS),
 }
@@ -77,29 +76,23 @@ class Planner(Backend):
         raise NotImplementedError("nothing is measured on this back end")
 
 
-def planned(problem: NetworkStep | Recurrent, target: GpuTarget, precision: str = "fp32") -> Compiled:
+def planned(problem: NetworkCase | Recurrent, target: GpuTarget, precision: str = "fp32") -> Compiled:
     """The program of a network's training step on a card, which cannot be run."""
 
     def stop(*args: Any, **options: Any) -> Any:
         raise _Planned(compile_graph(*args, **options))
 
-    made = Planner(target)
-    batch: Sequence[Any]
-    if isinstance(problem, Recurrent):
-        cells = RecurrentTraining(problem, problem.arrays(), 1, precision=precision)
-        step, batch = cells._step, cells.batch
-    else:
-        network = EinsmithTraining(problem, problem.arrays(), 1, precision=precision)
-        step, batch = network._step, (network.x, network.y)
+    planner = Planner(target)
+    session = module_of(problem, "einsmith").build(problem, problem.arrays(), 1, "einsmith", precision=precision)
     with (
         mock.patch.dict("os.environ", {environment.PLANS.name: "0"}),
-        mock.patch.object(registry, "BACKENDS", {**registry.BACKENDS, made.name: made}),
-        mock.patch.object(registry, "DEFAULT", made),
+        mock.patch.object(registry, "BACKENDS", {**registry.BACKENDS, planner.name: planner}),
+        mock.patch.object(registry, "DEFAULT", planner),
         mock.patch.dict(autoconfig.OTHERS, {target.backend: TILE_PATTERNS}),
         mock.patch.object(executable, "compile_graph", stop),
     ):
         try:
-            step.compile(*batch)
+            session.trainer.compile(*session.batch)
         except _Planned as e:
             return e.program
     raise AssertionError("the step compiled no graph")
@@ -120,7 +113,7 @@ def figures(program: Compiled, target: GpuTarget) -> dict[str, float]:
     return {"seconds": sum(own), "chain": max(ends, default=0.0), "kernels": count}
 
 
-def cells_of(problem: NetworkStep | Recurrent, precision: str, cards: Sequence[str]) -> dict[str, dict[str, float]]:
+def cells_of(problem: NetworkCase | Recurrent, precision: str, cards: Sequence[str]) -> dict[str, dict[str, float]]:
     """The figures of a network's step on each card, by the plan that the first is given."""
     program = planned(problem, CARDS[cards[0]], precision)
     numerics = Numerics(precision=precision)

@@ -3,7 +3,7 @@
 A training step in plain PyTorch, the optimizer being torch.optim's as it is: eager, inductor and backend="einsmith"
 take turns in one process. Before they are timed, losses and gradients are compared with eager execution in float64. The
 first call's seconds are those of whatever the caches on disk have; --fresh gives all empty ones. The networks are those
-of einsmith.bench.twins and, where their packages are installed, of benchmarks.models_of_others.
+of einsmith.models and, where their packages are installed, of benchmarks.models_of_others.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ from rich.console import Console
 from rich.table import Table
 from torch.nn import functional as tf
 
+import einsmith as es
 import einsmith.frontends.torch  # noqa: F401 - registers the backend
 from benchmarks import models_of_others
 from benchmarks.models_of_others import Batch, Trained, converted
-from einsmith.bench import twins
+from einsmith.bench.in_torch import in_torch
 
 PEERS = ("eager", "inductor", "einsmith")
 CLOSE = 1e-4
@@ -103,7 +104,7 @@ def _twin(name: str, batch: int | None) -> Trained:
         out = f(inputs["x"])
         return tf.cross_entropy(out.flatten(0, out.ndim - 2), inputs["y"].flatten())
 
-    return Trained(twins.get(name, **arguments), make, loss)
+    return Trained(in_torch(es.models.get(name, **arguments)), make, loss)
 
 
 def _off(got: Gradients, want: Gradients) -> float:

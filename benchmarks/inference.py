@@ -25,7 +25,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from einsmith.bench.report import geometric_mean
+from benchmarks.report import geometric_mean
 
 PEERS = ("einsmith", "onnxruntime", "openvino", "eager", "inductor")
 NETWORKS = ("mlp3", "lenet5", "resnet18_cifar", "resnet18", "resnet50", "mobilenet_v2", "shufflenet_v1", "vit_small",
@@ -64,13 +64,13 @@ class Subject:
 def network(name: str, batch: int, folder: Path) -> Subject:
     import torch
 
-    import einsmith as es
-    from einsmith.bench import twins
-    from einsmith.bench.networks import NETWORKS as PROBLEMS
+    from benchmarks.models import NETWORKS as PROBLEMS
+    from einsmith.bench.in_torch import in_torch
 
     torch.manual_seed(0)
     problem = PROBLEMS[name](batch)
-    twin = problem.network_of(twins.get).eval()
+    own = problem.make_network()
+    twin = in_torch(own).eval()
     x, _ = problem.inputs_and_targets()
     with torch.no_grad():
         for n, b in twin.named_buffers():  # statistics as after training
@@ -78,7 +78,6 @@ def network(name: str, batch: int, folder: Path) -> Subject:
                 b.uniform_(0.5, 1.5)
     file = folder / f"{name}-{batch}.onnx"
     torch.onnx.export(twin, (torch.from_numpy(x),), str(file), dynamo=False, input_names=["x"])
-    own = problem.network_of(es.models.get)
     own.load_state_dict({n: v.numpy() for n, v in twin.state_dict().items()})
     return Subject(f"{name} x{batch}", file, {"x": x}, twin, own.eval())
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks.convolutions import Conv, distinct
 from benchmarks.models import TRAINING
-from einsmith.bench.problem import Workload
+from benchmarks.problem import Workload
 
 BATCH = 16
 """Images a convolution of a network gets."""
@@ -31,6 +31,8 @@ class Case(Workload):
     with_forward: a gradient is timed together with the forward, as it needs what the forward finds (pooling); else on
     its own. shapes: of all arrays by name, G's too. winograd: whether Einsmith may use Winograd's form.
     """
+
+    kind = "kernels"
 
     shapes: Mapping[str, tuple[int, ...]] | None = None
     wrt: tuple[str, ...] = ()

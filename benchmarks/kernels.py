@@ -18,12 +18,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import TABLE
 from benchmarks.kernel_cases import GROUPS, Group, Line
-from benchmarks.report import begin, finished, store
-from einsmith.bench.harness import Pace, run_problem
-from einsmith.bench.process import Crew
-from einsmith.bench.report import geometric_mean
+from benchmarks.report import begin, finished, geometric_mean, store
+from benchmarks.run import Pace, run_problem
+from benchmarks.worker import Crew
 
 ROOFLINE = 85.0
 """Percent of the roofline that stand for a ratio."""
@@ -226,7 +224,7 @@ class _Crews:
     def of(self, threads: int) -> Crew:
         if self._crew is None or self._crew.threads != threads:
             self.close()
-            self._crew = Crew(threads, None, TABLE)
+            self._crew = Crew(threads, None)
         return self._crew
 
     def close(self) -> None:

@@ -88,16 +88,16 @@ def measure(network: str, threads: int, count: int) -> list[Found]:
     """The kernels of a network's training step that would gain most by the model."""
     import einsmith as es
     from benchmarks.models import TRAINING
-    from einsmith.bench.peers import einsmith_peer
+    from benchmarks.peers import einsmith_networks
     from einsmith.schedule.layout import forced
     from einsmith.tuning.kernels.measure import example_buffers, prepare, shortest
 
     es.set_threads(threads)
-    problem = TRAINING[network]
-    session = einsmith_peer.EinsmithTraining(problem, problem.arrays(), threads)  # type: ignore[arg-type]
+    problem: Any = TRAINING[network]
+    trainer = einsmith_networks.build(problem, problem.arrays(), threads, "einsmith").trainer
     with forced.forcing(lambda t, orders: orders[0]):
-        session._step.compile(session.x, session.y)
-    (run,) = session._step._programs.values()
+        trainer.compile(*problem.inputs_and_targets())
+    (run,) = trainer._programs.values()
     kernels: Counter = Counter()
     for call, turns in zip(run.calls, run.turns, strict=True):
         kernels[call.kernel] += turns

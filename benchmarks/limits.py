@@ -58,9 +58,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("network", nargs="+")
     asked = parser.parse_args()
-    from benchmarks.peers import einsmith_peer
+    from einsmith.tuning.calibration import calibrate
 
-    einsmith_peer.prepare()
+    calibrate.target()
     table = Table(title="plans that a limit changes")
     for column in ("network", "limit", "ms", "difference", "calls"):
         table.add_column(column)

@@ -28,8 +28,8 @@ from benchmarks.autoconfig import calls_of
 from benchmarks.convolutions import Conv
 from benchmarks.kernel_cases import Case, convolution, product
 from benchmarks.peers import torch_kernels
+from benchmarks.report import geometric_mean
 from einsmith.base import dtypes as dt
-from einsmith.bench.report import geometric_mean
 from einsmith.codegen.loopnest.dots import DOTS
 from einsmith.cost.facts import Target
 from einsmith.kernels import autoconfig

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from einsmith.bench.problem import Workload
+from benchmarks.problem import Workload
 
 KINDS = ("gaussian", "laplacian", "matern32", "matern52", "sinkhorn", "nearest", "variance")
 _WITHOUT_WEIGHTS = "nearest", "variance"
@@ -25,6 +25,8 @@ _NAME = re.compile(r"pairs-(\w+)-n(\d+)-d(\d+)-(\w+)")
 class Pairs(Workload):
     """A reduction over all pairs of n points x and n points y in d dimensions. `order`: "values" o; "gradients": those
     of sum(o * G) by all inputs; "second": the gradient by x of the squared norm of the gradient by x."""
+
+    kind = "pairs"
 
     order: str = "values"
     points: int = 0

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 
 from benchmarks import chosen_cases
 from benchmarks.pair_problems import DIMENSIONS, KINDS, ORDERS, POINTS, Pairs, draw, orders, pairs
-from einsmith.bench.problem import Workload
+from benchmarks.problem import Workload
 
 PEERS = ("torch", "compile", "keops")
 QUICK_SECONDS = 150.0

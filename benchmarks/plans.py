@@ -32,10 +32,10 @@ def uncompiled() -> Iterator[None]:
 
 def begun(problem: Any, threads: int) -> tuple[Any, tuple[Any, ...]]:
     """A problem's training step, which has no program yet, and a batch."""
-    from benchmarks.peers import einsmith_peer
+    from benchmarks import worker
 
-    session: Any = einsmith_peer.build(problem, problem.arrays(), threads, "einsmith")
-    return session._step, session.batch if hasattr(session, "batch") else (session.x, session.y)
+    session = worker.build(problem, problem.arrays(), threads, "einsmith")
+    return session.trainer, session.batch
 
 
 def program_of(step: Any) -> Any:

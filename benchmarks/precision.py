@@ -22,8 +22,8 @@ import numpy as np
 import einsmith as es
 from benchmarks import plans
 from benchmarks.models import TRAINING
-from einsmith.bench.peers import einsmith_peer
-from einsmith.bench.report import geometric_mean
+from benchmarks.report import geometric_mean
+from einsmith.bench.steps import EinsmithStep
 from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Tensor
 from einsmith.quantization import convert, prepare_qat
@@ -119,9 +119,9 @@ def measure_training(names: Sequence[str], threads: int) -> None:
     """Print the time of training steps in float32 and in bfloat16, and of PyTorch's, eager, under autocast."""
     import torch
 
-    from einsmith.bench.peers import torch_peer
+    from einsmith.bench.torch_steps import LAYOUTS, TorchStep
 
-    class Autocast(torch_peer.TorchTraining):
+    class Autocast(TorchStep):
         """PyTorch's step whose forward pass is under autocast."""
 
         def step(self) -> float:
@@ -133,10 +133,8 @@ def measure_training(names: Sequence[str], threads: int) -> None:
     for name in names:
         problem: Any = TRAINING[name]
         arrays = problem.arrays()
-        sessions: dict[str, Any] = {
-            p: einsmith_peer.EinsmithTraining(problem, arrays, threads, precision=p) for p in ("fp32", "bf16")
-        }
-        sessions["PyTorch"] = Autocast(problem, arrays, "torch", len(problem.sample) == 3)
+        sessions: dict[str, Any] = {p: EinsmithStep(problem, arrays, threads, precision=p) for p in ("fp32", "bf16")}
+        sessions["PyTorch"] = Autocast(problem, arrays, "torch", LAYOUTS[0] if problem.is_of_images else "")
         losses = {form: [session.step() for _ in range(2)][0] for form, session in sessions.items()}
         for form in ("bf16", "PyTorch"):
             np.testing.assert_allclose(losses[form], losses["fp32"], rtol=0.02)
@@ -156,10 +154,10 @@ def measure_memory(names: Sequence[str], threads: int) -> None:
         problem: Any = TRAINING[name]
         sizes = []
         for precision in ("fp32", "bf16"):
-            session = einsmith_peer.EinsmithTraining(problem, problem.arrays(), threads, precision=precision)
+            session = EinsmithStep(problem, problem.arrays(), threads, precision=precision)
             with plans.uncompiled():
-                session._step.compile(session.x, session.y)
-            sizes.append(plans.program_of(session._step).arena_bytes / 2**20)
+                session.trainer.compile(*session.batch)
+            sizes.append(plans.program_of(session.trainer).arena_bytes / 2**20)
         print(f"{name}: float32 {sizes[0]:.1f} MiB, bf16 {sizes[1]:.1f} MiB ({sizes[1] / sizes[0]:.2f})", flush=True)
 
 

@@ -4,7 +4,7 @@ For each network: predicted seconds of its plan, kernels, those that are distinc
 kernels need for themselves, and the calls of Python functions that compiling takes up to there, without machine code.
 Another run's file says what has changed: a plan that is predicted to be slower than before is a fault of the passes,
 which decide by the same prices. `--static` takes the machine's coefficients as they are before any calibration.
-`--measured` compares the predictions with the steps that benchmarks.networks has timed (its JSON files): their ratio
+`--measured` compares the predictions with the steps that benchmarks.training has timed (its JSON files): their ratio
 for each network, and the correlation of the logarithms.
 """
 
@@ -91,7 +91,7 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", type=Path, help="figures are kept here; what it holds already is not run again")
     parser.add_argument("--before", type=Path, help="the file of another run, which this one is compared with")
-    parser.add_argument("--measured", type=Path, action="append", default=[], help="a file of benchmarks.networks")
+    parser.add_argument("--measured", type=Path, action="append", default=[], help="a file of benchmarks.training")
     parser.add_argument("--static", action="store_true", help="by the machine's facts alone, with nothing measured")
     args = parser.parse_args()
     if unknown := set(args.network) - set(TRAINING):

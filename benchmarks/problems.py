@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from einsmith.bench.problem import Workload
+from benchmarks.problem import Workload
 
 
 def _operator(

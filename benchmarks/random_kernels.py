@@ -17,11 +17,11 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import TABLE, autoconfig, random_cases
+from benchmarks import autoconfig, random_cases
 from benchmarks.kernel_cases import LIBRARIES, Case
 from benchmarks.report import asked, begin, finished, store
-from einsmith.bench.harness import Pace, run_problem
-from einsmith.bench.process import Crew
+from benchmarks.run import Pace, run_problem
+from benchmarks.worker import Crew
 
 MEAN, USUAL, LEAST = 1.15, 0.9, 0.7
 """The ratio to the best peer: its geometric mean, what nine of ten cases reach, and every case."""
@@ -110,7 +110,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(cases: Sequence[Case], args: argparse.Namespace, results: dict, say: Console) -> dict[str, dict]:
     """The cells of the cases, by name; stores after every case."""
     peers = ["einsmith", *filter(None, args.peers.split(","))]
-    crew, begun, shown = Crew(args.threads, None, TABLE), time.monotonic(), {}
+    crew, begun, shown = Crew(args.threads, None), time.monotonic(), {}
     try:
         for case in cases:
             key = f"{case.name}-t{args.threads}"

@@ -16,11 +16,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import TABLE, report
+from benchmarks import report
 from benchmarks.recurrent_problems import FIRST_CALLS, RECURRENT
-from einsmith.bench.process import Allowance, PeerProcess, WorkerError
-from einsmith.bench.recurrent import RECURRENT_PEERS
-from einsmith.bench.report import machine
+from benchmarks.recurrent_steps import RECURRENT_PEERS
+from benchmarks.report import machine
+from benchmarks.worker import Allowance, PeerProcess, WorkerError
 
 
 def first_call(peer: str, problem: str, threads: int, cap: float) -> dict:
@@ -29,10 +29,10 @@ def first_call(peer: str, problem: str, threads: int, cap: float) -> dict:
         allowance = Allowance(cap)
         worker = None
         try:
-            worker = PeerProcess(peer, threads, Path(folder), TABLE)
-            worker.ask(f"open {problem}", allowance)
+            worker = PeerProcess(peer, threads, Path(folder))
+            worker.request("open", allowance, problem)
             before = allowance.left
-            first = worker.ask("first", allowance)
+            first = worker.request("first", allowance)
             return {"status": "ok", "version": worker.version, "first_seconds": first["seconds"],
                     "first_spent": round(before - allowance.left, 3)} | first["described"]  # fmt: skip
         except WorkerError as e:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from einsmith.bench.recurrent import CELLS, LAYER_CELLS, language_model, recurrent
+from benchmarks.recurrent_steps import CELLS, LAYER_CELLS, language_model, recurrent
 
 BATCHES = (1, 16, 64)
 STEPS = (1, 28, 35, 150)

@@ -21,10 +21,9 @@ from statistics import median
 
 from rich.table import Table
 
-from benchmarks import TABLE
 from benchmarks.models import TRAINING
 from benchmarks.report import asked, begin, store
-from einsmith.bench.process import Allowance, Crew, WorkerError
+from benchmarks.worker import Allowance, Crew, WorkerError
 
 OURS = ("einsmith", "static-60", "static-300", "dynamic")
 PEERS = ("compile-max", "xla")
@@ -58,7 +57,7 @@ def measure(name: str, peers: Sequence[str], threads: int, steps: int, seconds: 
     seconds: about how long the steps take, which determines their number; 0 where `steps` does."""
     cell: dict = {"steps": steps, "threads": threads, "peers": {}}
     with tempfile.TemporaryDirectory(prefix="einsmith-bench-") as folder:
-        crew = Crew(threads, Path(folder), TABLE)
+        crew = Crew(threads, Path(folder))
         crew.keep_calibration(OURS)
         try:
             left = {p: Allowance(cap) for p in peers}
@@ -66,9 +65,9 @@ def measure(name: str, peers: Sequence[str], threads: int, steps: int, seconds: 
                 found = cell["peers"][p] = {"status": "ok", "turns": []}
                 try:
                     worker = crew.start(p)
-                    worker.ask(f"open {name}", left[p])
+                    worker.request("open", left[p], name)
                     begun = time.perf_counter()
-                    found["first"] = worker.ask("first", left[p])["seconds"]
+                    found["first"] = worker.request("first", left[p])["seconds"]
                     say(f"{name}: {p}: first call {time.perf_counter() - begun:.1f} s")
                 except WorkerError as e:
                     found |= {"status": e.kind, "message": str(e)}
@@ -80,7 +79,7 @@ def measure(name: str, peers: Sequence[str], threads: int, steps: int, seconds: 
                     if found["status"] != "ok":
                         continue
                     try:
-                        found["turns"].append(crew.start(p).ask(f"time {each} 0", left[p])["seconds"])
+                        found["turns"].append(crew.start(p).request("time", left[p], each, 0))
                     except WorkerError as e:
                         found |= {"status": e.kind, "message": str(e)}
                         crew.drop(p)
@@ -90,8 +89,8 @@ def measure(name: str, peers: Sequence[str], threads: int, steps: int, seconds: 
                     cell["steps"] = FIRST_TURN + each * (TURNS - 1)
             for p in peers:
                 if cell["peers"][p]["status"] == "ok":
-                    cell["peers"][p]["loss"] = crew.start(p).ask("steps 1", left[p])["losses"][0]
-                    cell["peers"][p] |= crew.start(p).ask("describe", left[p])["described"]
+                    cell["peers"][p]["loss"] = crew.start(p).request("steps", left[p], 1)["losses"][0]
+                    cell["peers"][p] |= crew.start(p).request("describe", left[p])
         finally:
             crew.close()
     for found in cell["peers"].values():

@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks.gpu.problems import TOLERANCES, Case
 from benchmarks.gpu.serving import Client
-from einsmith.bench.problem import Workload
+from benchmarks.problem import Workload
 from einsmith.bench.verify import Exact, step_error
 
 OURS = "einsmith"

@@ -18,9 +18,9 @@ from benchmarks.gpu.launching import CardBench, Ready, random_bytes
 from benchmarks.gpu.problems import Case
 from benchmarks.gpu.serving import NotAvailable, Server
 from benchmarks.gpu.sessions import Session
+from benchmarks.worker import module_of
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import EinsmithError
-from einsmith.bench.peers import einsmith_peer
 from einsmith.bench.verify import STEP_TOLERANCE
 from einsmith.driver import registry
 from einsmith.driver.cuda import Cuda
@@ -102,7 +102,7 @@ class EinsmithServer(Server):
 
         def train(**options: Any) -> tuple[list[float], dict[str, np.ndarray], Any]:
             copied = {n: a.copy() for n, a in arrays.items()}
-            session = einsmith_peer.build(problem, copied, 2, "einsmith", **options)  # type: ignore[arg-type]
+            session = module_of(problem, "einsmith").build(problem, copied, 2, "einsmith", **options)
             losses = [session.step() for _ in range(STEPS)]
             return losses, {n: np.array(v) for n, v in session.results().items()}, session
 
@@ -118,7 +118,7 @@ class EinsmithServer(Server):
         }
         worst = max(off, key=lambda n: np.nan_to_num(off[n], nan=np.inf))
         is_right = loss <= LOSSES[precision] and off[worst] <= UPDATES[precision]
-        (run,) = session._step._programs.values()
+        (run,) = session.trainer._programs.values()
         out = {
             "status": "ok" if is_right else "wrong",
             "loss": loss,

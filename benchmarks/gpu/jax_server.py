@@ -12,8 +12,8 @@ import numpy as np
 
 from benchmarks.gpu.peer_server import PeerServer, PeerStep
 from benchmarks.gpu.problems import Case
-from einsmith.bench.networks import NetworkStep
-from einsmith.bench.recurrent import Recurrent
+from benchmarks.problem import Workload
+from benchmarks.recurrent_steps import Recurrent
 
 PRECISIONS = {"fp32": "highest", "tf32": "tensorfloat32", "bf16": "highest"}
 """Of products of float32; with bf16 the activations and weights of products are of that type."""
@@ -34,24 +34,20 @@ class JaxServer(PeerServer):
 
     def build(self, case: Case, precision: str, form: str) -> dict[str, Callable[[], PeerStep]]:
         """Return functions that set up a step, by the formulation of the library."""
-        from einsmith.bench.peers import jax_recurrent
-        from einsmith.bench.peers.jax_peer import variants
+        from benchmarks.worker import variants
 
         self.jax.config.update("jax_default_matmul_precision", PRECISIONS[precision])
         problem = case.problem()
-        assert isinstance(problem, NetworkStep | Recurrent)
-        if isinstance(problem, Recurrent):
-            names = jax_recurrent.variants(problem.network, "jax") or ("",)
-        else:
-            names = (variants(problem, "jax") or ("",))[:1]
+        names = variants(problem, "jax")
+        names = names if isinstance(problem, Recurrent) else names[:1]
         return {name: partial(JaxStep, self.jax, problem, precision, name) for name in names}
 
 
 class JaxStep:
     """A training step."""
 
-    def __init__(self, jax: Any, problem: NetworkStep | Recurrent, precision: str, variant: str):
-        from einsmith.bench.peers import jax_peer, jax_recurrent
+    def __init__(self, jax: Any, problem: Workload, precision: str, variant: str):
+        from benchmarks.peers import jax_networks, jax_recurrent
 
         self.jax = jax
         arrays = problem.arrays()
@@ -62,7 +58,7 @@ class JaxStep:
                 library = replace(library, linear=partial(_linear, jax))
             self._training: Any = jax_recurrent.JaxRecurrent(problem, arrays, library)
         else:
-            kind = _mixed(jax) if precision == "bf16" else jax_peer.JaxTraining
+            kind = _mixed(jax) if precision == "bf16" else jax_networks.JaxTraining
             self._training = kind(problem, arrays, variant)
         self._hosts = [np.asarray(self._training.x), np.asarray(self._training.y)]
 
@@ -110,12 +106,12 @@ def _mixed(jax: Any) -> type:
     stay in float32, as with PyTorch's autocast."""
     import jax.numpy as jnp
 
-    from einsmith.bench.peers import jax_peer
+    from benchmarks.peers import jax_networks
 
     def narrow(*arrays: Any) -> list[Any]:
         return [a.astype(jnp.bfloat16) if a.dtype == jnp.float32 else a for a in arrays]
 
-    class MixedArrays(jax_peer.JaxArrays):
+    class MixedArrays(jax_networks.JaxArrays):
         def dense(self, x, w, turned):
             x, w = narrow(x, w)
             return super().dense(x, w, turned)
@@ -147,7 +143,7 @@ def _mixed(jax: Any) -> type:
         def cross_entropy(self, logits, labels):
             return super().cross_entropy(logits.astype(jnp.float32), labels)
 
-    class MixedTraining(jax_peer.JaxTraining):
+    class MixedTraining(jax_networks.JaxTraining):
         arrays_of = MixedArrays
 
     return MixedTraining

@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from einsmith.bench.graphs.graph import NetworkGraph
-from einsmith.bench.networks import NETWORKS, NetworkStep
-from einsmith.bench.problem import Workload
-from einsmith.bench.recurrent import CELLS, ROW, language_model, recurrent
+from benchmarks.graphs.graph import NetworkGraph
+from benchmarks.models import NETWORKS, NetworkCase, case_of
+from benchmarks.problem import Workload
+from benchmarks.recurrent_steps import CELLS, ROW, language_model, recurrent
+from benchmarks.small_networks import SMALL, small
 from einsmith.bench.verify import Tolerances
-from tests.benchmarks.small_networks import SMALL, small
 
 ROUTED = "routed_capsules"
 BATCHES = (16, 64, 1)
@@ -32,17 +32,17 @@ FIRST = (
 
 
 @dataclasses.dataclass(frozen=True)
-class CardStep(NetworkStep):
+class CardStep(NetworkCase):
     """A training step whose graph is exported in this process, at whatever size it has."""
 
     def graph(self) -> NetworkGraph:
         """Return the forward and its loss as PyTorch's operations. Raises ImportError where PyTorch is missing."""
         import torch
 
-        from einsmith.bench.peers.torch_exporter import export, trained
+        from benchmarks.graphs.exporter import TorchWithLoss, export
 
         with torch.device("cpu"):
-            return export(trained(self), *(torch.from_numpy(a) for a in self.inputs_and_targets()))
+            return export(TorchWithLoss(self), *(torch.from_numpy(a) for a in self.inputs_and_targets()))
 
 
 class Case(NamedTuple):
@@ -75,7 +75,7 @@ def cases(models: Sequence[str], batches: Sequence[int], tiny: bool) -> Iterator
 
 def _full(model: str, batch: int) -> Workload:
     if model == ROUTED:
-        return _routed(NetworkStep(f"{ROUTED}-b{batch}", "capsulenet", batch, 0, (), dict), (1152, 8), (10, 16))
+        return _routed(NetworkCase(f"{ROUTED}-b{batch}", "capsulenet", batch), (1152, 8), (10, 16))
     if model in NETWORKS:
         return _of_card(NETWORKS[model](batch))
     return language_model(batch=batch) if model == "lstm-lm" else recurrent(model, batch, ROW)
@@ -85,7 +85,7 @@ def _tiny(model: str, batch: int) -> Workload:
     if model == ROUTED:
         # In an image of 18 pixels the capsules have one place.
         arguments: Any = SMALL["capsulenet"][0]
-        step = NetworkStep(f"{ROUTED}-b{batch}", "capsulenet", batch, 0, (), dict, arguments=arguments)
+        step = NetworkCase(f"{ROUTED}-b{batch}", "capsulenet", batch, arguments=arguments)
         return _routed(step, (2, 3), (3, 16))
     if model in NETWORKS:
         return _of_card(dataclasses.replace(small(model), batch=batch, name=f"{model}-b{batch}"))
@@ -94,9 +94,9 @@ def _tiny(model: str, batch: int) -> Workload:
     return recurrent(model, batch, steps=2, width=5)
 
 
-def _routed(step: NetworkStep, sample: tuple[int, ...], target: tuple[int, ...]) -> Workload:
+def _routed(step: NetworkCase, sample: tuple[int, ...], target: tuple[int, ...]) -> Workload:
     return _of_card(dataclasses.replace(step, part="routed", loss="mse_loss", sample=sample, target=target))
 
 
-def _of_card(step: NetworkStep) -> CardStep:
-    return CardStep(**{f.name: getattr(step, f.name) for f in dataclasses.fields(step)})
+def _of_card(step: NetworkCase) -> NetworkCase:
+    return case_of(step, CardStep)

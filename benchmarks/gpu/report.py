@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from benchmarks.gpu.record import Record, RecordError
-from einsmith.bench.report import geometric_mean
+from benchmarks.report import geometric_mean
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "gpu-figures").with_suffix(".md")
 """The page of a real run, which does not exist before one."""

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.gpu.problems import Case
-from einsmith.bench.peers import einsmith_peer
-from einsmith.bench.peers.einsmith_recurrent import RecurrentTraining
+from benchmarks.worker import module_of
 from einsmith.driver.executable import Executable
 from einsmith.training import TrainStep
 from einsmith.training.batch import batch_arrays
@@ -20,11 +19,11 @@ class Session:
     def __init__(self, case: Case, precision: str, **options: Any):
         problem = case.problem()
         options = {"device": "cuda", "precision": precision, **options}
-        training: Any = einsmith_peer.build(problem, problem.arrays(), 1, "einsmith", **options)  # type: ignore[arg-type]
+        build = module_of(problem, "einsmith").build
+        training: Any = build(problem, problem.arrays(), 1, "einsmith", **options)
         self._training = training
-        self.trainer: TrainStep = training._step
-        batch = training.batch if isinstance(training, RecurrentTraining) else (training.x, training.y)
-        self.arrays: list[np.ndarray] = batch_arrays(batch)
+        self.trainer: TrainStep = training.trainer
+        self.arrays: list[np.ndarray] = batch_arrays(training.batch)
 
     @property
     def run(self) -> Executable:

@@ -14,10 +14,11 @@ import numpy as np
 from benchmarks.gpu.peer_server import PeerServer, PeerStep
 from benchmarks.gpu.problems import Case
 from benchmarks.gpu.serving import NotAvailable
+from benchmarks.models import NetworkCase
+from benchmarks.problem import Workload
+from benchmarks.recurrent_steps import LR as CELL_LR
+from benchmarks.recurrent_steps import Recurrent
 from einsmith.bench.networks import LR as NETWORK_LR
-from einsmith.bench.networks import NetworkStep
-from einsmith.bench.recurrent import LR as CELL_LR
-from einsmith.bench.recurrent import Recurrent
 
 FORMS = {
     "torch": "eager",
@@ -52,8 +53,7 @@ class TorchServer(PeerServer):
             raise NotAvailable("CUDA graphs need a card")
         self.set_precision(precision)
         problem = case.problem()
-        assert isinstance(problem, NetworkStep | Recurrent)
-        is_image = isinstance(problem, NetworkStep) and len(problem.sample) == 3
+        is_image = isinstance(problem, NetworkCase) and len(problem.sample) == 3
         layouts = {"channels last": True, "channels first": False} if is_image else {"": False}
         if form == "compile":
             self._has_compiled = True
@@ -80,7 +80,6 @@ class TorchServer(PeerServer):
         """Train in float64; return the losses of the first steps. What the first one leaves is written to a file."""
         self.set_precision("fp32")
         problem = case.problem()
-        assert isinstance(problem, NetworkStep | Recurrent)
         step = TorchStep(self, problem, "fp64", "torch", False, "")
         found = [step.loss(step.step())]
         np.savez(path, **step.results())  # type: ignore[arg-type]
@@ -102,9 +101,7 @@ class TorchServer(PeerServer):
 class TorchStep:
     """A training step of forward, backward and SGD's update on the card."""
 
-    def __init__(
-        self, server: TorchServer, problem: NetworkStep | Recurrent, precision: str, form: str, last: bool, variant: str
-    ):
+    def __init__(self, server: TorchServer, problem: Workload, precision: str, form: str, last: bool, variant: str):
         self.torch = torch = server.torch
         self.device, self.fake = server.device, server.fake
         arrays = {n: a.copy() for n, a in problem.arrays().items()}
@@ -146,12 +143,12 @@ class TorchStep:
 
         self._step = self._captured(step, named) if form == "torch-graph" else step
 
-    def _network(self, problem: NetworkStep, arrays: dict[str, np.ndarray], last: bool, precision: str) -> tuple:
-        from einsmith.bench.peers.torch_exporter import trained
+    def _network(self, problem: Any, arrays: dict[str, np.ndarray], last: bool, precision: str) -> tuple:
+        from einsmith.bench.torch_steps import TorchWithLoss
 
         torch = self.torch
         with torch.device(self.device):
-            module = trained(problem)
+            module = TorchWithLoss(problem)
         if precision == "fp64":
             module.double()
         state = {n: torch.from_numpy(a) for n, a in arrays.items() if n not in ("x", "y")}
@@ -167,7 +164,7 @@ class TorchStep:
         return module, list(module.parameters()), named, inputs
 
     def _recurrent(self, problem: Recurrent, arrays: dict[str, np.ndarray], variant: str) -> tuple:
-        from einsmith.bench.peers import torch_recurrent
+        from benchmarks.peers import torch_recurrent
 
         torch = self.torch
         with torch.device(self.device):

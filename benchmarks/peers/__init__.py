@@ -1,9 +1,4 @@
-"""One file per library, one with its operators, and one with its single kernels.
-
-Each library offers VERSION and `build(problem, arrays, threads, peer, variant)`, which gives a Session, and
-`variants(problem, peer)`: the names of the formulations among which the fastest is chosen, or None where there is one.
-`prepare()`, where it exists, does what an installation needs once, before anything is timed.
-"""
+"""One file for each library and kind of problem, LIBRARY_KIND (see `benchmarks.worker.module_of`)."""
 
 from __future__ import annotations
 

@@ -59,3 +59,7 @@ class Session:
 
     def results(self) -> dict[str, np.ndarray]:
         return verified(self.problem, [np.asarray(x) for x in self.out])
+
+
+def build(problem: Attention, arrays: dict[str, np.ndarray], threads: int, peer: str, variant: str) -> Session:
+    return Session(problem, arrays, threads)

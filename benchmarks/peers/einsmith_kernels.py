@@ -132,5 +132,5 @@ class Adam:
         return {n: np.array(getattr(self._module, n)) for n in "pmv"}
 
 
-def build(case: Case, arrays: dict[str, np.ndarray], threads: int) -> Kernel | Adam:
+def build(case: Case, arrays: dict[str, np.ndarray], threads: int, peer: str, variant: str) -> Kernel | Adam:
     return (Adam if case.network == "adam" else Kernel)(case, arrays, threads)

@@ -58,3 +58,7 @@ class Session:
 
     def results(self) -> dict[str, np.ndarray]:
         return sampled(self.problem, self.arrays, [np.asarray(x) for x in self.out])
+
+
+def build(problem: Pairs, arrays: dict[str, np.ndarray], threads: int, peer: str, variant: str) -> Session:
+    return Session(problem, arrays, threads)

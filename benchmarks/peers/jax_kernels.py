@@ -158,9 +158,9 @@ class Adam:
         return {n: np.asarray(a) for n, a in self._state.items()}
 
 
-def variants(case: Case) -> tuple[str, ...] | None:
-    return None if case.network == "adam" else applicable(KERNELS[case.network], case.shapes or {}, case.options)
+def variants(case: Case, peer: str) -> tuple[str, ...]:
+    return ("",) if case.network == "adam" else applicable(KERNELS[case.network], case.shapes or {}, case.options)
 
 
-def build(case: Case, arrays: dict[str, np.ndarray], variant: str = "") -> Kernel | Adam:
+def build(case: Case, arrays: dict[str, np.ndarray], threads: int, peer: str, variant: str) -> Kernel | Adam:
     return Adam(case, arrays) if case.network == "adam" else Kernel(case, arrays, variant)

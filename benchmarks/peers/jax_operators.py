@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from benchmarks.problem import Workload
+
 
 def capsule_conv(a, w, stride):
     """Windows stacked from slices, then one matrix product: the fastest here of gather + einsum, convolution, and a
@@ -264,3 +266,31 @@ OPERATORS: dict[str, dict[str, Callable]] = {
     "grid_sample": {"gather": grid_sample},
     "deformable": {"gather and a product": deformable},
 }
+
+
+def variants(problem: Workload, peer: str) -> tuple[str, ...]:
+    return tuple(OPERATORS.get(problem.network, ()))
+
+
+class Operator:
+    def __init__(self, problem: Workload, arrays: dict[str, np.ndarray], variant: str):
+        operator = OPERATORS[problem.network][variant]
+        self.inputs, self.g = tuple(jnp.asarray(arrays[n]) for n in problem.inputs), jnp.asarray(arrays["G"])
+        self.names = problem.results
+
+        def loss(xs, g):
+            return (operator(*xs, **problem.options) * g).sum()
+
+        self._step = jax.jit(jax.value_and_grad(loss))
+
+    def step(self) -> float:
+        loss, self.grads = self._step(self.inputs, self.g)
+        jax.block_until_ready(self.grads)
+        return float(loss)
+
+    def results(self) -> dict[str, np.ndarray]:
+        return {n: np.asarray(g) for n, g in zip(self.names, self.grads, strict=True)}
+
+
+def build(problem: Workload, arrays: dict[str, np.ndarray], threads: int, peer: str, variant: str) -> Operator:
+    return Operator(problem, arrays, variant)

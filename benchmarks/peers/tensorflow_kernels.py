@@ -142,9 +142,10 @@ class Adam:
         return {n: v.numpy() for n, v in self._state.items()}
 
 
-def variants(case: Case) -> tuple[str, ...] | None:
-    return None if case.network == "adam" else applicable(KERNELS[case.network], case.shapes or {}, case.options)
+def variants(case: Case, peer: str) -> tuple[str, ...]:
+    return ("",) if case.network == "adam" else applicable(KERNELS[case.network], case.shapes or {}, case.options)
 
 
-def build(case: Case, arrays: dict[str, np.ndarray], xla: bool, variant: str = "") -> Kernel | Adam:
+def build(case: Case, arrays: dict[str, np.ndarray], threads: int, peer: str, variant: str) -> Kernel | Adam:
+    xla = peer == "xla"
     return Adam(case, arrays, xla) if case.network == "adam" else Kernel(case, arrays, xla, variant)

@@ -7,6 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
+from benchmarks.problem import Workload
+
 
 def capsule_conv(a, w, stride):
     """One convolution: (b, i) are its batch, (c, m) its input channels, (k, j) its output channels."""
@@ -236,3 +238,42 @@ _SHARED: dict[str, dict[str, Callable]] = {
 
 PLAIN = _SHARED | {"max_plus": {"argmax by rows": max_plus_rows, "a step for each k": max_plus_steps}}
 XLA = _SHARED | {"max_plus": {"a step for each k": max_plus_steps, "argmax": max_plus_argmax}}
+
+
+def formulations(peer: str) -> dict[str, dict]:
+    return XLA if peer == "xla" else PLAIN
+
+
+def variants(problem: Workload, peer: str) -> tuple[str, ...]:
+    return tuple(formulations(peer).get(problem.network, ()))
+
+
+class Operator:
+    def __init__(self, problem: Workload, arrays: dict[str, np.ndarray], peer: str, variant: str):
+        operator = formulations(peer)[problem.network][variant]
+        self.inputs, self.g = tuple(tf.constant(arrays[n]) for n in problem.inputs), tf.constant(arrays["G"])
+        self.names = problem.results
+
+        @tf.function(jit_compile=peer == "xla")
+        def step(xs, g):
+            with tf.GradientTape() as tape:
+                tape.watch(xs)
+                loss = tf.reduce_sum(operator(*xs, **problem.options) * g)
+            # The gradient of a gather is a sparse one until it is asked for.
+            return loss, [tf.convert_to_tensor(g) for g in tape.gradient(loss, xs)]
+
+        self._step = step
+
+    def step(self) -> float:
+        loss, self.grads = self._step(self.inputs, self.g)
+        # A view of a result waits for it and copies nothing; .numpy() would copy.
+        for g in self.grads:
+            memoryview(g)
+        return float(loss)
+
+    def results(self) -> dict[str, np.ndarray]:
+        return {n: g.numpy() for n, g in zip(self.names, self.grads, strict=True)}
+
+
+def build(problem: Workload, arrays: dict[str, np.ndarray], threads: int, peer: str, variant: str) -> Operator:
+    return Operator(problem, arrays, peer, variant)

@@ -64,3 +64,7 @@ class Session:
 
     def results(self) -> dict[str, np.ndarray]:
         return verified(self.problem, [x[0].numpy() for x in self.out])
+
+
+def build(problem: Attention, arrays: dict[str, np.ndarray], threads: int, peer: str, variant: str) -> Session:
+    return Session(problem, arrays, peer, variant)

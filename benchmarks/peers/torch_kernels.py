@@ -130,9 +130,9 @@ class Adam:
         return {"p": self._p.detach().numpy()} | {n: state[k].numpy() for n, k in self._moments.items()}
 
 
-def variants(case: Case) -> tuple[str, ...]:
+def variants(case: Case, peer: str) -> tuple[str, ...]:
     return tuple(ADAM if case.network == "adam" else KERNELS[case.network])
 
 
-def build(case: Case, arrays: dict[str, np.ndarray], peer: str, variant: str) -> Kernel | Adam:
+def build(case: Case, arrays: dict[str, np.ndarray], threads: int, peer: str, variant: str) -> Kernel | Adam:
     return (Adam if case.network == "adam" else Kernel)(case, arrays, peer, variant)

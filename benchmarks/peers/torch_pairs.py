@@ -142,5 +142,5 @@ class Reference:
         return {n: x.detach().numpy() for n, x in zip(self.problem.results, self.out, strict=True)}
 
 
-def build(problem: Pairs, arrays: dict[str, np.ndarray], peer: str, variant: str) -> Session | Reference:
+def build(problem: Pairs, arrays: dict[str, np.ndarray], threads: int, peer: str, variant: str) -> Session | Reference:
     return Reference(problem, arrays) if peer == "reference" else Session(problem, arrays, peer, variant)

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import json
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,20 +10,16 @@ import numpy as np
 from numpy.random import default_rng
 
 from einsmith import models
-from einsmith.bench.graphs.graph import NetworkGraph
-from einsmith.bench.graphs.layers import LAYERS, layers_of, write_graph
-from einsmith.bench.problem import Workload
-from einsmith.bench.process import ROOT, variables
 from einsmith.nn.init import manual_seed
 
 LR = 0.002
 """Learning rate: plain SGD."""
-EXPORTER = "einsmith.bench.peers.torch_exporter"
-"""Module that exports a network's graph from PyTorch, in a process of its own."""
+SMALL = ("mlp3", "lenet5")
+"""Networks that are compared where none is named."""
 
 
 @dataclass(frozen=True)
-class NetworkStep(Workload):
+class NetworkStep:
     """A training step of a network: forward, loss, backward and SGD's update.
 
     Nothing is dropped, so that all peers compute the same. Batch norm's running statistics are part of a step.
@@ -38,6 +30,9 @@ class NetworkStep(Workload):
     input is tokens. classes: number of classes of the target, 0 where it is numbers.
     """
 
+    name: str
+    network: str
+    batch: int
     arguments: Mapping[str, Any] = field(default_factory=dict)
     part: str = ""
     loss: str = "cross_entropy"
@@ -46,15 +41,17 @@ class NetworkStep(Workload):
     words: int = 0
     classes: int = 0
 
-    verified_steps = 2
-    exact = True
-
-    def network_of(self, get: Callable[..., Any]) -> Any:
-        """Return the network, or the part of it, that is trained. get: `einsmith.models.get` or `bench.twins.get`."""
-        network = get(self.network, **self.arguments)
+    def make_network(self) -> Any:
+        """Return the network, or the part of it, that is trained."""
+        network = models.get(self.network, **self.arguments)
         for name in filter(None, self.part.split(".")):
             network = getattr(network, name)
         return network
+
+    @property
+    def is_of_images(self) -> bool:
+        """Whether the input is images, whose memory may have the channels first or last."""
+        return len(self.sample) == 3 and self.network != "mlp3"
 
     def inputs_and_targets(self) -> tuple[np.ndarray, np.ndarray]:
         """Return a batch."""
@@ -64,51 +61,25 @@ class NetworkStep(Workload):
         y = rng.integers(0, self.classes, wanted) if self.classes else rng.standard_normal(wanted, np.float32)
         return x, y
 
-    def arrays(self) -> dict[str, np.ndarray]:
-        return dict(zip(("x", "y"), self.inputs_and_targets(), strict=True)) | _state(self)
+    def state(self) -> dict[str, np.ndarray]:
+        """Return parameters and buffers by name.
 
-    def graph(self) -> NetworkGraph:
-        """Return the forward and its loss as PyTorch's operations.
-
-        Raises ImportError where only PyTorch knows them and it is not installed.
+        They are the network's own initial values, but what begins at zero or one is spread, as it is after some
+        training: zeros in the last layer would hide every gradient before it.
         """
-        if self.network in LAYERS and not self.arguments:
-            return write_graph(layers_of(self.network, self.classes), self.sample, self.batch)
-        return _export(self.name)
+        manual_seed(0)
+        rng = default_rng(2)
+        out = {}
+        for name, value in self.make_network().state_dict().items():
+            a = np.array(value)
+            if a.dtype.kind == "f" and not name.endswith(("running_mean", "running_var")) and not np.ptp(a):
+                a = a + 0.02 * rng.standard_normal(a.shape, np.float32)
+            out[name] = a
+        return out
 
-    @property
-    def operations(self) -> int:
-        try:
-            return self.graph().flops()
-        except ImportError:
-            return 0
-
-
-def _state(step: NetworkStep) -> dict[str, np.ndarray]:
-    """Return parameters and buffers by name.
-
-    They are the network's own initial values, but what begins at zero or one is spread, as it is after some training:
-    zeros in the last layer would hide every gradient before it.
-    """
-    manual_seed(0)
-    rng = default_rng(2)
-    out = {}
-    for name, value in step.network_of(models.get).state_dict().items():
-        a = np.array(value)
-        if a.dtype.kind == "f" and not name.endswith(("running_mean", "running_var")) and not np.ptp(a):
-            a = a + 0.02 * rng.standard_normal(a.shape, np.float32)
-        out[name] = a
-    return out
-
-
-@functools.lru_cache(maxsize=1)
-def _export(name: str) -> NetworkGraph:
-    """Return the graph of a step from a process of its own: peers need not import PyTorch beside their library."""
-    done = subprocess.run([sys.executable, "-m", EXPORTER, name], capture_output=True, cwd=ROOT, env=variables(1, None))
-    if done.returncode:
-        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
-        raise ImportError(f"the network cannot be exported from PyTorch: {' '.join(last)}")
-    return NetworkGraph.from_json(json.loads(done.stdout))
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return the state, and the batch as "x" and "y"."""
+        return dict(zip(("x", "y"), self.inputs_and_targets(), strict=True)) | self.state()
 
 
 def _image(network: str, channels: int, size: int, classes: int, **more: Any) -> Callable[[int], NetworkStep]:
@@ -119,7 +90,7 @@ def _image(network: str, channels: int, size: int, classes: int, **more: Any) ->
 
 
 def _step(network: str, batch: int, **more: Any) -> NetworkStep:
-    return NetworkStep(f"{network}-b{batch}", network, batch, 0, (), dict, **more)
+    return NetworkStep(f"{network}-b{batch}", network, batch, **more)
 
 
 DROPLESS: dict[str, Any] = {"arguments": {"dropout": 0.0}}

@@ -265,23 +265,22 @@ def export_command(what: str, folder: Path, **options) -> None:
 
 @app.command("bench")
 @click.argument("what", metavar="[MODEL ...]", nargs=-1)
-@click.option("--batch", type=_BATCH, help="Batch size.  [default: 4; small models: 64, recurrent ones: 16 or 20]")
-@click.option("--peers", help="Some of torch, compile, jax, tensorflow, xla, comma-separated.  [default: all]")
+@click.option("--batch", type=_BATCH, help="Batch size.  [default: 4; mlp3, lenet5: 64]")
+@click.option("--peers", help="Some of torch, compile, comma-separated.  [default: all]")
 @_threads
 @click.option(
     "--cap",
     type=click.FloatRange(min=1),
-    help="Seconds that a peer may take for a model, compilation included.  [default: 180; mlp3, lenet5: 30]",
+    help="Seconds that a peer may take for a model, compilation included.  [default: 180; mlp3, lenet5: 60]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per model.")
 def bench_command(what: tuple[str, ...], **options) -> None:
-    """Compare training steps on this machine with PyTorch, torch.compile, JAX, TensorFlow and TensorFlow XLA.
+    """Compare training steps on this machine with PyTorch, eager and by torch.compile.
 
-    MODEL is a name of `einsmith train`; without one, mlp3 and lenet5 are compared. Each library runs in a process of
-    its own, with caches that start empty. Losses and updated weights are compared before anything is timed, with
-    PyTorch in float64 where it is installed; then all take turns in every round. Libraries that are not installed are
-    named as missing. JAX and TensorFlow run the graph that PyTorch exports, so that PyTorch must be installed for them,
-    except for mlp3, lenet5 and recurrent models.
+    MODEL is a name of `einsmith train`, of all but recurrent networks; without one, mlp3 and lenet5 are compared. Each
+    library runs in a process of its own, with caches that start empty, and PyTorch's programs have the layers of the
+    model. Losses and updated weights are compared with PyTorch in float64 before anything is timed; then all take turns
+    in every round. A checkout compares recurrent networks, single operators and more libraries (benchmarks/).
     """
     from einsmith.cli.bench import bench
 

@@ -116,7 +116,7 @@ class CapsuleNet(Module):
         """Return the class capsules [B, classes, features] of images [B, channels, size, size]."""
         x = self.primary(F.relu(self.conv1(input)))
         # Channel n*capsules + m at a place is feature n of the place's capsule m.
-        x = x.reshape((x.shape[0], self.width, -1)).transpose(0, 2, 1)
+        x = x.reshape((x.shape[0], self.width, -1)).permute((0, 2, 1))
         return self.routed(F.squash(x))
 
     def forward(self, input: Value) -> Value:

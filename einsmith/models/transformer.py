@@ -58,9 +58,9 @@ def _attention(layer: Any, q: Value, k: Value, v: Value, mask: Any = None, causa
 
     The attention weights have dropout with probability `layer.dropout_p` in training."""
     batch, steps, width = q.shape
-    q, k, v = (x.reshape((batch, steps, layer.heads, -1)).transpose(0, 2, 1, 3) for x in (q, k, v))
+    q, k, v = (x.reshape((batch, steps, layer.heads, -1)).permute((0, 2, 1, 3)) for x in (q, k, v))
     y = F.scaled_dot_product_attention(q, k, v, mask, layer.dropout_p if layer.training else 0.0, causal)
-    return y.transpose(0, 2, 1, 3).reshape((batch, steps, width))
+    return y.permute((0, 2, 1, 3)).reshape((batch, steps, width))
 
 
 def _steps_fit(name: str, ids: Value, most: int) -> None:
@@ -288,7 +288,7 @@ class ViT(Module):
         if x.ndim != 4 or x.shape[2:] != (self.size, self.size):
             raise ShapeError(f"ViT: 'input' has shape {x.shape}; this network reads images of {self.size}x{self.size}")
         x = self.conv_proj(x)
-        x = x.reshape((x.shape[0], self.width, -1)).transpose(0, 2, 1)
+        x = x.reshape((x.shape[0], self.width, -1)).permute((0, 2, 1))
         token = F.expand(self.class_token, x.shape[0], 1, self.width)
         return self.heads(self.encoder(F.cat([token, x], 1))[:, 0])
 

@@ -190,8 +190,8 @@ def modules() -> list[ModuleType]:
         except ImportError:  # of a library that need not be there
             optional = (
                 "einsmith.frontends.",
-                "einsmith.bench.peers.",
-                "einsmith.bench.twins",
+                "einsmith.bench.in_torch",
+                "einsmith.bench.torch_steps",
                 "einsmith.runtime.cuda.nccl",
             )
             if not info.name.startswith(optional):

@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 
 from benchmarks.ablations import measured, table
+from benchmarks.worker import WorkerError
 from einsmith.base import environment
-from einsmith.bench.process import WorkerError
 from einsmith.passes.pipeline import optional
 
 

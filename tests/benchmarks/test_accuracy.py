@@ -7,8 +7,8 @@ import pytest
 
 pytest.importorskip("torch", reason="the twins are PyTorch's")
 from benchmarks import accuracy  # noqa: E402
-from einsmith.bench.twins import get  # noqa: E402
-from einsmith.bench.twins.capsule import margin_loss  # noqa: E402
+from tests.models.twins import get  # noqa: E402
+from tests.models.twins.capsule import margin_loss  # noqa: E402
 
 
 @pytest.fixture

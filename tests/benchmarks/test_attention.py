@@ -8,7 +8,7 @@ import pytest
 from benchmarks import attention_problems
 from benchmarks.attention_problems import MASKS, allowed_pairs, attention, draw, named
 from benchmarks.peers import einsmith_attention
-from einsmith.bench.verify import error
+from benchmarks.verify import error
 
 
 @pytest.mark.thinned(2)

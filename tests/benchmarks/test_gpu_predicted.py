@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from benchmarks import gpu_predicted
-from einsmith.bench.networks import NETWORKS
+from benchmarks.models import NETWORKS
 from einsmith.cost.gpu import CARDS
 from einsmith.driver import registry
 

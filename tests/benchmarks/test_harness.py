@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import subprocess
 import sys
@@ -11,18 +10,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import TABLE, recurrent, report, training
+from benchmarks import recurrent, report, run, training, worker
 from benchmarks.models import TRAINING
 from benchmarks.problems import OPERATORS
 from benchmarks.recurrent_problems import RECURRENT
+from benchmarks.recurrent_steps import CELLS, LAYER_CELLS, language_model, peers_of
+from benchmarks.recurrent_steps import recurrent as recurrent_step
+from benchmarks.report import geometric_mean
+from benchmarks.run import MIN_ROUNDS, Pace, _room, _summarize, run_problem
+from benchmarks.verify import disagreements
+from benchmarks.worker import Allowance, PeerProcess, WorkerError, alone
 from einsmith.base.system import memory, processes
-from einsmith.bench import harness, process
-from einsmith.bench.harness import MIN_ROUNDS, Pace, _room, _summarize, run_problem
-from einsmith.bench.process import Allowance, PeerProcess, WorkerError, alone
-from einsmith.bench.recurrent import CELLS, LAYER_CELLS, language_model, peers_of
-from einsmith.bench.recurrent import recurrent as recurrent_step
-from einsmith.bench.report import geometric_mean
-from einsmith.bench.verify import disagreements
 
 
 def test_arithmetic_is_counted_from_the_shapes() -> None:
@@ -155,31 +153,25 @@ def test_a_missing_peer_is_reported(tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "tensorflow.py").write_text("raise ImportError('No module named tensorflow')\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     said: list[str] = []
-    c = run_problem(TRAINING["mlp3-b64"], ["xla"], 1, Pace(1), 60, said.append, table=TABLE)
+    c = run_problem(TRAINING["mlp3-b64"], ["xla"], 1, Pace(1), 60, said.append)
     assert c["peers"]["xla"]["status"] == "missing" and "tensorflow" in c["peers"]["xla"]["message"]
 
 
 def test_time_cap(tmp_path: Path) -> None:
-    worker = PeerProcess("torch", 1, tmp_path, TABLE)
-    try:
+    with PeerProcess("torch", 1, tmp_path) as peer:
         with pytest.raises(WorkerError) as e:
-            worker.ready(Allowance(0.01))
-        assert e.value.kind == "timeout" and not worker.alive
-    finally:
-        worker.close()
+            peer.ready(Allowance(0.01))
+        assert e.value.kind == "timeout" and not peer.alive
 
 
 def test_waiting_does_not_count_against_the_cap(tmp_path: Path, monkeypatch) -> None:
     """A worker that other work keeps from the processors may take longer than its cap."""
     monkeypatch.setattr(processes, "tree_seconds", lambda pid: 7.0)
-    monkeypatch.setattr(process, "PATIENCE", 1e6)
-    worker = PeerProcess("peak", 1, tmp_path, TABLE)
-    try:
+    monkeypatch.setattr(worker, "PATIENCE", 1e6)
+    with PeerProcess("peak", 1, tmp_path) as peer:
         allowance = Allowance(0.001)
-        worker.ready(allowance)
-        assert worker.version and allowance.left == 0.001
-    finally:
-        worker.close()
+        peer.ready(allowance)
+        assert peer.version and allowance.left == pytest.approx(0.001, abs=1e-4)
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processor times are read from /proc")
@@ -211,12 +203,11 @@ def test_calibration_is_kept(tmp_path: Path, monkeypatch) -> None:
     record = tmp_path / "own" / "calibration" / "x.json"
     record.parent.mkdir(parents=True)
     record.write_text("{}")
-    crew = process.Crew(1, tmp_path / "caches", TABLE)
+    crew = worker.Crew(1, tmp_path / "caches")
     crew.keep_calibration()
     caches = crew.caches("einsmith")
     assert caches is not None
-    home = process.variables(1, caches)["EINSMITH_CACHE_DIR"]
-    assert (Path(home) / "calibration" / "x.json").read_text() == "{}"
+    assert (caches / "EINSMITH_CACHE_DIR" / "calibration" / "x.json").read_text() == "{}"
 
 
 def test_untimed_peers_are_shown(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -239,9 +230,9 @@ def test_a_turn_is_short_unless_a_step_is_long() -> None:
 
 
 def test_there_is_room_while_memory_lasts(monkeypatch) -> None:
-    monkeypatch.setattr(harness, "available_bytes", lambda: 1000)
+    monkeypatch.setattr(run, "available_bytes", lambda: 1000)
     assert _room([]) and _room([{"bytes": 499}, {}]) and not _room([{"bytes": 10}, {"bytes": 501}])
-    monkeypatch.setattr(harness, "available_bytes", lambda: None)
+    monkeypatch.setattr(run, "available_bytes", lambda: None)
     assert _room([{"bytes": 10**15}])
     assert memory.available_bytes() is None or memory.available_bytes() > 2**20
 
@@ -251,10 +242,8 @@ def test_there_is_room_while_memory_lasts(monkeypatch) -> None:
 def test_peers_agree(room: bool, torch, monkeypatch) -> None:
     """The whole way with a real library: first call, verification in float64, rounds; also where memory is scarce."""
     if not room:
-        monkeypatch.setattr(harness, "available_bytes", lambda: 1)
-    c = run_problem(
-        TRAINING["mlp3-b64"], ["einsmith", "torch"], 1, Pace(2, seconds=1), 60, lambda line: None, table=TABLE
-    )
+        monkeypatch.setattr(run, "available_bytes", lambda: 1)
+    c = run_problem(TRAINING["mlp3-b64"], ["einsmith", "torch"], 1, Pace(2, seconds=1), 60, lambda line: None)
     assert all(r["status"] == "ok" and len(r["rounds"]) == 2 for r in c["peers"].values())
     assert c["best_peer"] == "torch" and c["speedup"] > 0 and c["verified"]
     assert c["groups"] == ([["einsmith", "torch"]] if room else [["einsmith"], ["torch"]])
@@ -280,26 +269,17 @@ def test_peers_that_fit_a_training_benchmark() -> None:
     assert peers_of(TRAINING["mlp3-b1"], ["einsmith", "compile"]) == ["einsmith", "compile"]
 
 
-def session(library: str, problem: str, peer: str, variant: str):
-    module = importlib.import_module(f"benchmarks.peers.{library}_peer")
-    p = OPERATORS[problem]
-    return module.build(p, p.arrays(), 2, peer, variant=variant)
-
-
-def names(library: str, problem: str, peer: str) -> tuple[str, ...]:
-    return importlib.import_module(f"benchmarks.peers.{library}_peer").variants(OPERATORS[problem], peer)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("problem", list(OPERATORS))
 def test_every_formulation_means_the_same(problem: str, torch) -> None:
     """Loss and gradients of each of ours and of each in PyTorch."""
     losses, changes = {}, {}
     for library in ("einsmith", "torch"):
-        for variant in names(library, problem, library):
+        p = OPERATORS[problem]
+        for variant in worker.variants(p, library):
             if variant == "a step for each k":
                 continue  # a second of time, and the harness compares it in every run
-            it = session(library, problem, library, variant)
+            it = worker.build(p, p.arrays(), 2, library, variant)
             losses[f"{library}: {variant}"] = [it.step()]
             changes[f"{library}: {variant}"] = it.results()
     assert not disagreements(losses, changes)
@@ -373,10 +353,9 @@ def test_recurrent_programs_mean_the_same(name: str, torch, jax) -> None:
     p = language_model(3, 2, 12, 40) if name == "lstm_lm" else recurrent_step(name, 2, 3)
     losses, changes = {}, {}
     start = p.arrays()
-    for library, peer in (("einsmith", "einsmith"), ("torch", "torch"), ("jax", "jax"), ("jax", "jax-unrolled")):
-        module = importlib.import_module(f"benchmarks.peers.{library}_peer")
-        for variant in module.variants(p, peer) or (None,):
-            it = module.build(p, p.arrays(), 2, peer, **({} if variant is None else {"variant": variant}))
+    for peer in ("einsmith", "torch", "jax", "jax-unrolled"):
+        for variant in worker.variants(p, peer):
+            it = worker.build(p, p.arrays(), 2, peer, variant)
             losses[f"{peer} {variant}"] = [it.step() for _ in range(3)]
             changes[f"{peer} {variant}"] = {n: v - start[n] for n, v in it.results().items()}
     assert len(losses) >= 4 and not disagreements(losses, changes)

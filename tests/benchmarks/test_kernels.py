@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks import kernel_cases, kernels
+from benchmarks import kernel_cases, kernels, worker
 from benchmarks.convolutions import NETWORKS, Conv, distinct
 from benchmarks.kernel_cases import CASES, GROUPS, Case, Group, Line
 from benchmarks.peers import LAST, Form
-from einsmith.bench.harness import _summarize
-from einsmith.bench.verify import error
+from benchmarks.run import _summarize
+from benchmarks.verify import error
 
 
 @pytest.mark.parametrize(
@@ -57,13 +56,12 @@ TINY = {c.name: c for c in tiny()}
 
 
 def results(library: str, peer: str, case: Case) -> dict[str, dict[str, np.ndarray]]:
-    module = importlib.import_module(f"benchmarks.peers.{library}_peer")
-    found = {}
-    for variant in module.variants(case, peer) or (None,):
-        session = module.build(case, case.arrays(), 1, peer, **({} if variant is None else {"variant": variant}))
+    out = {}
+    for variant in worker.variants(case, peer):
+        session = worker.build(case, case.arrays(), 1, peer, variant)
         session.step()
-        found[f"{peer}: {variant}"] = {n: a.copy() for n, a in session.results().items()}
-    return found
+        out[f"{peer}: {variant}"] = {n: a.copy() for n, a in session.results().items()}
+    return out
 
 
 @pytest.mark.thinned(10)
@@ -162,7 +160,7 @@ def test_unsteady_cases_run_again_and_the_steadiest_run_counts(tmp_path: Path, m
 
     monkeypatch.setattr(kernels, "GROUPS", {"small": group})
     monkeypatch.setattr(kernels, "run_problem", fake)
-    monkeypatch.setattr("einsmith.bench.process.Crew.start", lambda self, peer: None)
+    monkeypatch.setattr("benchmarks.worker.Crew.start", lambda self, peer: None)
     path = tmp_path / "kernels.json"
     kernels.main(["--json", str(path), "--peers", "jax,torch"])
     cells = json.loads(path.read_text())["cells"]
@@ -183,7 +181,7 @@ def test_an_interrupted_run_resumes(tmp_path: Path, monkeypatch, capsys: pytest.
     group = Group("small", tuple(tiny()[:3]), (Line("ratio", 0.9),))
     monkeypatch.setattr(kernels, "GROUPS", {"small": group})
     monkeypatch.setattr(kernels, "run_problem", fake)
-    monkeypatch.setattr("einsmith.bench.process.Crew.start", lambda self, peer: None)
+    monkeypatch.setattr("benchmarks.worker.Crew.start", lambda self, peer: None)
     path = tmp_path / "kernels.json"
     assert kernels.main(["--only", "product-3x5x7-nt", "--json", str(path)]) == 0
     assert calls == ["product-3x5x7-nt"]

@@ -5,15 +5,13 @@ import json
 import numpy as np
 import pytest
 
-from benchmarks.models import TRAINING
-from einsmith.bench.graphs.forms import Formulation, applicable, by_name, pooled, product, taps
-from einsmith.bench.graphs.graph import NetworkGraph, ValueRef
-from einsmith.bench.graphs.interpreter import held_arrays, loss, orders, told_arrays
-from einsmith.bench.graphs.layers import LAYERS
-from einsmith.bench.graphs.layout import in_order, plain, reshaped
-from einsmith.bench.networks import NETWORKS, NetworkStep
+from benchmarks.graphs.forms import Formulation, applicable, by_name, pooled, product, taps
+from benchmarks.graphs.graph import NetworkGraph
+from benchmarks.graphs.interpreter import held_arrays, loss, orders, told_arrays
+from benchmarks.graphs.layout import in_order, plain, reshaped
+from benchmarks.models import NETWORKS, TRAINING, NetworkCase
+from benchmarks.small_networks import small
 from einsmith.bench.verify import Exact, step_error
-from tests.benchmarks.small_networks import small
 
 torch = pytest.importorskip("torch", reason="the networks are exported from PyTorch")
 F = torch.nn.functional
@@ -96,11 +94,11 @@ def wide(arrays: dict) -> dict:
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_exported_program_means_what_torch_means(name) -> None:
     """Loss, every gradient and the running statistics, in every formulation that applies, in float64."""
-    from einsmith.bench.peers.torch_exporter import export, trained
+    from benchmarks.graphs.exporter import TorchWithLoss, export
 
     problem = small(name)
     arrays = wide(problem.arrays())
-    module = trained(problem).double()
+    module = TorchWithLoss(problem).double()
     x, y = torch.from_numpy(arrays["x"]), torch.from_numpy(arrays["y"])
     program = NetworkGraph.from_json(json.loads(json.dumps(export(module, x, y).to_json())))
     module.network.load_state_dict({n: torch.tensor(a) for n, a in arrays.items() if n not in ("x", "y")})
@@ -141,31 +139,11 @@ def test_arrays_are_the_same_every_time_and_no_gradient_is_hidden(name) -> None:
     assert all(np.ptp(v) > 0 for v in floats if v.size > 1)
 
 
-@pytest.mark.parametrize("name", LAYERS)
-def test_a_graph_of_layers_is_the_exported_one(name) -> None:
-    from einsmith.bench.peers.torch_exporter import export, trained
-
-    problem = NETWORKS[name](2)
-    exported = export(trained(problem), *(torch.from_numpy(a) for a in problem.inputs_and_targets()))
-
-    def told(graph: NetworkGraph) -> list:
-        """Operations without the names of values."""
-        return [(n.op, [a for a in n.args if not isinstance(a, ValueRef)], n.shape) for n in graph.nodes]
-
-    assert problem.graph().parameters == exported.parameters and problem.graph().flops() == exported.flops()
-    for (op, args, shape), (their_op, theirs, their_shape) in zip(told(problem.graph()), told(exported), strict=True):
-        assert op == their_op and shape == their_shape
-        if op in ("conv2d", "max_pool2d", "flatten.using_ints"):
-            assert [list(x) if isinstance(x, tuple) else x for x in theirs[: len(args)]] == [
-                list(x) if isinstance(x, tuple) else x for x in args
-            ]
-
-
 def test_arithmetic_is_counted_from_the_program() -> None:
-    from einsmith.bench.peers.torch_exporter import export, trained
+    from benchmarks.graphs.exporter import TorchWithLoss, export
 
-    def flops(problem: NetworkStep) -> int:
-        return export(trained(problem), *(torch.from_numpy(a) for a in problem.inputs_and_targets())).flops()
+    def flops(problem: NetworkCase) -> int:
+        return export(TorchWithLoss(problem), *(torch.from_numpy(a) for a in problem.inputs_and_targets())).flops()
 
     mlp = 784 * 512 + 512 * 256 + 256 * 10
     assert flops(NETWORKS["mlp3"](3)) == 2 * 3 * (3 * mlp - 784 * 512)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks import pair_problems
+from benchmarks import pair_problems, worker
 from benchmarks.peers import einsmith_pairs
-from einsmith.bench.verify import error
+from benchmarks.verify import error
 
 CASES = [pair_problems.pairs(k, 90, 3, o) for k in pair_problems.KINDS for o in pair_problems.orders(k, 90)]
 
@@ -18,7 +18,7 @@ def test_libraries_agree_with_float64(problem: pair_problems.Pairs, torch) -> No
     from benchmarks.peers import torch_pairs
 
     arrays = problem.arrays()
-    reference = torch_pairs.build(problem, {n: a.astype(np.float64) for n, a in arrays.items()}, "reference", "")
+    reference = worker.build(problem, arrays, 1, "reference")
     reference.step()
     expected = reference.results()
     sessions = [torch_pairs.Session(problem, arrays, "torch", v) for v in ("blocks", "dense", "blocks of differences")]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from einsmith.bench.peers.peak import Peak
+from benchmarks.peers.machine import Peak
 
 
 def test_the_peak_kernel_does_its_work_on_every_thread() -> None:

@@ -11,7 +11,7 @@ import pytest
 from benchmarks import autoconfig, kernel_cases, random_kernels
 from benchmarks.convolutions import Conv
 from benchmarks.random_cases import ELEMENTS, MACS, draw, named
-from einsmith.bench.verify import error
+from benchmarks.verify import error
 from tests.benchmarks.test_kernels import results
 
 

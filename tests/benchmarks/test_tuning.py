@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks import tuning
-from einsmith.bench.process import WorkerError
+from benchmarks.worker import WorkerError
 
 
 class Crew:
@@ -36,21 +36,20 @@ class PeerProcess:
     def __init__(self, crew: Crew, peer: str):
         self.crew, self.peer = crew, peer
 
-    def ask(self, command: str, allowance: Any) -> dict:
-        name, *rest = command.split()
+    def request(self, name: str, allowance: Any, *arguments: Any) -> Any:
         if self.peer == "xla":
             raise WorkerError("missing", "no TensorFlow")
         if name == "time":
-            known, count = self.crew.steps.get(self.peer, 0), int(rest[0])
+            known, count = self.crew.steps.get(self.peer, 0), arguments[0]
             self.crew.steps[self.peer] = known + count
-            return {"seconds": [0.01 if known + n else 0.5 for n in range(count)]}
+            return [0.01 if known + n else 0.5 for n in range(count)]
         explored = {"tried": 3, "kept": 1, "cost": 0.015, "state": "exploration goes on"}
         described = {"explored": explored if self.peer == "dynamic" else {}}
         return {
             "open": {},
             "first": {"seconds": 1.0},
             "steps": {"losses": [0.5]},
-            "describe": {"described": described},
+            "describe": described,
         }[name]
 
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from benchmarks import report
-from einsmith.bench.harness import PeerResults, _Run
-from einsmith.bench.problem import Workload
-from einsmith.bench.process import Allowance, WorkerError
-from einsmith.bench.report import _untimed
+from benchmarks.problem import Workload
+from benchmarks.report import _untimed
+from benchmarks.run import PeerResults, _Run
+from benchmarks.worker import Allowance, WorkerError
 
 STEPS, CAP = 5, 10.0
 
@@ -30,15 +29,13 @@ class Fake:
     def __init__(self, weights: np.ndarray, first: float, step: float):
         self.weights, self.costs, self.steps = weights, {"first": first, "steps": step}, 0
 
-    def ask(self, command: str, allowance: Allowance) -> dict[str, Any]:
-        name, *words = command.split()
-        allowance.left -= self.costs.get(name, 0.0) * (int(words[0]) if name == "steps" else 1)
+    def request(self, name: str, allowance: Allowance, *arguments: Any) -> dict[str, Any]:
+        allowance.left -= self.costs.get(name, 0.0) * (arguments[0] if name == "steps" else 1)
         if allowance.left < 0:
             raise WorkerError("timeout", "over the time cap")
         if name == "results":
-            np.savez(words[0], w=self.weights)
-            return {}
-        count = {"first": 1, "steps": int(words[0]) if name == "steps" else 0}.get(name, 0)
+            return {"w": self.weights}
+        count = {"first": 1, "steps": arguments[0] if name == "steps" else 0}.get(name, 0)
         losses = [1.0 / (self.steps + n + 1) for n in range(count)]
         self.steps += count
         return {"loss": losses[0] if losses else None, "losses": losses, "bytes": 0, "seconds": 0.0, "described": {}}
@@ -58,7 +55,7 @@ class Crew:
 
 
 @pytest.fixture
-def verified(tmp_path: Path, rng: np.random.Generator) -> Callable[..., dict]:
+def verified(rng: np.random.Generator) -> Callable[..., dict]:
     """The cell after verification of peers whose change is right but for relative noise, or wrong."""
     start = rng.standard_normal((17, 13)).astype(np.float32)
     change = rng.standard_normal((17, 13))
@@ -67,7 +64,7 @@ def verified(tmp_path: Path, rng: np.random.Generator) -> Callable[..., dict]:
         problem = Exact("net-b16", "net", 16, 1, ("w",), lambda: {"w": start})
         crew = Crew(None if reference is None else Fake(start.astype(np.float64) + change, *reference))
         cell: dict = {"peers": {p: {"status": "ok"} for p in peers}, "threads": 1}
-        made = _Run(problem, 1, CAP, tmp_path, crew, cell, lambda line: None)  # type: ignore[arg-type]
+        made = _Run(problem, CAP, crew, cell, lambda line: None)  # type: ignore[arg-type]
         right = [1.0 / (n + 1) for n in range(STEPS)]
         wrong = [*right[:losses], *(2 * x for x in right[losses:])]
         found = {

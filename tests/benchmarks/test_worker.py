@@ -5,7 +5,7 @@ import time
 import pytest
 
 from einsmith.base.system import processors
-from einsmith.bench.worker import limit_cpus, measure
+from einsmith.bench.server import limit_cpus, measure
 
 
 class Sleeper:

@@ -14,9 +14,9 @@ from einsmith.base.errors import ArgumentError, DtypeError, ShapeError, TraceErr
 torch = pytest.importorskip("torch", reason="modules of PyTorch are taken apart")
 from torch import nn  # noqa: E402
 
-from einsmith.bench import twins  # noqa: E402
 from einsmith.frontends import torch_export  # noqa: E402
 from einsmith.frontends.torch import from_torch, operator, to_torch  # noqa: E402
+from tests.models import twins  # noqa: E402
 from tests.models.twin import OPTIMIZERS, close, gradients_agree, numbers, outputs, spread, torch_losses  # noqa: E402
 
 STEPS = 5

@@ -10,8 +10,8 @@ torch = pytest.importorskip("torch", reason="its backend is tested")
 from torch import nn  # noqa: E402
 from torch.nn import functional as tf  # noqa: E402
 
-from einsmith.bench import twins  # noqa: E402
 from tests.frontends.torch_compiled import agree, compiled, fresh, randn  # noqa: E402, F401
+from tests.models import twins  # noqa: E402
 
 STEPS = 5
 

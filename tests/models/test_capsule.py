@@ -10,8 +10,8 @@ from tests.models.twin import agree, close, images
 torch = pytest.importorskip("torch", reason="the twin networks are PyTorch's")
 from torch import nn as tnn  # noqa: E402
 
-from einsmith.bench import twins  # noqa: E402
-from einsmith.bench.twins.capsule import margin_loss as margin  # noqa: E402
+from tests.models import twins  # noqa: E402
+from tests.models.twins.capsule import margin_loss as margin  # noqa: E402
 
 SMALL = {"classes": 3, "filters": 4, "capsules": 2, "width": 3, "features": 5}
 

@@ -10,7 +10,7 @@ from tests.models.twin import agree, images, same_statistics
 torch = pytest.importorskip("torch", reason="the twin networks are PyTorch's")
 from torch import nn as tnn  # noqa: E402
 
-from einsmith.bench import twins  # noqa: E402
+from tests.models import twins  # noqa: E402
 
 CASES = {
     "mobilenet_v1": ("mobilenet_v1", {"width": 0.125, "blocks": [(48, 1), (64, 2)], "dropout": 0.0}, 9),

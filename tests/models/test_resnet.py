@@ -9,7 +9,7 @@ from tests.models.twin import agree, images
 torch = pytest.importorskip("torch", reason="the twin networks are PyTorch's")
 from torch import nn as tnn  # noqa: E402
 
-from einsmith.bench import twins  # noqa: E402
+from tests.models import twins  # noqa: E402
 
 CASES = {
     "resnet18": ({"depths": (2, 1), "width": 3, "classes": 5}, 17),

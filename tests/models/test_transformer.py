@@ -11,7 +11,7 @@ from tests.models.twin import agree, close, images, numbers, outputs, same_stati
 torch = pytest.importorskip("torch", reason="the twin networks are PyTorch's")
 from torch import nn as tnn  # noqa: E402
 
-from einsmith.bench.twins.transformer import TorchBert, TorchGPT, TorchViT  # noqa: E402
+from tests.models.twins.transformer import TorchBert, TorchGPT, TorchViT  # noqa: E402
 
 BERT = {"vocabulary": 11, "width": 6, "layers": 2, "heads": 2, "inner": 10, "positions": 7}
 

@@ -10,7 +10,7 @@ from tests.models.twin import agree, images
 torch = pytest.importorskip("torch", reason="the twin networks are PyTorch's")
 from torch import nn as tnn  # noqa: E402
 
-from einsmith.bench import twins  # noqa: E402
+from tests.models import twins  # noqa: E402
 
 CASES = {
     "padded, batch norm": ({"depth": 2, "width": 3, "channels": 2, "padding": 1}, True, (12, 8), (12, 8)),
