@@ -37,7 +37,7 @@ class CapturedArray(np.ndarray):
 
     @property
     def is_copy(self) -> bool:
-        """Whether `values` is a copy of the source, which `refresh` has to update."""
+        """True if `values` is a copy of the source, which `refresh` has to update."""
         return not (isinstance(self.source, np.ndarray) and np.may_share_memory(self, self.source))
 
     def apart(self) -> CapturedArray:

@@ -115,8 +115,8 @@ def exists(path: str | os.PathLike) -> bool:
 
 
 def why_not_folder(path: str | os.PathLike) -> str:
-    """Return why a path is not that of a folder whose files can be used, in words that follow the path; empty where it
-    is one."""
+    """Return why a path is not a usable folder, as a clause that follows the path in a message; an empty string for a
+    usable folder."""
     try:
         if not stat.S_ISDIR(os.stat(path).st_mode):
             return "is not a folder"
@@ -273,8 +273,8 @@ def _status(path: str | os.PathLike) -> os.stat_result | None:
 
 
 def _stream_of(status: os.stat_result) -> int | None:
-    """Return the descriptor of this process's output or error output where it goes to a file; None where neither
-    does."""
+    """Return the descriptor of standard output or standard error if it is the file with this status; None if neither
+    is."""
     for number, stream in enumerate((sys.__stdout__, sys.__stderr__), 1):
         with suppress(OSError):  # it was closed since
             if stream is not None and os.path.samestat(os.fstat(number), status):

@@ -19,9 +19,8 @@ def names_of(package: str, places: Mapping[str, str], others: str = "") -> Calla
         places: module that has the value of each public name; other names are those of the package's modules
         others: module whose `find(name)` returns further names or raises AttributeError
 
-    A fork waits for imports under way. An import statement of the package's own modules imports what it names by
-    itself: a thread that is inside one holds Python's lock of a module, and another one may wait for that lock while it
-    holds IMPORTING.
+    A fork waits for imports under way. Import statements within the package do not pass through this function: a thread
+    inside one holds Python's lock of a module, and another thread may wait for that lock while it holds IMPORTING.
     """
 
     def find(name: str) -> Any:

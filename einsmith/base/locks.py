@@ -379,7 +379,7 @@ class Guard:
         self._held.pop().__exit__()
 
     def enter_beside_readers(self) -> None:
-        """Acquire the lock without waiting until no other thread reads the values."""
+        """Acquire the lock, even while other threads read the values."""
         self.__enter__(False)
 
     def begin_reading(self) -> None:
@@ -388,7 +388,7 @@ class Guard:
         readers[me] = readers.get(me, 0) + 1
 
     def end_reading(self) -> None:
-        """Release the read lock that `begin_reading` acquired."""
+        """Undo one `begin_reading` of this thread."""
         me, readers = get_ident(), self._root()._lock.readers
         if readers[me] == 1:
             del readers[me]

@@ -34,7 +34,7 @@ class Numerics:
             raise ArgumentError(f"precision={self.precision!r} must be one of {', '.join(STORED)}")
 
     def by_name(self) -> dict[str, bool | str]:
-        """Return what a report of another program needs to round alike, by name."""
+        """Return the settings, by name, with which another program rounds equally; reports of faults contain them."""
         return {"winograd": self.winograd, "precision": self.precision}
 
     @property

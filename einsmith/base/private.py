@@ -1,10 +1,10 @@
 """Keep entries in folders that no other user can write: caches hold machine code and pickles, which are executed.
 
-A folder is used only if it belongs to this user, nobody else may write into it, and no other user can replace it: each
-folder above it belongs to this user or to the system, and other users may either not write into it or not rename
-entries of others in it (/tmp). Folders are checked from the root down. Nobody can replace a folder below one that has
-passed, so this order leaves no gap. An entry is used only if it belongs to this user and nobody else may write it: what
-others put into the folder while it was open to them is never used, whatever the folder's mode is now.
+A folder is used only if it belongs to this user, no other user may write into it, and no other user can replace it:
+each folder above it belongs to this user or to the system, and other users may either not write into it or not rename
+entries of others in it (/tmp). Folders are checked from the root down. No other user can replace a folder below one
+that has passed, so this order leaves no gap. An entry is used only if it belongs to this user and no other user may
+write it: what others put into the folder while it was open to them is never used, whatever the folder's mode is now.
 """
 
 from __future__ import annotations

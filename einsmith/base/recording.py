@@ -54,7 +54,7 @@ class Event(NamedTuple):
 
 
 class Recorded(Protocol):
-    """A run of a program, whose events are made when the file is written."""
+    """The record of a program's run. Its events are created when the file is written."""
 
     @property
     def threads(self) -> int:

@@ -38,8 +38,8 @@ def show_size(n: int, rounding: str = ROUND_HALF_EVEN) -> str:
 
     Args:
         n: the size (bytes).
-        rounding: of `decimal`. What `size_of` makes of the text is n or more for ROUND_CEILING, and n or less for
-            ROUND_FLOOR, as a limit that is met is to be met when it is typed.
+        rounding: of `decimal`. With ROUND_CEILING, `size_of` of the text is at least n, with ROUND_FLOOR at most n, so
+            that a limit in a message still holds when it is typed.
     """
     unit = next((u for u in ("GB", "MB", "kB") if n >= UNITS[u.lower()]), "B")
     if unit == "B":

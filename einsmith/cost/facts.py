@@ -243,7 +243,7 @@ class Target:
 
 
 def target_of(known: Mapping[str, Any]) -> Target:
-    """Return the machine of which `dataclasses.asdict` gave these fields, also after they were written as JSON, which
+    """Return the machine from fields that `dataclasses.asdict` returned, also after a round trip through JSON, which
     has no tuples. Without `overheads` it has those of the table."""
 
     def tuples(x: Any) -> Any:

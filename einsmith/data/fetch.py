@@ -71,8 +71,8 @@ def npm_archive(package: str, failures: list[str], say: Callable[[str], None]) -
 
 
 def _run(command: list[str], folder: str) -> subprocess.CompletedProcess[str]:
-    """Run a command in a folder. It is ended where a signal ends the run, one that comes while it starts too, of which
-    `subprocess.run` does not know yet."""
+    """Run a command in a folder. A signal that ends the run also ends the command, even a signal during its start,
+    which `subprocess.run` would miss."""
     client = None
     pipe, none = subprocess.PIPE, subprocess.DEVNULL
     try:

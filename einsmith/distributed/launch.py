@@ -18,7 +18,7 @@ from einsmith.distributed.transport import Alone, Transport
 from einsmith.runtime.thread_count import recount_cores
 
 _MPI = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK", "MV2_COMM_WORLD_SIZE")
-"""Variables of which MPI's launchers set at least one: Open MPI, MPICH and Intel MPI, PMIx (Slurm), MVAPICH."""
+"""Variables, at least one of which each MPI launcher sets: Open MPI, MPICH and Intel MPI, PMIx (Slurm), MVAPICH."""
 _TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """Variables of which torchrun sets all."""
 

@@ -111,7 +111,7 @@ def exposed_seconds(
     Args:
         buckets: (seconds from the step's beginning until the bucket is complete, bytes) of each, summed one after
             another
-        computed: seconds from the step's beginning to the end of its backward pass
+        computed: seconds of the forward and the backward pass
         ranks: number of processes
         network: the interconnect
         is_crowded: whether the computation uses all cores, so that messages take processor time from it"""

@@ -172,7 +172,8 @@ class Library:
         return np.asarray(x, order="C")
 
     def _in_order(self, role: str, positional: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
-        """Append the arguments given by name to the others. Raises `unfit` for other names than those that lack."""
+        """Append the arguments given by name to the others. Raises `unfit` unless the names are those of the missing
+        arguments."""
         if not named:
             return positional
         calls = self._calls.get(role, [])

@@ -530,7 +530,7 @@ class Graph(Node):
 
     @property
     def roots(self) -> tuple[Tensor, ...]:
-        """All tensors that a program computes: checks, outputs and the new values of updates."""
+        """Tensors that a program computes: checks, outputs and the new values of updates."""
         return (*(t for t, _ in self.checks), *self.outputs, *(t for _, t in self.updates))
 
     @property

@@ -270,7 +270,7 @@ def element(v: Value, index: Sequence[Form]) -> Form:
 
 
 def _as_key(k: Any) -> Any:
-    """Return an index of `Value.__getitem__`, a Value if it is a list, a parameter, or an array with dimensions."""
+    """Return an index of `Value.__getitem__`, with lists, parameters and arrays with dimensions converted to Values."""
     is_tensor = hasattr(k, "__einsmith_value__") or is_array_like(k) and getattr(k, "ndim", None)
     return as_value(k, "an index") if is_tensor or isinstance(k, list) else k
 

@@ -459,7 +459,7 @@ def _structure(axes: Sequence[AxisVar], root: Form, tensors: dict[Tensor, Tensor
     out: list[Any] = []
 
     def number(x: Any, *described: Any) -> None:
-        """Write the number of an axis or a tensor, and at its first occurrence what describes it."""
+        """Append the number of an axis or a tensor to the key, and at its first occurrence its description."""
         if x not in numbers:
             numbers[x] = len(numbers)
             out.extend(described)

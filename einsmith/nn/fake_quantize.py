@@ -27,7 +27,7 @@ def range_of(x: Value, channels: int | None) -> tuple[Value, Value]:
 
 
 def round_within(x: Value, low: Value, high: Value, limits: tuple[int, int], symmetric: bool) -> Value:
-    """Return the numbers of a tensor rounded to those that integers within `limits` stand for.
+    """Return the numbers of a tensor, quantized to integers within `limits` and dequantized again.
 
     low, high: the range of the numbers, for all or, [channels], for each index of the first dimension
     """
@@ -49,12 +49,12 @@ def round_within(x: Value, low: Value, high: Value, limits: tuple[int, int], sym
 
 
 class FakeQuantize(Module):
-    """Round numbers to those that integers from quant_min to quant_max stand for: (q - zero_point)*scale.
+    """Quantize numbers to integers from quant_min to quant_max and dequantize them again: (q - zero_point)*scale.
 
     The derivative is 1 within the range of the integers, and 0 outside (the straight-through estimator of Bengio et al.
     2013, as in Jacob et al. 2018, section 3). In training, the range of the numbers is observed: the first batch's,
     then a moving average with the weight `averaging_constant` of each batch's least and greatest number. In evaluation
-    it stays as it is.
+    it is not changed.
 
     symmetric: the zero point is the middle of the integers. channels: the extent of the first dimension, each index of
     which has a range of its own; None for one range.

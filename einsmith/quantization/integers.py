@@ -67,7 +67,7 @@ class Encoding:
 class Coefficients:
     """The scale of an encoding, its inverse and the zero point, as 0-d tensors (f32, f32, the integer type).
 
-    zero: None where it is 0, as of what an activation leaves no negative number of: nothing is then subtracted
+    zero: None where it is 0, as after an activation without negative results: nothing is then subtracted
     """
 
     scale: Tensor
@@ -77,8 +77,8 @@ class Coefficients:
 
 @dataclass
 class QuantizationPlan:
-    """What is to be of 8 bits: encodings by tensor, the products that integers compute, and why others do not, by
-    name."""
+    """The plan of a quantized network: encodings by tensor, the products that integers compute, and the reasons against
+    others, by name."""
 
     encodings: dict[Tensor, Encoding]
     sites: list[Site]
@@ -109,7 +109,7 @@ def assign(sites: Sequence[Site]) -> QuantizationPlan:
 
 
 def _encode(encodings: dict[Tensor, Encoding], t: Tensor, e: Encoding) -> None:
-    """Store a tensor as `e`, with the tensor of whose elements it is the largest (max pooling); both have one range."""
+    """Encode a tensor as `e`. If it is the result of max pooling, encode the pooled tensor too: both have one range."""
     if t in encodings:
         return
     source = pooled_of(t)

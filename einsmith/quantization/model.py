@@ -146,7 +146,7 @@ class Survey:
         self.channels: set[str] = set()
 
     def plan(self, roots: list[Tensor], order: Mapping[Tensor, int]) -> QuantizationPlan:
-        """Return the plan of the products in the current trace, and note what is said of each."""
+        """Return the plan of the products in the current trace, and record the description of each."""
         sites, layers = [], {}
         for s in find_sites(roots, named_tensors(self.network), order):
             if any(fnmatchcase(s.name, pattern) for pattern in self.skip):

@@ -38,8 +38,8 @@ def may_leave_int32(p: Problem, term: int) -> bool:
 class Site:
     """A product that integers may compute.
 
-    node: the product; problem: its sum; factors: its operands, left and right; name: its name for people; weight: which
-    factor is a weight, None if none is
+    node: the product; problem: its sum; factors: its operands, left and right; name: its name in messages; weight:
+    which factor is a weight, None if none is
     """
 
     node: Compute
@@ -50,7 +50,7 @@ class Site:
 
     @property
     def is_separable(self) -> bool:
-        """Whether each operand has an axis of its own. Other products are computed in float32, from 8 bits."""
+        """True if each operand has an axis of its own. Other products are computed in float32, from 8 bits."""
         return is_separable(self.problem)
 
     @property

@@ -95,7 +95,8 @@ def layout(
         plan: the plan.
         outside: tensors that are not placed in the arena.
         compiled: the compiled kernels.
-        constants: leaves whose values stay from run to run; what kernels make of them alone stays in their workspaces.
+        constants: leaves whose values stay from run to run; data that kernels derive from them alone stays in their
+            workspaces.
         kept_end: end of the workspaces that are laid out already in the memory of those that stay (bytes).
     """
     inner: dict[tuple[int, int], ArenaLayout] = {}
@@ -153,7 +154,7 @@ class Assembler:
         self.arrays: Mapping[Leaf, np.ndarray] = {}
         """The arrays of the leaves that live as long as the program."""
         self.memories: Mapping[int, Memory] = {}
-        """The memory that such an array is, by the array's id, as far as it is known."""
+        """The `Memory` of bound arrays, if known, by the array's id."""
         self.headers: dict[int, int] = {}
         """The call with most tasks of the launches that each header lets run together, by the header's step."""
         self.places: dict[At, PointerTarget] = {}

@@ -37,7 +37,7 @@ class RunQueue:
 
 FIRST = RunQueue(0)
 queues = [FIRST]
-"""The queues that have been needed so far."""
+"""The queues that exist so far."""
 _adding = locks.lock()
 _closed = False
 """Whether no queue is added any more."""

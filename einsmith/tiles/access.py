@@ -4,7 +4,7 @@ cache delivers for each element that is used.
 Lanes number the axes of a tile's dimension, the last axis fastest. Neighbouring lanes that access neighbouring elements
 share sectors of the cache, and one lane may access several of them at once.
 
-before: x[b, c, h, w] of a tile of pixels, channels first     w runs along the lanes, each a load of its own beside a
+before: x[b, c, h, w] of a tile of pixels, channels first     w runs along the lanes, each a load of its own near a
                                                               border; c runs along the other dimension
 after:  x[b, h, w, c], channels last                          c runs along the lanes, 4 floats a load
 """

@@ -1,7 +1,7 @@
 """Find chains of reductions in a row-block fusion, and divide them into sweeps that store no tile.
 
 before: s[i,j] = sum[d](q[i,d]*k[j,d]);  m[i] = max[j](s[i,j]);  l[i] = sum[j](exp(s[i,j] - m[i]))
-after:  tiles of s are made, and made again, where a sweep needs them:  for each block of i:  for each block of j:  m, l
+after:  tiles of s are computed where a sweep needs them:  for each block of i:  for each block of j:  m, l
 
 A tile tensor has axes of two sides, i and j; every reader can make its tile from smaller tensors. A sum over one side
 belongs to a phase in which each program holds a block of the other side and sweeps over this one. A sum that reads the

@@ -191,7 +191,7 @@ class _SweepEmitter:
             self._finish(s)
 
     def _bounds(self, members: Sequence[int], count: int) -> tuple[TileValue, TileValue]:
-        """Return the bounds of the loop: what masks leave of the swept side."""
+        """Return the bounds of the loop: the part of the swept side that masks do not exclude."""
         b, chain, elem = self.b, self.chain, "i64" if count > MOST_I32_POINTS else "i32"
         only_sums = all(n in chain.sinks for n in members)
         bounded = only_sums and len(self.swept) == 1 and count > self.shape[1]

@@ -273,7 +273,7 @@ class Adjoint:
 
         `index` is where the tensor has the point of `part` whose output position is `at`. The pieces are all pieces of
         the template, so that one tensor serves all of them, or `part` alone where the others do not fit: they reduce by
-        another combiner, or a product stands beside a piece without a reduction.
+        another combiner, or a product is next to a piece without a reduction.
         """
         assert isinstance(part.body, Reduce)
         combiner = part.body.combiner

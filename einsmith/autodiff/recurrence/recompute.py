@@ -9,9 +9,9 @@ Both are recurrences over g whose steps hold recurrences over a segment's own st
 
 S is the user's (`checkpoint=S`). Without it, S is 1 where most of what the gradient would save are results that
 reductions of the same step use up, such as scores of attention: a step then computes them block by block in both
-passes, and neither stores them. Nothing else is chosen by cost here, so that `cost.recomputation` has no part in it:
-the states of a segment follow from each other in time, not from operands that could be kept in their place. In the
-graph that results, `passes.algebra.recompute` chooses among the remaining tensors as in any other.
+passes, and neither stores them. Nothing else is chosen by cost here, and `cost.recomputation` is not involved: each
+state of a segment follows from the previous one, not from operands that could be kept instead. In the resulting graph,
+`passes.algebra.recompute` chooses among the remaining tensors as in any other.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ def checkpoint_of(node: Recurrence, read_outside: Container[int]) -> int:
 
 
 def _used_up(node: Recurrence) -> set[int]:
-    """Return the members that only reductions of the same step read, over one of their axes, or members of which this
-    holds."""
+    """Return the members that only reductions of the same step read, over one of their axes, directly or through
+    members with the same property."""
     first = len(node.args)
     read: set[int] = set()
     lasting: set[int] = set()

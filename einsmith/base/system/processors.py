@@ -22,7 +22,7 @@ _RECORD = 32
 """Bytes of SYSTEM_LOGICAL_PROCESSOR_INFORMATION of Windows."""
 _WINDOWS_FEATURES = {10: "sse2", 13: "pni", 36: "ssse3", 37: "sse4_1", 38: "sse4_2", 39: "avx", 40: "avx2",
                      41: "avx512f", 43: "asimddp"}  # fmt: skip
-"""Features of which Windows tells (IsProcessorFeaturePresent, winnt.h), by number, under Linux's names."""
+"""Features that Windows reports (IsProcessorFeaturePresent, winnt.h), by number, under Linux's names."""
 _ARCH_PRCTL, _REQUEST, _TILE_DATA = 158, 0x1023, 18
 """Linux's system call arch_prctl on x86-64, ARCH_REQ_XCOMP_PERM, and the number of the state of tile
 registers (arch/x86/include/uapi/asm/prctl.h)."""
@@ -109,8 +109,8 @@ def physical_cores() -> int:
 
 
 def caches() -> dict[int, int]:
-    """Return the bytes per level of the data caches that this process's first processor sees; levels of which the
-    system does not tell are missing.
+    """Return the bytes per level of the data caches that this process's first processor sees; levels that the system
+    does not report are missing.
 
     On macOS they are those of the fast cores, and a second level that several cores share is divided by their number.
     """

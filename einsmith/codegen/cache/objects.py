@@ -72,8 +72,8 @@ def _warn(problem: str) -> None:
 
 @contextmanager
 def _opened(create: bool = True) -> Iterator[PrivateFolder | None]:
-    """Yield the directory of entries, created if missing; None, with one warning, where it cannot be used safely. What
-    its entries cannot be used for in the block is a warning, too."""
+    """Yield the directory of entries, created if missing; None, with one warning, where it cannot be used safely.
+    Errors of its entries in the block are warnings too."""
     path = environment.cache_dir() / "objects"
     folder = None
     try:

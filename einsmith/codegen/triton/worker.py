@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 _PROBLEM: Exception | None = None
-"""Why Triton cannot be imported, which is told to the first request: a process that ends tells nothing."""
+"""The reason why Triton cannot be imported, which answers the first request; a process that ended at once could not
+report it."""
 try:
     import triton
     from triton._C.libtriton import get_cache_invalidating_env_vars

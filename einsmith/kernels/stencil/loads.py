@@ -383,7 +383,8 @@ class Reader(VectorEmitter):
         return x if all(on) else self.op("where", self.literal(on, "i1"), x, self.zero)
 
     def _elements_by_lane(self, a: Access, shift: int, lanes: Span) -> list[int | None]:
-        """Return the element of its point's row that each lane holds (None: zero); points share the lanes equally."""
+        """Return, for each lane, the element of its point's row that it holds (None: zero); points share the lanes
+        equally."""
         share = self.lanes // self.points_per_vector
         every = [i % share for i in range(self.lanes)]
         return [a.lane * i + shift if lanes.lo <= i <= lanes.hi else None for i in every]

@@ -90,14 +90,14 @@ def split_limit(t: Tensor) -> tuple[Compute, int] | None:
 def find_ends(
     order: Sequence[Any], roots: Iterable[Tensor], along: Mapping[Compute, Along], steps: int
 ) -> tuple[dict[Compute, TripCount | None], set[Compute]]:
-    """Return (for each node that goes along a time of `steps` steps, the end up to which it has to be computed; the
-    nodes among them that are read beyond their end, where they are zero). Nodes with the same limit share one end; None
-    means that a node is computed at all steps.
+    """Return (for each node with a time axis of `steps` steps, the end up to which it has to be computed; the nodes
+    among them that are read beyond their end, where they are zero). Nodes with the same limit share one end; None means
+    that a node is computed at all steps.
 
     Args:
         order: all nodes, arguments before users.
         roots: results, which are needed at all steps.
-        along: how nodes go along time.
+        along: how nodes use the time axis.
         steps: extent of time.
     """
     node_ends: dict[Compute, TripCount | None] = {}

@@ -1,6 +1,7 @@
-"""Recognise templates that go along an axis: every read is at the axis plus a constant, or does not depend on the axis.
+"""Recognise templates with a time axis: every read is at the axis plus a constant, or does not depend on the axis.
 
-P[t, b, n] = sum[i](x[t, b, i]*W[n, i]) goes along t, and so does D[n, i] = sum[t, b](g[t, b, n]*x[t, b, i]), a total.
+P[t, b, n] = sum[i](x[t, b, i]*W[n, i]) has the time axis t, and so has D[n, i] = sum[t, b](g[t, b, n]*x[t, b, i]), a
+total.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Along:
 
 
 def find_along(t: Template, extent: int) -> Along | None:
-    """Return how a template goes along an axis of `extent` positions; None if it does not."""
+    """Return how a template uses a time axis of `extent` positions; None if it has none."""
     return t.memo(("along", extent), lambda t: _find_along(t, extent))
 
 

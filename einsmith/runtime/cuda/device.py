@@ -130,7 +130,7 @@ class CudaDevice(ABC):
 
     @abstractmethod
     def wait(self, stream: Any, event: Any) -> None:
-        """Let the work that is queued in a stream from now on wait for an event."""
+        """Make work that is queued in a stream from now on wait for an event."""
 
     @abstractmethod
     def await_event(self, event: Any) -> None:

@@ -44,7 +44,7 @@ class TileCode:
 
     @cached_property
     def accessed(self) -> tuple[Sequence[bool], Sequence[bool]]:
-        """For each parameter, whether the function loads from it; for each, whether it stores to it."""
+        """Return, for each parameter, whether the function loads from it; and for each, whether it stores to it."""
         return accessed(self.function)
 
     def guarded(self, guard: LaunchGuard, buffers: int) -> TileCode:
@@ -241,7 +241,7 @@ class _Flattening:
         return self._guarded(plain, len(pointers), self._looks(plain.ranges()[1]), bounds)
 
     def _looks(self, stored: Iterable[ByteRange]) -> bool:
-        """Return whether a launch that stores bytes looks at the status."""
+        """Return whether a launch that stores these bytes has to check the status."""
         return self.must_not_run or (self.must_not_store and any(map(self.is_kept, stored)))
 
     def _guarded(

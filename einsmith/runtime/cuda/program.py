@@ -359,8 +359,8 @@ class CudaProgram:
         device.synchronize(device.stream)
 
     def _code_of(self, launches: Sequence[DeviceLaunch]) -> list[DeviceCode]:
-        """Return the machine code of each launch. Launches of one step have the same, which promises of its pointers
-        what holds for all of them."""
+        """Return the machine code of each launch. Launches of one step share their code, which assumes alignment only
+        of pointers that are aligned in all of them."""
         aligned: dict[tuple[int, TileCode], list[bool]] = {}
         for launch in launches:
             now = [at % ALIGNED == 0 for at in launch.pointers]

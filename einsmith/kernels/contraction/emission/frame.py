@@ -166,10 +166,10 @@ class Frame(Operands):
 class TaskFrame:
     """The values that a task has bound.
 
-    batch, split: its point of the batch and its part of K
-    m_range, n_range, k_lo, k_hi: its tiles of M, panels of N and points of K
-    m_part, n_part, results: what the batch adds to the addresses of operands and results
-    halo_values: values of the axes of which halo copies hold one value
+    batch, split: the task's point of the batch and part of K
+    m_range, n_range, k_lo, k_hi: the task's tiles of M, panels of N and points of K
+    m_part, n_part, results: offsets of the batch in the addresses of operands and results
+    halo_values: values of the axes along which halo copies hold a single value
     companion: the task of the companion piece, or None
     m_points: the number of points of M at which the last tile ends in this run; None: tiles are whole
     """
