@@ -17,7 +17,7 @@ from einsmith.nn.fake_quantize import FakeQuantize
 from einsmith.nn.init import manual_seed
 from einsmith.nn.layers import Identity, Unflatten
 from einsmith.nn.linear import Linear, LinearCrossEntropyLoss
-from einsmith.nn.module import Module, functional_call
+from einsmith.nn.module import Module
 from einsmith.nn.norm import (
     BatchNorm1d,
     BatchNorm2d,
@@ -52,6 +52,7 @@ from einsmith.nn.padding import (
 from einsmith.nn.parameter import Buffer, Parameter
 from einsmith.nn.pooling import FractionalMaxPool2d, FractionalMaxPool3d, MaxUnpool1d, MaxUnpool2d, MaxUnpool3d
 from einsmith.nn.recurrent import GRU, LSTM, RNN
+from einsmith.nn.stateless import functional_call
 from einsmith.nn.step_cells import GRUCell, LSTMCell, RNNCell
 from einsmith.nn.transformer import (
     Transformer,

@@ -127,3 +127,37 @@ class Hooks:
             else:
                 args = changed if isinstance(changed, tuple) else (changed,)
         return args, kwargs
+
+
+class Hookable:
+    """What has hooks: base of modules."""
+
+    _hooks: Hooks
+
+    def register_forward_pre_hook(self, hook: Callable, *, prepend: bool = False, with_kwargs: bool = False) -> Handle:
+        """Register a hook that is called before `forward`, as `hook(self, args)`; return its handle, which removes it.
+
+        A result other than None replaces the arguments. Like `forward`, hooks are called with traced tensors while a
+        trace is made, and not when the compiled program runs.
+
+        prepend: whether the hook is called before those registered earlier, instead of after them. with_kwargs: whether
+        it is called as `hook(self, args, kwargs)`; it then returns None or (args, kwargs).
+        """
+        return self._hooks.add(hook, True, prepend, with_kwargs)
+
+    def register_forward_hook(
+        self, hook: Callable, *, prepend: bool = False, with_kwargs: bool = False, always_call: bool = False
+    ) -> Handle:
+        """Register a hook that is called after `forward`, as `hook(self, args, output)`; return its handle, which
+        removes it.
+
+        A result other than None replaces the output. Like `forward`, hooks are called with traced tensors while a
+        trace is made, and not when the compiled program runs.
+
+        Args:
+            hook: the function to call
+            prepend: whether it is called before the hooks registered earlier, instead of after them
+            with_kwargs: whether it is called as `hook(self, args, kwargs, output)`
+            always_call: whether it is called also after an error, with the last output computed, or None
+        """
+        return self._hooks.add(hook, False, prepend, with_kwargs, always_call)

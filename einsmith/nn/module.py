@@ -13,21 +13,15 @@ from einsmith.base import html, locks
 from einsmith.base.arguments import Count, bound, check_arguments, check_options, show
 from einsmith.base.arrays import as_numpy
 from einsmith.base.dtypes import dtype_of
-from einsmith.base.errors import (
-    ArgumentError,
-    DtypeError,
-    KindError,
-    ShapeError,
-    UnknownAttributeError,
-    UnknownNameError,
-)
+from einsmith.base.errors import DtypeError, KindError, ShapeError, UnknownNameError
 from einsmith.ir import labels
-from einsmith.lang.builder import Value, as_value, traced_tensors
+from einsmith.lang.builder import traced_tensors
 from einsmith.lang.torch_types import check_device, is_device
 from einsmith.lang.trace import current_trace, override, overriding, touch
-from einsmith.nn.hooks import Handle, Hooks
+from einsmith.nn.hooks import Hookable, Hooks
 from einsmith.nn.keys import Same, key_of
-from einsmith.nn.parameter import Buffer, Parameter, Stored, fitting, substituted
+from einsmith.nn.parameter import Buffer, Parameter, Stored, fitting
+from einsmith.nn.tree import ModuleTree
 from einsmith.ops.call import call_with_arrays, in_trace
 from einsmith.runtime.signals import Deferred
 
@@ -47,7 +41,7 @@ _INTERNAL = frozenset(
 settings of a layer."""
 
 
-class Module:
+class Module(ModuleTree, Hookable):
     """Base of all networks and layers. Subclasses set parameters and submodules as attributes and define `forward`.
 
     A module that is called on arrays is traced, compiled and run, and returns new arrays. A module that is called on
@@ -60,11 +54,7 @@ class Module:
     numbers are passed at run time."""
 
     _training: bool
-    _parameters: dict[str, Parameter | None]
-    _buffers: dict[str, Buffer | None]
     _modules: dict[str, Module | None]
-    _transient: set[str]
-    _hooks: Hooks
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -134,13 +124,6 @@ class Module:
         path = trace.paths.get(id(self)) if trace is not None else None
         return (self._place()[0] if path is None else path) or type(self).__name__
 
-    def _note(self) -> None:
-        """Record that the current trace, if there is one, depends on this module: the trace is out of date when
-        `trace_key` changes."""
-        trace = current_trace()
-        if trace is not None:
-            trace.depends.setdefault(id(self), self)
-
     @check_arguments
     def predict(self, *inputs: Any, batch_size: Count = 256) -> Any:
         """Return the outputs in evaluation mode, concatenated along the first dimension.
@@ -160,60 +143,6 @@ class Module:
             return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
         return np.concatenate(parts)
 
-    # ------------------------------------------------------------------------------------------------- attributes
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if isinstance(value, Parameter):
-            self._register(name, self._parameters, value)
-        elif isinstance(value, Module):
-            self._register(name, self._modules, value)
-        elif isinstance(value, Buffer):
-            self._register(name, self._buffers, value)
-        elif self._buffers.get(name) is not None and value is not None:
-            self._buffers[name].assign(value)  # type: ignore[union-attr]
-        else:
-            for table in (self._parameters, self._buffers, self._modules):
-                if name in table:
-                    if value is not None:
-                        raise KindError(
-                            f"{name!r} of {type(self).__name__} takes a {_kind_of(table, self)} or None, not {value!r}"
-                        )
-                    table[name] = None
-                    touch()
-                    return
-            if isinstance(value, Value) and current_trace() is not None:
-                raise KindError(
-                    f"forward assigned a traced tensor to {name!r}, which would outlive its trace; register a buffer "
-                    "for state that a step changes, or use a local variable"
-                )
-            object.__setattr__(self, name, value)
-            touch()
-
-    def _register(self, name: str, table: dict, value: Any) -> None:
-        """Enter a parameter, buffer or submodule into its table under `name`, and remove other attributes of that name.
-
-        Raises UnknownNameError for a name that is empty or has a dot, ArgumentError for a submodule that contains this
-        module.
-        """
-        if not isinstance(name, str) or "." in name or not name:
-            raise UnknownNameError(f"{name!r} cannot be the name of a parameter, buffer or submodule")
-        if isinstance(value, Module) and any(m is self for m in value.modules()):
-            raise ArgumentError(f"{name!r} of {type(self).__name__} would make the module a part of itself")
-        for other in (self._parameters, self._buffers, self._modules):
-            if other is not table:
-                other.pop(name, None)
-        self.__dict__.pop(name, None)
-        table[name] = value
-        touch()
-
-    def __getattr__(self, name: str) -> Any:
-        for table in ("_parameters", "_buffers", "_modules"):
-            entries = self.__dict__.get(table, {})
-            if name in entries:
-                self._note()
-                return entries[name]
-        raise UnknownAttributeError(f"{type(self).__name__} has no attribute {name!r}")
-
     def __copy__(self) -> Module:
         """Return a module that shares this module's parameters, buffers and submodules. Registering or removing parts
         or hooks of the copy leaves this module unchanged."""
@@ -221,74 +150,6 @@ class Module:
         tables = {n: self.__dict__[n].copy() for n in ("_parameters", "_buffers", "_modules", "_transient", "_hooks")}
         new.__dict__.update(self.__dict__, **tables)
         return new
-
-    def __delattr__(self, name: str) -> None:
-        for table in (self._parameters, self._buffers, self._modules):
-            if name in table:
-                del table[name]
-                self._transient.discard(name)
-                touch()
-                return
-        object.__delattr__(self, name)
-        touch()
-
-    def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *self._parameters, *self._buffers, *self._modules})
-
-    def register_parameter(self, name: str, param: Parameter | None) -> None:
-        """Add a parameter under `name`; None reserves the name (a layer without bias)."""
-        _check_part(param, Parameter, name, self)
-        self._register(name, self._parameters, param)
-
-    @check_arguments
-    def register_buffer(self, name: str, tensor: Any, persistent: bool = True) -> None:
-        """Add a buffer under `name`: state that is not learned, such as running statistics.
-
-        tensor: its initial value, an array or a Buffer; None reserves the name. persistent: whether `state_dict`
-        includes the buffer. Raises DtypeError for an element type that buffers cannot have.
-        """
-        if tensor is not None and not isinstance(tensor, Buffer):
-            try:
-                tensor = Buffer(tensor)
-            except DtypeError as e:
-                raise DtypeError(f"{name!r} of {type(self).__name__}: {e}") from None
-        self._register(name, self._buffers, tensor)
-        (self._transient.discard if persistent else self._transient.add)(name)
-
-    def add_module(self, name: str, module: Module | None) -> None:
-        """Add a submodule under `name`; None reserves the name."""
-        _check_part(module, Module, name, self)
-        self._register(name, self._modules, module)
-
-    def register_forward_pre_hook(self, hook: Callable, *, prepend: bool = False, with_kwargs: bool = False) -> Handle:
-        """Register a hook that is called before `forward`, as `hook(self, args)`; return its handle, which removes it.
-
-        A result other than None replaces the arguments. Like `forward`, hooks are called with traced tensors while a
-        trace is made, and not when the compiled program runs.
-
-        prepend: whether the hook is called before those registered earlier, instead of after them. with_kwargs: whether
-        it is called as `hook(self, args, kwargs)`; it then returns None or (args, kwargs).
-        """
-        return self._hooks.add(hook, True, prepend, with_kwargs)
-
-    def register_forward_hook(
-        self, hook: Callable, *, prepend: bool = False, with_kwargs: bool = False, always_call: bool = False
-    ) -> Handle:
-        """Register a hook that is called after `forward`, as `hook(self, args, output)`; return its handle, which
-        removes it.
-
-        A result other than None replaces the output. Like `forward`, hooks are called with traced tensors while a
-        trace is made, and not when the compiled program runs.
-
-        Args:
-            hook: the function to call
-            prepend: whether it is called before the hooks registered earlier, instead of after them
-            with_kwargs: whether it is called as `hook(self, args, kwargs, output)`
-            always_call: whether it is called also after an error, with the last output computed, or None
-        """
-        return self._hooks.add(hook, False, prepend, with_kwargs, always_call)
-
-    register_module = add_module
 
     # -------------------------------------------------------------------------------------------------- traversal
 
@@ -331,16 +192,6 @@ class Module:
                 seen.add(id(module))
                 yield path, module
 
-    def _walk(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
-        """Yield (path, module) of this module and all below it, in the order of registration; a module that is
-        registered in several places comes under each of its paths."""
-        stack: list[tuple[str, Module]] = [(prefix, self)]
-        while stack:
-            path, module = stack.pop()
-            yield path, module
-            below = [(f"{path}.{n}" if path else n, m) for n, m in module._modules.items() if m is not None]
-            stack.extend(reversed(below))
-
     def modules(self) -> Iterator[Module]:
         """Yield this module and all modules below it, each once."""
         return (m for _, m in self.named_modules())
@@ -352,50 +203,6 @@ class Module:
     def children(self) -> Iterator[Module]:
         """Yield the direct submodules."""
         return (m for _, m in self.named_children())
-
-    def _named_entries(
-        self, table: str, once: bool = True, prefix: str = "", recurse: bool = True
-    ) -> Iterator[tuple[str, Any]]:
-        """Yield (path, value) of the entries of a table, "_parameters" or "_buffers".
-
-        once: whether a value that has several paths comes only under the first; prefix: this module's own path, with
-        which all paths begin; recurse: whether the tables of the modules below are included.
-        """
-        seen: set[int] = set()
-        for path, module in self._walk(prefix) if recurse else [(prefix, self)]:
-            for name, value in getattr(module, table).items():
-                if value is None or (once and id(value) in seen):
-                    continue
-                seen.add(id(value))
-                yield (f"{path}.{name}" if path else name), value
-
-    @check_arguments
-    def named_parameters(
-        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
-    ) -> Iterator[tuple[str, Parameter]]:
-        """Yield (path, parameter) of this module's parameters.
-
-        Args:
-            prefix: this module's own path, with which all paths begin
-            recurse: whether the parameters of the modules below are included
-            remove_duplicate: whether a parameter that has several paths comes only under the first
-        """
-        return self._named_entries("_parameters", remove_duplicate, prefix, recurse)
-
-    def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
-        """Yield the parameters, each once; with `recurse`, the parameters of the modules below are included."""
-        return (p for _, p in self.named_parameters(recurse=recurse))
-
-    @check_arguments
-    def named_buffers(
-        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
-    ) -> Iterator[tuple[str, Buffer]]:
-        """Yield (path, buffer) of this module's buffers; the arguments mean what they mean in `named_parameters`."""
-        return self._named_entries("_buffers", remove_duplicate, prefix, recurse)
-
-    def buffers(self, recurse: bool = True) -> Iterator[Buffer]:
-        """Yield the buffers, each once; with `recurse`, the buffers of the modules below are included."""
-        return (b for _, b in self.named_buffers(recurse=recurse))
 
     @check_arguments
     def apply(self, fn: Callable[[Module], Any]) -> Module:
@@ -568,75 +375,9 @@ class Module:
         return f"{type(self).__name__}(\n  " + "\n  ".join(extra + lines) + "\n)"
 
 
-def _check_part(value: Any, kind: type, name: str, module: Module) -> None:
-    """Raise KindError if `value`, to be registered under `name`, is neither of class `kind` nor None."""
-    if value is not None and not isinstance(value, kind):
-        raise KindError(f"{name!r} of {type(module).__name__} takes a {kind.__name__} or None, not {value!r}")
-
-
-def _kind_of(table: dict, module: Module) -> str:
-    """Return the name of the class whose instances one of the module's three tables holds, for messages."""
-    return {id(module._parameters): "Parameter", id(module._buffers): "Buffer"}.get(id(table), "Module")
-
-
 def export_name(f: Any) -> str:
     """Return the name of a module's class or of a function, for exports; "function" for one without a name."""
     if isinstance(f, Module):
         return f._class_name()
     name = str(getattr(f, "__name__", None) or getattr(f, "name", "function"))  # an operator has a name
     return "function" if name == "<lambda>" else name
-
-
-@check_arguments
-def functional_call(module: Module, params: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
-    """Call `module(*args, **kwargs)` with some parameters and buffers replaced by other tensors.
-
-    `es.grad(lambda p: loss(es.nn.functional_call(model, p, x)))(params)` gives gradients by name.
-
-    Args:
-        module: the module to call; it is not changed
-        params: the replacements by path; parameters and buffers without one keep the module's own values
-        args: positional arguments of `forward`
-        kwargs: keyword arguments of `forward`
-
-    Raises:
-        UnknownNameError: the module has no parameter or buffer at a path.
-        ShapeError: a replacement has another shape.
-    """
-    stored = {n: v for t in ("_parameters", "_buffers") for n, v in module._named_entries(t, once=False)}
-    unknown = [n for n in params if n not in stored]
-    if unknown:
-        listed = ", ".join(map(repr, unknown))
-        raise UnknownNameError(f"{type(module).__name__} has no parameter or buffer named {listed}")
-    for name, value in params.items():
-        shape = getattr(value, "shape", None)
-        if shape is None or tuple(shape) != stored[name].shape:
-            raise ShapeError(f"{name!r} has shape {stored[name].shape}; its replacement {show(value)} needs the same")
-    if not in_trace((dict(params), *args), kwargs):
-        return call_with_arrays(_functional_of(module), (dict(params), *args), kwargs)
-    values = {id(stored[name]): as_value(value) for name, value in params.items()}
-    token = substituted.set({**substituted.get(), **values})
-    try:
-        return module(*args, **kwargs)
-    finally:
-        substituted.reset(token)
-
-
-class _Functional:
-    """A function of (params, *args, **kwargs) that is `functional_call` of one module."""
-
-    def __init__(self, module: Module):
-        self.module = module
-
-    def __call__(self, params: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
-        return functional_call(self.module, params, *args, **kwargs)
-
-
-def _functional_of(module: Module) -> _Functional:
-    """Return the `_Functional` of a module, created at its first use. The programs compiled for the function live as
-    long as the function, and the module keeps the function in an attribute."""
-    function = module.__dict__.get("_functional")
-    if function is None or function.module is not module:  # a copied module has the original's function
-        function = _Functional(module)
-        object.__setattr__(module, "_functional", function)
-    return function
