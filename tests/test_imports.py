@@ -35,7 +35,7 @@ THIRD_PARTY = {
     "ml_dtypes": ["frontends/onnx/types.py"],
     "google": ["frontends/onnx/protos.py"],
     "safetensors": ["training/checkpoint.py"],
-    "rich": ["training/progress.py", "tuning/*", "cli/*", "bench/compare.py"],
+    "rich": ["base/bars.py", "tuning/*", "cli/*", "bench/compare.py"],
     "click": ["cli/*"],
     "matplotlib": ["cli/*"],
     "platformdirs": ["base/environment.py"],

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from einsmith.base import messages
+from einsmith.base.bars import BAR, TIME_LEFT, Bar
 
 
 class TrainProgress:
@@ -22,28 +23,16 @@ class TrainProgress:
 
     def __init__(self, as_json: bool, things: str = "images", is_shown: bool = True):
         self._json, self._things, self._is_shown = as_json, things, is_shown
-        self._bar: Any = None
-        self._task: Any = None
+        self._bar: Bar | None = None
         self._shown = self._began = 0.0
         self._first = -1
         self._loss = 0.0
 
     def __enter__(self) -> TrainProgress:
         if self._is_shown and messages.is_terminal(sys.stderr):
-            from rich.console import Console
-            from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
-            from rich.progress import Progress as Bar
-
-            self._bar = Bar(
-                TextColumn("epoch {task.fields[epoch]}"),
-                BarColumn(),
-                TextColumn(f"{{task.fields[rate]}} {self._things}/s  loss {{task.fields[loss]}}"),
-                TimeRemainingColumn(),
-                console=Console(stderr=True),
-                transient=True,
-            )
-            self._task = self._bar.add_task("", epoch="", rate="", loss="", total=None)
-            self._bar.start()
+            text = f"{{task.fields[rate]}} {self._things}/s  loss {{task.fields[loss]}}"
+            columns = "epoch {task.fields[epoch]}", BAR, text, TIME_LEFT
+            self._bar = Bar(*columns, transient=True, epoch="", rate="", loss="")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -66,8 +55,7 @@ class TrainProgress:
         self._shown = now
         rate = self.rate(done, now, batch)
         self._bar.update(
-            self._task,
-            completed=done,
+            done,
             total=epochs * length,
             epoch=f"{epoch + 1}/{epochs}",
             rate=f"{rate:,.0f}" if rate else "",
@@ -93,7 +81,7 @@ class TrainProgress:
             f"  {row['seconds']:.1f} s" + (f", {left:.0f} s left" if left else "")
         )
         if self._bar is not None:
-            self._bar.console.print(line, highlight=False)
+            self._bar.say(line)
         else:
             click.echo(line)
 

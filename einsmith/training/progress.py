@@ -8,7 +8,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from einsmith.base import locks, messages
+from einsmith.base import messages
+from einsmith.base.bars import BAR, TIME_LEFT, Bar
 from einsmith.tuning.kernels.decisions import name_of
 
 
@@ -23,7 +24,7 @@ class Progress:
         self.notebook = _notebook() if self.show else None
         self.bar = self.show and (self.notebook is not None or messages.is_terminal(sys.stderr))
         self._last = 0.0 if self.bar else time.perf_counter()
-        self._rich: Any = None
+        self._shown_bar: Bar | None = None
         self._handle: Any = None  # handle of a notebook's display
         self._process = os.getpid()
 
@@ -43,7 +44,7 @@ class Progress:
             return
         self._last = now
         if self._process != os.getpid():  # forked inside the training: the bar is the parent's
-            self.show, self.bar, self._rich = False, False, None
+            self.show, self.bar, self._shown_bar = False, False, None
             return
         batches = f"{done}/{length}" if length else f"{done}"
         if self.notebook is not None:
@@ -54,22 +55,10 @@ class Progress:
             line = f"epoch {epoch + 1}/{epochs}  batch {batches}  loss {loss:.4f}  {rate:.0f}/s"
             messages.say(line)
             return
-        if self._rich is None:
-            with locks.IMPORTING:
-                from rich.console import Console
-                from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-            self._rich = Progress(
-                TextColumn("epoch {task.fields[epoch]}"),
-                BarColumn(),
-                TextColumn("{task.completed}/{task.total}"),
-                TextColumn("loss {task.fields[loss]:.4f}  {task.fields[rate]:.0f}/s"),
-                TimeRemainingColumn(),
-                console=Console(stderr=True),  # a separate console: a forked child may find the common one locked
-            )
-            self._rich.start()
-            self._task = self._rich.add_task("", total=length, epoch="", loss=0.0, rate=0.0)
-        self._rich.update(self._task, completed=done, total=length, epoch=f"{epoch + 1}/{epochs}", loss=loss, rate=rate)
+        if self._shown_bar is None:
+            texts = "{task.completed}/{task.total}", "loss {task.fields[loss]:.4f}  {task.fields[rate]:.0f}/s"
+            self._shown_bar = Bar("epoch {task.fields[epoch]}", BAR, *texts, TIME_LEFT, epoch="", loss=0.0, rate=0.0)
+        self._shown_bar.update(done, total=length, epoch=f"{epoch + 1}/{epochs}", loss=loss, rate=rate)
 
     def _display(self, html: str) -> None:
         assert self.notebook is not None
@@ -81,9 +70,9 @@ class Progress:
 
     def close(self) -> None:
         """End the bar and restore the terminal."""
-        if self._rich is not None and self._process == os.getpid():
-            self._rich.stop()
-        self._rich = None
+        if self._shown_bar is not None and self._process == os.getpid():
+            self._shown_bar.stop()
+        self._shown_bar = None
 
     def epoch(self, epoch: int, epochs: int, row: Mapping[str, Any]) -> None:
         """Print the results of an epoch as a line that stays."""
@@ -124,21 +113,9 @@ class SearchProgress:
         self._parts = dict(step)
         self._candidates = 0
         self._began = self._last = time.monotonic()
-        self._rich: Any = None
+        self._bar: Bar | None = None
         if self.show and messages.is_terminal(sys.stderr):
-            with locks.IMPORTING:
-                from rich.console import Console
-                from rich.progress import BarColumn, Progress, TextColumn
-
-            self._rich = Progress(
-                TextColumn("tuning"),
-                BarColumn(),
-                TextColumn("{task.fields[text]}"),
-                console=Console(stderr=True),
-                transient=True,
-            )
-            self._rich.start()
-            self._task = self._rich.add_task("", total=seconds, text="")
+            self._bar = Bar("tuning", BAR, "{task.fields[text]}", total=seconds, transient=True, text="")
 
     @property
     def total(self) -> float:
@@ -151,24 +128,21 @@ class SearchProgress:
         if self.show and len(result.faults) > 0 and result.faults[-1][0] == candidate:
             self._say(f"rejected, {result.faults[-1][1]}: {candidate} for {name_of(result.kernel)[:8]}")
         now = time.monotonic()
-        if not self.show or now - self._last < (0.1 if self._rich is not None else self.LINE_SECONDS):
+        if not self.show or now - self._last < (0.1 if self._bar is not None else self.LINE_SECONDS):
             return
         self._last = now
         text = f"{self._candidates} tried, kernels {self.total * 1e3:.3f} ms"
-        if self._rich is not None:
-            self._rich.update(self._task, completed=now - self._began, text=f"{text}  {candidate}"[:120])
+        if self._bar is not None:
+            self._bar.update(now - self._began, text=f"{text}  {candidate}"[:120])
         else:
             self._say(f"tuning {now - self._began:.0f}/{self.seconds:.0f} s  {text}")
 
     def _say(self, line: str) -> None:
-        if self._rich is not None:
-            self._rich.console.print(line, markup=False, highlight=False)
-        else:
-            messages.say(line)
+        (messages if self._bar is None else self._bar).say(line)
 
     def __enter__(self) -> SearchProgress:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._rich is not None:
-            self._rich.stop()
+        if self._bar is not None:
+            self._bar.stop()
