@@ -54,12 +54,12 @@ def calls_of(case: Case, types: Sequence[Any] = ()) -> tuple[list[Any], dict[Any
 
 def planned_calls(f: Any, arguments: Sequence[tuple[tuple[int, ...], Any]]) -> tuple[list[Any], Sequence[Any]]:
     """The kernels that are launched for a function of arguments of these shapes and types, and its inputs."""
-    from einsmith.api import jit
+    from einsmith.api import tracing
     from einsmith.passes.pipeline import run_passes
     from einsmith.schedule.plan import KernelCall
     from einsmith.schedule.planner import fuse
 
-    graph = jit.trace_shapes(f, arguments).graph
+    graph = tracing.trace_shapes(f, arguments).graph
     return [x for x in fuse(run_passes(graph), None).calls if isinstance(x, KernelCall)], graph.inputs
 
 

@@ -57,7 +57,7 @@ def chain(layers: int) -> tuple[Callable, tuple]:
 def python_seconds(tensors: int) -> tuple[int, float]:
     """(how many tensors the training graph has, at least `tensors`; seconds of Python until its kernels are known)."""
     import einsmith as es
-    from einsmith.api.jit import trace_call
+    from einsmith.api.tracing import trace_call
     from einsmith.ir.nodes import postorder
     from einsmith.passes.pipeline import run_passes
     from einsmith.schedule.planner import fuse
@@ -124,7 +124,7 @@ def step_budgets(batch: int = 16, size: int = 224, width: int = 64) -> list[Budg
     """Of one training step of ResNet-18, nothing of it compiled before."""
     import einsmith as es
     from einsmith.kernels import autoconfig
-    from einsmith.training.batch import batch_arrays
+    from einsmith.training.definition import batch_arrays
 
     model = resnet18(width)
     step = es.TrainStep(model, es.functional.cross_entropy, es.optim.SGD(lr=0.01, momentum=0.9))

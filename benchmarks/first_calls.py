@@ -77,7 +77,7 @@ def measure(name: str, batch: int) -> dict[str, Any]:
         begin = time.perf_counter()
         step(x, y)
         later.append(time.perf_counter() - begin)
-    (run,) = step._programs.values()
+    (run,) = step.compiler.programs.values()
     whole, usual = compiled - start, statistics.median(later)
     return {
         "import": imported,

@@ -48,7 +48,7 @@ def differentiated() -> Iterator[tuple[str, Any, tuple[np.ndarray, ...]]]:
 
 def measure() -> list[tuple[str, float, float, int]]:
     """(entry, seconds of tracing and differentiating, seconds to the first result, kernels) of every entry."""
-    from einsmith.api.jit import trace_call
+    from einsmith.api.tracing import trace_call
     from einsmith.tuning.calibration import calibrate
 
     calibrate.target()

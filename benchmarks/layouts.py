@@ -97,7 +97,7 @@ def measure(network: str, threads: int, count: int) -> list[Found]:
     trainer = einsmith_networks.build(problem, problem.arrays(), threads, "einsmith").trainer
     with forced.forcing(lambda t, orders: orders[0]):
         trainer.compile(*problem.inputs_and_targets())
-    (run,) = trainer._programs.values()
+    (run,) = trainer.compiler.programs.values()
     kernels: Counter = Counter()
     for call, turns in zip(run.calls, run.turns, strict=True):
         kernels[call.kernel] += turns

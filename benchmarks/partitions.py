@@ -30,7 +30,7 @@ NODES = 9
 
 def gallery() -> Iterator[tuple[str, Any]]:
     """(name, training graph) of the entries whose gradients are a few tensors."""
-    from einsmith.api.jit import trace_call
+    from einsmith.api.tracing import trace_call
     from einsmith.ir.loop import LoweredLoop
     from einsmith.ir.nodes import Compute, Recurrence, postorder
     from einsmith.ir.views import is_view

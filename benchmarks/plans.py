@@ -40,7 +40,7 @@ def begun(problem: Any, threads: int) -> tuple[Any, tuple[Any, ...]]:
 
 def program_of(step: Any) -> Any:
     """The only program of a training step."""
-    (run,) = step._programs.values()
+    (run,) = step.compiler.programs.values()
     return run
 
 

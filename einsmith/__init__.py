@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from einsmith import frontends as frontends
     from einsmith.api.batching import hessian, vmap
     from einsmith.api.jit import jit
+    from einsmith.api.settings import CompileSettings
     from einsmith.api.transforms import check_gradients, grad, interpret, jvp, stop_gradient, value_and_grad, vjp
     from einsmith.base.caches import cache_clear
     from einsmith.base.errors import (
@@ -72,21 +73,22 @@ if TYPE_CHECKING:
     from einsmith.nn import manual_seed
     from einsmith.quantization.model import quantize
     from einsmith.runtime.thread_count import set_threads, threads
-    from einsmith.training import TrainStep
+    from einsmith.training import TrainStep, TuningSettings, UpdateSettings
     from einsmith.training.checkpoint import load, save
 
 __version__ = VERSION
 
 __all__ = [
-    "ArgumentError", "BoundsError", "BusyError", "CheckError", "CompileError", "DataError", "DeviceError", "DtypeError",
-    "EinsmithError", "EinsmithWarning", "FormulaError", "GradientError", "GroupError", "IndexOutOfRange", "KindError",
-    "KnobError", "Library", "LibraryError", "NonFiniteError", "OutOfMemoryError", "SaveError", "ShapeError",
-    "TraceError", "TrainStep", "UnknownAttributeError", "UnknownNameError", "UnknownOptionError", "VerifyError", "abs",
-    "argmax", "argmin", "axes", "cache_clear", "callbacks", "check_gradients", "compute", "cos", "data", "distributed",
-    "erf", "exp", "export", "floor", "functional", "grad", "hessian", "interpret", "jit", "jvp", "load", "load_library",
-    "log", "manual_seed", "max", "maximum", "mean", "metrics", "min", "minimum", "models", "nn", "op", "optim", "prod",
-    "quantization", "quantize", "relu", "rsqrt", "save", "set_threads", "sigmoid", "sign", "sin", "sqrt",
-    "stop_gradient", "sum", "tanh", "threads", "value_and_grad", "vjp", "vmap", "where",
+    "ArgumentError", "BoundsError", "BusyError", "CheckError", "CompileError", "CompileSettings", "DataError",
+    "DeviceError", "DtypeError", "EinsmithError", "EinsmithWarning", "FormulaError", "GradientError", "GroupError",
+    "IndexOutOfRange", "KindError", "KnobError", "Library", "LibraryError", "NonFiniteError", "OutOfMemoryError",
+    "SaveError", "ShapeError", "TraceError", "TrainStep", "TuningSettings", "UnknownAttributeError", "UnknownNameError",
+    "UnknownOptionError", "UpdateSettings", "VerifyError", "abs", "argmax", "argmin", "axes", "cache_clear",
+    "callbacks", "check_gradients", "compute", "cos", "data", "distributed", "erf", "exp", "export", "floor",
+    "functional", "grad", "hessian", "interpret", "jit", "jvp", "load", "load_library", "log", "manual_seed", "max",
+    "maximum", "mean", "metrics", "min", "minimum", "models", "nn", "op", "optim", "prod", "quantization", "quantize",
+    "relu", "rsqrt", "save", "set_threads", "sigmoid", "sign", "sin", "sqrt", "stop_gradient", "sum", "tanh", "threads",
+    "value_and_grad", "vjp", "vmap", "where",
 ]  # fmt: skip
 
 _PLACES = {
@@ -103,10 +105,11 @@ _PLACES = {
     "relu rsqrt sigmoid sign sin sqrt sum tanh where",
     "einsmith.lang.op": "op",
     "einsmith.api.jit": "jit",
+    "einsmith.api.settings": "CompileSettings",
     "einsmith.nn": "manual_seed",
     "einsmith.quantization.model": "quantize",
     "einsmith.runtime.thread_count": "set_threads threads",
-    "einsmith.training": "TrainStep",
+    "einsmith.training": "TrainStep TuningSettings UpdateSettings",
     "einsmith.api.transforms": "check_gradients grad interpret jvp stop_gradient value_and_grad vjp",
 }
 """Public names by the module that defines them; a module is imported when one of its names is first used."""

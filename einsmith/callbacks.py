@@ -19,7 +19,7 @@ from einsmith.base import files, locks
 from einsmith.base.arguments import Count, Magnitude, check_arguments
 from einsmith.base.errors import ArgumentError, SaveError
 from einsmith.training import TrainStep, checkpoint
-from einsmith.training.callback import Callback
+from einsmith.training.fit import Callback
 
 
 def _mode(mode: str) -> str:

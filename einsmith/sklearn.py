@@ -23,7 +23,7 @@ except ImportError as e:
     raise ImportError("einsmith.sklearn needs scikit-learn, 1.6 or newer: pip install 'einsmith[sklearn]'") from e
 
 from einsmith import ops, optim
-from einsmith.api.jit import trace_shapes
+from einsmith.api.tracing import trace_shapes
 from einsmith.base import files
 from einsmith.base.arguments import Count, check_arguments, describe, show
 from einsmith.base.dtypes import f32

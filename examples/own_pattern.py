@@ -112,11 +112,11 @@ def main() -> None:
     print("Y is X.T, shape", y.shape)
 
     # The very same kernel, in every configuration that some pattern has for it: predicted and measured.
-    from einsmith.api import jit
+    from einsmith.api import tracing
     from einsmith.driver.executable import Executable
     from einsmith.tuning.kernels.measure import seconds_of
 
-    traced = jit.trace_call(transpose, (x,), {})
+    traced = tracing.trace_call(transpose, (x,), {})
     run = Executable(traced.graph, traced.bind, threads=1)
     kernel = run.plan.calls[0].kernel
     for name, seconds in run.target.measured:

@@ -50,7 +50,7 @@ def trace(name: str, batch: int, dtype: str, rng: np.random.Generator, monkeypat
     monkeypatch.setattr("einsmith.training.compiler.Executable", Spy)
     arrays = [rng.standard_normal((batch, 1, 28, 28)).astype(dtype), rng.integers(0, 10, batch)]
     step.compile(*arrays)
-    step.numbers.set(arrays)
+    step.parts.set_numbers(arrays)
     for _, a in step.store.arrays():
         if not a.any():  # a state that begins at zero; Adam's second moment is never negative
             a += (0.05 * np.abs(rng.standard_normal(a.shape))).astype(a.dtype)

@@ -118,7 +118,7 @@ class EinsmithServer(Server):
         }
         worst = max(off, key=lambda n: np.nan_to_num(off[n], nan=np.inf))
         is_right = loss <= LOSSES[precision] and off[worst] <= UPDATES[precision]
-        (run,) = session.trainer._programs.values()
+        (run,) = session.trainer.compiler.programs.values()
         out = {
             "status": "ok" if is_right else "wrong",
             "loss": loss,

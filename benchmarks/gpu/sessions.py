@@ -10,7 +10,7 @@ from benchmarks.gpu.problems import Case
 from benchmarks.worker import module_of
 from einsmith.driver.executable import Executable
 from einsmith.training import TrainStep
-from einsmith.training.batch import batch_arrays
+from einsmith.training.definition import batch_arrays
 
 
 class Session:
@@ -30,7 +30,7 @@ class Session:
         """The program of the batch."""
         run = self.trainer.compiler.find_or_compile(self.arrays)
         with self.trainer.store.guard:
-            self.trainer.numbers.set(self.arrays)
+            self.trainer.parts.set_numbers(self.arrays)
         return run
 
     def step(self) -> float:

@@ -12,7 +12,7 @@ from einsmith.tuning.programs.online import Exploration
 def described(step: TrainStep) -> dict[str, Any]:
     """Return a training step's number of distinct kernels, their calls, the bytes of their code, of the code of those
     in loops and of the arena, the passes that changed the graph or the plan, and what dynamic mode explored."""
-    (run,) = step._programs.values()
+    (run,) = step.compiler.programs.values()
     calls = [call.kernel for _, call, _ in run.plan.kernel_calls()]
     loops = {k for k, turns in zip(run.kernels, run.turns, strict=True) if turns > 1}
     return {
@@ -31,10 +31,10 @@ def explored(exploration: Exploration | None) -> dict[str, Any]:
     this has cost, and how it stands."""
     if exploration is None:
         return {}
-    budget = exploration.budget
+    state, budget = exploration.state, exploration.state.budget
     return {
-        "tried": exploration.tried,
-        "kept": len(exploration.kept),
+        "tried": state.tried,
+        "kept": len(state.kept),
         "cost": budget.lost_seconds / budget.total if budget.total else 0.0,
-        "state": exploration.over or exploration.status,
+        "state": state.over or state.status,
     }

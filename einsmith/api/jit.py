@@ -11,277 +11,30 @@ import inspect
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from copy import copy
-from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
-from einsmith.base import dtypes as dt
-from einsmith.base import html, locks, recording
-from einsmith.base.arguments import check_arguments, describe, refuse_torch, show, signature_of
-from einsmith.base.arrays import to_array
+from einsmith.api.settings import DEFAULTS, CompileSettings
+from einsmith.api.tracing import Argument, TracedCall, arguments_of, in_trace, names_of, trace_arguments
+from einsmith.base import html
+from einsmith.base.arguments import check_arguments, refuse_torch, show, signature_of
 from einsmith.base.caches import Cache, Entry, tick
-from einsmith.base.captured import CapturedArray
-from einsmith.base.dtypes import DType, dtype_of
 from einsmith.base.environment import AUTO, EACH
-from einsmith.base.errors import ArgumentError, DtypeError, KindError, TraceError
-from einsmith.base.numerics import PLAIN, Numerics
-from einsmith.base.sizes import size_of
+from einsmith.base.errors import ArgumentError, KindError
+from einsmith.base.numerics import Numerics
 from einsmith.base.trees import flatten, unflatten
-from einsmith.driver import registry
-from einsmith.driver.derivations import Derivations
 from einsmith.driver.executable import PROGRAMS, Executable
-from einsmith.driver.sizes import SHARED_FUNCTIONS, Sizes, check_sizes, choose_sizes
-from einsmith.ir.nodes import Graph, Leaf, leaf
-from einsmith.ir.origins import Origins
+from einsmith.driver.sizes import SHARED_FUNCTIONS, Sizes, choose_sizes
+from einsmith.ir.nodes import Graph
 from einsmith.lang import trace
-from einsmith.lang.builder import Value, as_value
-from einsmith.passes.analysis.index_checks import index_checks
 from einsmith.runtime.arena import Arena
-from einsmith.runtime.memory import Memory, in_memory
 from einsmith.runtime.thread_count import get_threads
 from einsmith.schedule.row_clusters import MAX_STORED_BYTES
 
-_STATIC = (str, bool, type(None))
-"""Types of arguments that are static even if they are not named as such: the trace depends on their values."""
-
-
-def is_traced(tree: Any) -> bool:
-    """Return whether a leaf of nested tuples, lists and dicts is a traced tensor."""
-    return any(isinstance(x, Value) for x in flatten(tree)[0])
-
-
-def in_trace(tree: Any) -> bool:
-    """Return whether a call with these arguments, nested containers, extends a trace: tracing is in progress, or a leaf
-    is a traced tensor."""
-    return trace.current_trace() is not None or is_traced(tree)
-
-
-@dataclass
-class _Traced:
-    """A traced call.
-
-    Attributes:
-        graph: the graph of the call, in terms of the memory of the captured objects
-        bind: the arrays that hold the values of captured leaves
-        live: the captured parameters, buffers and other state, each with the memory that it had during the trace
-        structure: the structure into which the results unflatten
-        depends: objects, such as modules, whose `trace_key()` decided what was traced
-        origins: names of the arguments, and origins of the indices, for messages
-    """
-
-    graph: Graph
-    bind: dict[Leaf, np.ndarray]
-    live: list[tuple[Any, Memory]]
-    structure: Any
-    depends: list[Any]
-    origins: Origins
-
-    @property
-    def guard(self) -> locks.Guard | None:
-        """The lock of the parameters and the state that the call reads or updates; None where there are none."""
-        return locks.Guard(m.guard for _, m in self.live) if self.live else None
-
-
-_Compiled = tuple[Executable, _Traced]
+_Compiled = tuple[Executable, TracedCall]
 """A program with the traced call that it was compiled from."""
-
-
-class Argument:
-    """A leaf of a call's arguments as it enters a trace: an array, a run-time number, or a static value.
-
-    Args:
-        x: the leaf as the caller passed it
-        static: whether it is static, that is, its value is compiled in; strings, bools, None and functions always are
-        name: the name of the argument for messages
-
-    Attributes:
-        value: the array, with a number converted to a 0-d array of float64 or int64; a static value as it was passed
-        weak: whether it is a Python number, which takes the type of the tensors that it is combined with
-        wide: whether it is a Python integer that int32 does not hold
-        dtype: the element type; not set for a static value
-        shape: the shape; not set for a static value
-    """
-
-    __slots__ = ("static", "dtype", "shape", "weak", "wide", "value", "name")
-
-    def __init__(self, x: Any, static: bool, name: str = "array"):
-        self.static = static or isinstance(x, _STATIC) or (callable(x) and not hasattr(x, "__array__"))
-        self.weak = self.wide = False
-        self.name = name
-        self.value: Any = x
-        if self.static:
-            return
-        if isinstance(x, (int, float)) and not isinstance(x, np.generic):
-            self.weak = True
-            self.wide = isinstance(x, int) and not -(2**31) <= x < 2**31
-            self.dtype: DType = dt.f64 if isinstance(x, float) else dt.i64
-            self.shape: tuple[int, ...] = ()
-            if isinstance(x, int) and not -(2**63) <= x < 2**63:
-                raise DtypeError(f"the number {x} does not fit int64; pass a float")
-            self.value = np.asarray(x, self.dtype.numpy)
-        else:
-            self.value = to_array(x, name)
-            self.dtype, self.shape = dtype_of(self.value), self.value.shape
-
-    @property
-    def key(self) -> Any:
-        """The leaf's part of a call's cache key: type and shape of an array or number, type and value of a static
-        argument. Raises TraceError for a static argument that cannot be hashed."""
-        if not self.static:
-            return (self.dtype, self.shape, self.weak, self.wide)
-        try:
-            hash(self.value)
-        except TypeError:
-            raise TraceError(
-                f"a static argument is {describe(self.value)}, which cannot be hashed; pass a tuple, a string "
-                "or a number"
-            ) from None
-        # The text distinguishes 0.0 and -0.0, which are equal, and makes NaN equal to itself.
-        return ("static", type(self.value), repr(self.value) if isinstance(self.value, float) else self.value)
-
-    def of_shape(self, shape: tuple[int, ...]) -> Argument:
-        """Return an array's symbol of another shape, without values."""
-        other = copy(self)
-        other.shape, other.value = shape, None
-        return other
-
-    def symbol(self) -> tuple[Any, Leaf | None]:
-        """Return the value that the traced function gets, and the graph's input that it stands for; None for a static
-        value."""
-        if self.static:
-            return self.value, None
-        x = leaf(self.shape, self.dtype)
-        return Value(x, weak=self.weak, wide=self.wide), x
-
-
-def trace_call(f: Callable, args: tuple, kwargs: dict, static: frozenset = frozenset(), numerics: Numerics = PLAIN):
-    """Trace a call of f on arrays without compiling anything; return the graph with everything that a run needs.
-
-    Args:
-        f: the function to trace
-        args: positional arguments
-        kwargs: keyword arguments
-        static: the static arguments: positions of those in `args`, names of those in `kwargs`
-        numerics: how the graph will be compiled
-    """
-    arguments = arguments_of(args, kwargs, static, names_of(f))
-    return trace_arguments(f, arguments, flatten((list(args), kwargs))[1], numerics)
-
-
-class _Shaped:
-    """An argument of a trace that has a shape and a type, but no values."""
-
-    __slots__ = ("leaf", "name")
-
-    def __init__(self, shape: Sequence[int], dtype: DType, name: str):
-        self.leaf, self.name = leaf(shape, dtype), name
-
-    def symbol(self) -> tuple[Value, Leaf]:
-        """Return the value that the traced function gets, and the graph's input that it stands for."""
-        return Value(self.leaf), self.leaf
-
-
-def trace_shapes(f: Callable, arguments: Sequence[tuple[Sequence[int], DType]], names: Sequence[str] = ()) -> _Traced:
-    """Trace f for tensors that have shapes and types, but no values, without compiling anything.
-
-    Args:
-        f: the function to trace
-        arguments: shape and type of each argument, passed by position
-        names: names of the first arguments for messages; the others are named by their positions
-    """
-    names = [*names, *(f"argument {n}" for n in range(len(names), len(arguments)))]
-    symbols = [_Shaped(shape, dtype, name) for (shape, dtype), name in zip(arguments, names, strict=True)]
-    return trace_arguments(f, symbols, flatten((symbols, {}))[1])
-
-
-def names_of(f: Callable) -> tuple[str, ...]:
-    """Return the names of f's positional parameters for messages; () where the signature is unknown."""
-    if hasattr(f, "argument_names"):
-        return tuple(f.argument_names)
-    try:
-        parameters = inspect.signature(getattr(f, "forward", f)).parameters.values()
-    except (TypeError, ValueError):
-        return ()
-    return tuple(p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))
-
-
-def arguments_of(args: tuple, kwargs: dict, static: frozenset, names: Sequence[str] = ()) -> list[Argument]:
-    """Return the leaves of a call's arguments, in the order in which the trace takes them.
-
-    Args:
-        args: positional arguments
-        kwargs: keyword arguments
-        static: the static arguments: positions of those in `args`, names of those in `kwargs`
-        names: names of positional arguments for messages; further ones are named by their positions
-    """
-    out: list[Argument] = []
-    for key, tree in [*enumerate(args), *kwargs.items()]:
-        name = key if isinstance(key, str) else names[key] if key < len(names) else f"argument {key}"
-        out += [Argument(x, key in static, name) for x in flatten(tree)[0]]
-    return out
-
-
-def trace_arguments(
-    f: Callable, arguments: Sequence[Argument | _Shaped], structure: Any, numerics: Numerics = PLAIN
-) -> _Traced:
-    """Trace f on symbols of the arguments and return the graph with everything that a run needs.
-
-    Args:
-        f: the function to trace
-        arguments: the leaves of the arguments; static ones enter by value
-        structure: the structure into which the leaves unflatten, as (args, kwargs)
-        numerics: how the graph will be compiled
-    """
-    t = trace.Trace()
-    t.in_full_precision = numerics.in_full
-    with trace.compiling(), trace.tracing(t), recording.phase("tracing", of=_name_in_hint(f)):
-        symbols = [a.symbol() for a in arguments]
-        derivations = Derivations(f"{_name_in_hint(f)} {[(x.shape, x.dtype) for _, x in symbols if x is not None]}")
-        args, kwargs = unflatten(structure, [s for s, _ in symbols])
-        result = f(*args, **kwargs)
-        leaves, out_structure = flatten(result)
-        outputs = tuple(as_value(x).tensor for x in leaves)
-    inputs = [x for _, x in symbols if x is not None]
-    updates = tuple((t.capture(o, new.shape, new.dtype), new) for o, new in t.updates.values())
-    captured = [x for _, x in t.captured.values()]
-    graph = Graph((*inputs, *captured), outputs, updates, index_checks(t.checked))
-    derivations.keep(graph)
-    graph, bind, live = bound(graph, t.captured.values())
-    names = {x: a.name for a, (_, x) in zip(arguments, symbols, strict=True) if x is not None}
-    origins = Origins(names, tuple(t.origins), tuple(t.checked))
-    return _Traced(graph, bind, live, out_structure, list(t.depends.values()), origins)
-
-
-def _name_in_hint(f: Callable) -> str:
-    """Return a text that names a function, or the class of an object that is called."""
-    named = f if hasattr(f, "__qualname__") else type(f)
-    return f"{named.__module__}.{named.__qualname__}"
-
-
-def bound(
-    graph: Graph, captured: Iterable[tuple[Any, Leaf]]
-) -> tuple[Graph, dict[Leaf, np.ndarray], list[tuple[Any, Memory]]]:
-    """Bind a graph to the memory of the objects that its trace captured.
-
-    Args:
-        graph: the graph, whose leaves stand for the tensors that users see
-        captured: (object, leaf) of each captured object: an array, or a live object with a `memory`, whose values may
-            change between runs
-
-    Returns:
-        The graph with leaves for the content of memory, in its layout; the array of each captured leaf; and (object,
-        memory) of each live object.
-    """
-    pairs = list(captured)
-    live = [(o, o.memory, x) for o, x in pairs if not isinstance(o, np.ndarray)]
-    graph, leaves = in_memory(graph, {x: memory for _, memory, x in live})
-    memory_of = {x: memory.physical for _, memory, x in live}
-    bind = {leaves.get(x, x): memory_of[x] if x in memory_of else o for o, x in pairs}
-    bind = {x: a.bind() if isinstance(a, CapturedArray) else a for x, a in bind.items()}
-    return graph, bind, [(o, memory) for o, memory, _ in live]
 
 
 def global_name(f: Any) -> str | None:
@@ -337,11 +90,8 @@ class Jitted:
     Args:
         f: the function
         static_argnames: names of arguments that are static: a program is compiled for each value
-        threads: threads that run its programs; None: the default
-        numerics: how its programs may round
-        max_stored: most bytes of a result that is stored where it need not be (see `jit`)
-        sizes: whether sizes share programs (see `jit`)
-        device: where its programs run (see `jit`)
+        settings: how its programs are compiled, for one call after the other
+        numerics: how its programs may round; by default as the settings say
 
     A program is cached under its call's key (structure, types and shapes of the arguments, static values, threads) and
     the trace keys of all modules that were met while tracing for that key. The trace keys are compared only when
@@ -352,22 +102,17 @@ class Jitted:
         self,
         f: Callable,
         static_argnames: str | Iterable[str] = (),
-        threads: int | None = None,
-        numerics: Numerics = PLAIN,
-        max_stored: int | str = MAX_STORED_BYTES,
-        sizes: str | None = None,
-        device: str | None = None,
+        settings: CompileSettings = DEFAULTS,
+        numerics: Numerics | None = None,
     ):
         refuse_torch(f, "the function")
         functools.update_wrapper(self, f, updated=())
-        self.f, self.sizes, self.device = f, check_sizes(sizes), registry.check_device(device)
+        self.f, self.settings = f, settings
+        self.numerics = settings.numerics_of(f) if numerics is None else numerics
         names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
         if not all(isinstance(n, str) for n in names):
             raise KindError(f"static_argnames={show(static_argnames)} must be names of arguments")
         self.static = frozenset(names)
-        self.threads = threads
-        self.numerics = numerics
-        self.max_stored = size_of(max_stored, "max_stored", 0)
         # By call key: (trace version, cache entry), valid while the version is the current one.
         self._ready: dict[Any, tuple[object, Entry[_Compiled]]] = {}
         # By call key: the modules that were met while tracing for it.
@@ -375,7 +120,7 @@ class Jitted:
         # By `_plain_key` of the arguments: (trace version, cache entry, threads, function that builds the result).
         self._quick: dict[tuple, tuple[object, Entry[_Compiled], int, Callable]] = {}
         # By what a call's key has besides shapes: the sizes seen, and the programs that they share.
-        self._sizes: Cache[Any, Sizes[_Traced]] = Cache(SHARED_FUNCTIONS)
+        self._sizes: Cache[Any, Sizes[TracedCall]] = Cache(SHARED_FUNCTIONS)
         self._arena = Arena()
         evicted = functools.partial(_drop_evicted, self._arena, self._ready, self._quick, self._depends)
         self._cache: Cache[tuple, _Compiled] = Cache(PROGRAMS, lambda compiled: compiled[0].nbytes, evicted)
@@ -409,8 +154,7 @@ class Jitted:
         return f"<jit of {signature_of(self.f)}{static}: {count} program{'' if count == 1 else 's'}>"
 
     def __getstate__(self) -> tuple:
-        static = tuple(sorted(self.static))
-        return self.f, static, self.threads, self.numerics, self.max_stored, self.sizes, self.device
+        return self.f, tuple(sorted(self.static)), self.settings, self.numerics
 
     def __setstate__(self, state: tuple) -> None:
         self.__init__(*state)  # type: ignore[misc]  # programs and their memory are not copied
@@ -460,7 +204,11 @@ class Jitted:
         if shortcut is not None:
             version, cached, threads, assemble = shortcut
             compiled = cached.value
-            if compiled is not None and version is trace.version() and threads == (self.threads or get_threads()):
+            if (
+                compiled is not None
+                and version is trace.version()
+                and threads == (self.settings.threads or get_threads())
+            ):
                 cached.used = tick()
                 return assemble(compiled[0](values)[1])
         if in_trace((args, kwargs)):
@@ -468,7 +216,7 @@ class Jitted:
         static = frozenset(self.static | {self._positions[n] for n in self.static if n in self._positions})
         arguments = arguments_of(args, kwargs, static, self._argument_names)
         structure = flatten((list(args), kwargs))[1]
-        threads = self.threads or get_threads()
+        threads = self.settings.threads or get_threads()
         version = trace.version()  # read before the trace, which may miss changes from here on
         key = (structure, tuple(a.key for a in arguments), threads)
         current = self._current(key)
@@ -486,16 +234,16 @@ class Jitted:
 
     def _compile(self, arguments: list[Argument], structure: Any, threads: int) -> _Compiled:
         """Return a program for a call, compiled for its sizes or for a capacity that it shares with others."""
-        target = registry.target_of(self.device, threads)
+        target = self.settings.target(threads)
         traced = trace_arguments(self.f, arguments, structure, self.numerics)
 
-        def compile_graph(graph: Graph, traced: _Traced, **limits: Any) -> Executable:
+        def compile_graph(graph: Graph, traced: TracedCall, **limits: Any) -> Executable:
             return Executable(
                 graph,
                 traced.bind,
                 threads,
                 numerics=self.numerics,
-                max_stored=self.max_stored,
+                max_stored=int(self.settings.max_stored),
                 shared=self._arena,
                 guard=traced.guard,
                 origins=traced.origins,
@@ -504,7 +252,7 @@ class Jitted:
                 **limits,
             )
 
-        sizes = choose_sizes(self.sizes, traced.graph)
+        sizes = choose_sizes(self.settings.sizes, traced.graph)
         if sizes != EACH:
             run = self._sizes_of(arguments, structure, threads, compile_graph, sizes == AUTO).find(
                 tuple(a.shape for a in arguments if not a.static), traced
@@ -515,12 +263,12 @@ class Jitted:
 
     def _sizes_of(
         self, arguments: list[Argument], structure: Any, threads: int, compile_graph: Callable, is_free: bool
-    ) -> Sizes[_Traced]:
+    ) -> Sizes[TracedCall]:
         """Return the sizes of calls that differ from this one in extents alone."""
         kept = [a if a.static else a.of_shape(a.shape) for a in arguments]  # arrays are not kept alive
         kinds = tuple(a.key if a.static else (a.dtype, len(a.shape), a.weak, a.wide) for a in arguments)
 
-        def trace_for(shapes: Sequence[tuple[int, ...]]) -> _Traced:
+        def trace_for(shapes: Sequence[tuple[int, ...]]) -> TracedCall:
             remaining = iter(shapes)
             of_shapes = [a if a.static else a.of_shape(next(remaining)) for a in kept]
             return trace_arguments(self.f, of_shapes, structure, self.numerics)
@@ -633,32 +381,21 @@ def jit(
     Args:
         f: the function
         static_argnames: names of arguments that are static: a program is compiled for each value
-        winograd: whether 3x3 convolutions at stride 1 may be computed in Winograd's form, which is faster and rounds
-            differently; `kernels.composite.winograd` gives a bound of its error. It mixes the pixels of a tile: an
-            infinity or NaN makes all results of the tiles (of at most 4 x 4 results) that read it NaN or infinite, not
-            only the 3 x 3 results around it.
-        max_stored: largest result between two reductions, as bytes or "32MiB" (the default), that is stored although it
-            need not be, because that is predicted to be faster. Larger ones are not stored, if that is predicted to
-            take at most a quarter more time (docs/patterns.md, "Chains of reductions").
-        precision: "bf16" or "fp16" to store activations, and to multiply, in 16 bits (docs/precision.md); "fp32" (the
-            default) to round nowhere; "tf32" to round the operands of products on a graphics card.
-        sizes: "each" to compile a program for each size of the arguments; "shared" to compile one for all sizes up to a
-            capacity, once a second size of a dimension is seen (docs/sizes.md); "auto" to do so where only the first
-            dimension varies, nothing is stored, and it costs no time. None: as EINSMITH_SIZES says, by default "each".
-        device: "cpu", "cuda" (the first card) or a card by its number, such as "cuda:1" (docs/gpu.md). None: as
-            EINSMITH_DEVICE says, by default "cpu".
+        winograd: as in `es.CompileSettings`, as all that follow
+        max_stored: largest result between two reductions that is stored where it need not be
+        precision: element type of activations and of the operands of products
+        sizes: whether one program serves calls of several sizes
+        device: where programs run
 
     Raises:
         ArgumentError: `max_stored` is not a size, `precision`, `sizes` or `device` is none of those, or
             `static_argnames` has a name that is no argument of f. The first call raises DeviceError where there is no
             such card.
     """
-    most, numerics = size_of(max_stored, "max_stored", 0), Numerics(winograd, precision)
+    settings = CompileSettings(precision, winograd, device=device, sizes=sizes, max_stored=max_stored)
     if f is None:
-        options: dict[str, Any] = {"winograd": winograd, "max_stored": most, "precision": precision}
-        options |= {"sizes": sizes, "device": device}
-        return functools.partial(jit, static_argnames=static_argnames, **options)
-    return Jitted(f, static_argnames, numerics=numerics, max_stored=most, sizes=sizes, device=device)
+        return functools.partial(Jitted, static_argnames=static_argnames, settings=settings)
+    return Jitted(f, static_argnames, settings)
 
 
 _JITTED: weakref.WeakKeyDictionary[Any, Jitted] = weakref.WeakKeyDictionary()

@@ -14,18 +14,8 @@ from typing import Annotated, Any
 import numpy as np
 from numpy.random import default_rng
 
-from einsmith.api.jit import (
-    Argument,
-    Derived,
-    Jitted,
-    arguments_of,
-    cached,
-    in_trace,
-    is_traced,
-    names_of,
-    run_arrays,
-    trace_arguments,
-)
+from einsmith.api.jit import Derived, Jitted, cached, run_arrays
+from einsmith.api.tracing import Argument, arguments_of, in_trace, is_traced, names_of, trace_arguments
 from einsmith.autodiff import forward
 from einsmith.autodiff.batch import batch
 from einsmith.autodiff.reverse import gradients

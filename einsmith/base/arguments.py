@@ -17,6 +17,7 @@ from einsmith.base.dtypes import is_whole
 from einsmith.base.errors import EinsmithError, KindError, UnknownOptionError
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 Fit = Callable[[Any], Any]
 """Converts a value to its annotated form: NumPy's numbers to Python's, sequences to tuples. Raises _Misfit."""
 
@@ -56,13 +57,19 @@ def check_arguments(function: F) -> F:
     return call  # type: ignore[return-value]
 
 
+def check_fields(kind: type[T]) -> type[T]:
+    """Have a dataclass check and convert its fields as `check_arguments` does a function's arguments."""
+    kind.__init__ = check_arguments(kind.__init__)  # type: ignore[method-assign]
+    return kind
+
+
 def check_options(kind: Callable[..., Any], names: Iterable[str]) -> None:
     """Raise UnknownOptionError for a keyword that a class or a function does not take."""
     function = kind.__init__ if isinstance(kind, type) else kind  # type: ignore[misc]
     parameters = list(inspect.signature(function).parameters.values())[isinstance(kind, type) :]
     if not any(p.kind is p.VAR_KEYWORD for p in parameters):
         known = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-        _refuse_unknown(getattr(kind, "__name__", type(kind).__name__), names, known)
+        refuse_unknown(getattr(kind, "__name__", type(kind).__name__), names, known)
 
 
 def bound(
@@ -80,7 +87,7 @@ def bound(
         raise KindError(f"{what()} takes {inspect.Signature(plain)}: {e}") from None
 
 
-def _refuse_unknown(what: str, names: Iterable[str], known: Sequence[str]) -> None:
+def refuse_unknown(what: str, names: Iterable[str], known: Sequence[str]) -> None:
     """Raise UnknownOptionError for the first keyword that `what` does not take."""
     for name in names:
         if name not in known:
@@ -179,7 +186,7 @@ class _Fits:
     def __call__(self, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         name = type(args[0]).__name__ if self.name == "__init__" else self.name
         if not self.open:
-            _refuse_unknown(name, kwargs, [n for n in self.known if n != "self"])
+            refuse_unknown(name, kwargs, [n for n in self.known if n != "self"])
         positional = len(args)
         more = positional > len(self.order) and not self.many
         twice = any(n in kwargs and n in self.known for n in self.order[:positional])

@@ -13,7 +13,8 @@ import click
 import numpy as np
 
 from einsmith import models, optim
-from einsmith.api import jit
+from einsmith.api.jit import Jitted
+from einsmith.api.tracing import trace_call
 from einsmith.base import files
 from einsmith.base.arguments import describe
 from einsmith.base.arrays import to_array
@@ -95,7 +96,7 @@ def _require_model(memory_limit: int | None, max_stored: int | None, step: str) 
 def _of_step(step: TrainStep, inputs: Sequence[Any]) -> tuple[Executable, list[np.ndarray]]:
     arrays = step.read_batch(inputs)
     run = step.compiler.find_or_compile(arrays)
-    step.numbers.set(arrays)  # so that --measure computes with the learning rate that a step would have
+    step.parts.set_numbers(arrays)  # so that --measure computes with the learning rate that a step would have
     return run, arrays
 
 
@@ -104,8 +105,10 @@ def _of_function(f: Callable, inputs: tuple, threads: int | None) -> tuple[Execu
     if static:
         names = list(inspect.signature(f).parameters)
         static |= frozenset(names.index(n) for n in static if n in names)
-    traced = jit.trace_call(f, inputs, {}, static)
-    options: dict[str, Any] = {"numerics": f.numerics, "max_stored": f.max_stored} if isinstance(f, jit.Jitted) else {}
+    traced = trace_call(f, inputs, {}, static)
+    options: dict[str, Any] = {}
+    if isinstance(f, Jitted):
+        options |= {"numerics": f.numerics, "max_stored": f.settings.max_stored}
     run = Executable(
         traced.graph, traced.bind, threads or get_threads(), guard=traced.guard, origins=traced.origins, **options
     )

@@ -12,7 +12,8 @@ import click
 import numpy as np
 from numpy.random import default_rng
 
-from einsmith.api.jit import Jitted, trace_call
+from einsmith.api.jit import Jitted
+from einsmith.api.tracing import trace_call
 from einsmith.api.transforms import check_gradients, grad
 from einsmith.base import files
 from einsmith.base.arguments import describe

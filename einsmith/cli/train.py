@@ -248,7 +248,9 @@ def _loop(
         run.seconds = time.perf_counter() - began
         row = {
             "epoch": step.epoch,
-            "loss": _epoch_loss(run, train_batches, step.epoch * len(train_batches)) if not step.is_parallel else loss,
+            "loss": _epoch_loss(run, train_batches, step.epoch * len(train_batches))
+            if not step.runner.is_parallel
+            else loss,
             "test_loss": result["loss"],
             **_metric(task_of(run.model, run.data).metric, result),
             "seconds": run.seconds,

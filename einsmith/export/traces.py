@@ -8,7 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from einsmith.api.jit import Jitted, arguments_of, names_of, trace_arguments, trace_call
+from einsmith.api.jit import Jitted
+from einsmith.api.settings import DEFAULTS
+from einsmith.api.tracing import arguments_of, names_of, trace_arguments, trace_call
 from einsmith.base.dtypes import f16
 from einsmith.base.errors import ArgumentError
 from einsmith.base.numerics import PLAIN
@@ -17,7 +19,6 @@ from einsmith.export import exported
 from einsmith.export.exported import ExportedSetting, ExportSubject, Memories, Traced, Training
 from einsmith.nn import Module
 from einsmith.nn.module import export_name
-from einsmith.schedule.row_clusters import MAX_STORED_BYTES
 from einsmith.training import TrainStep
 from einsmith.training.evaluate import losses_and_outputs
 from einsmith.training.step_graph import StepGraph
@@ -37,9 +38,9 @@ def of_step(step: TrainStep, batch: tuple, threads: int, schedule: int | None) -
 
     schedule: number of steps for which settings that are callables are tabulated. Raises ArgumentError where no shapes
     are known, or where a callable needs `schedule`."""
-    if step.is_parallel:
+    if step.runner.is_parallel:
         raise ArgumentError("a step of a group of processes is exported from its save: es.export(es.load(folder), ...)")
-    if step.definition.numerics.stored is f16:
+    if step.parts.definition.numerics.stored is f16:
         raise ArgumentError("a step of precision='fp16' scales its loss, which a library cannot; use 'bf16' or 'fp32'")
     batches = [step.read_batch(batch)] if batch else _batches_of_zeros(step)
     if not batches:
@@ -48,17 +49,17 @@ def of_step(step: TrainStep, batch: tuple, threads: int, schedule: int | None) -
             "y), or call step.compile(x, y) first, once for each shape that the library needs"
         )
     settings = tuple(_settings(step, schedule))
-    inputs = len(batches[0]) - step.definition.targets
+    inputs = len(batches[0]) - step.parts.definition.targets
     names, targets = _names(step.model, inputs), ["target"]
-    if step.definition.targets > 1:
-        targets = [f"target{n}" for n in range(step.definition.targets)]
+    if step.parts.definition.targets > 1:
+        targets = [f"target{n}" for n in range(step.parts.definition.targets)]
     traced = _trace(step, batches)
     memories = Memories()
     memories.add_model(step.model)
     for name, slot in step.current_state().items():
         memories.add_memory(name, exported.OPTIMIZER, slot.memory)
     _add_numbers(step, settings, memories)
-    groups = {id(g): n for n, g in enumerate(step.counts.groups)}
+    groups = {id(g): n for n, g in enumerate(step.parts.state.counts.groups)}
     graphs = [
         Traced(
             exported.GATHER if gather else exported.TRAIN,
@@ -66,16 +67,16 @@ def of_step(step: TrainStep, batch: tuple, threads: int, schedule: int | None) -
             trained.graph,
             memories.bound(trained.bind, trained.live),
             (*names, *targets),
-            step.definition.numerics,
+            step.parts.definition.numerics,
             finite=trained.graph.outputs[0],
             memory=step.memory_limit,
             groups=tuple(groups[id(g)] for g in trained.groups),
-            samples=step.definition.count_samples(batches[n]),
+            samples=step.parts.definition.count_samples(batches[n]),
             max_stored=step.max_stored,
         )
         for n, gather, trained in traced
     ]
-    numerics = step.definition.numerics
+    numerics = step.parts.definition.numerics
     for n, arrays in enumerate(batches):
         example = tuple(arrays[:inputs])
         with step.model.in_mode(training=False):
@@ -135,29 +136,29 @@ def _settings(step: TrainStep, schedule: int | None) -> Iterator[ExportedSetting
             "schedule=N, and its values at the first N steps are exported as a table"
         )
     tables = [step.optimizer.values(n + 1) for n in range(schedule or 0)] if changing else []
-    for name, value in (step.optimizer.values(step.steps + 1) | step.settings.numbers).items():
+    for name, value in (step.optimizer.values(step.steps + 1) | step.updates.numbers).items():
         yield ExportedSetting(name, value, tuple(t[name] for t in tables) if name in changing else ())
 
 
 def _add_numbers(step: TrainStep, settings: tuple[ExportedSetting, ...], memories: Memories) -> None:
     """Add the step's counters, the values of its settings, and all numbers that are computed from them."""
-    groups = step.counts.groups
-    for name, count in ((STEPS, step.steps), (GATHERED, step.gathered), (SAMPLES, step.gathered_samples)):
+    groups, gathered = step.parts.state.counts.groups, step.parts.accumulation
+    for name, count in ((STEPS, step.steps), (GATHERED, gathered.batches), (SAMPLES, gathered.samples)):
         memories.add(name, exported.TRAINING, np.array(count, np.int64))
     memories.add(UPDATES, exported.TRAINING, np.array([g.updates for g in groups], np.int64))
     values = [np.nan if s.table else s.value for s in settings]
     memories.add(VALUES, exported.TRAINING, np.array(values, np.float64))
-    memories.add_number(step.numbers.count, exported.COUNT)
+    memories.add_number(step.parts.numbers.count, exported.COUNT)
     for n, g in enumerate(groups):
         memories.add_number(g.memory, exported.UPDATES, n)
-    numbers = step.numbers.hyperparameters | step.numbers.derived
+    numbers = step.parts.numbers.hyperparameters | step.parts.numbers.derived
     meanings = {
         "draw": exported.DRAW,
         "weight": exported.WEIGHT_OF_BATCH,
         "begins": exported.BEGINS,
         "samples": exported.SAMPLES,
     }
-    own = {id(step.numbers.derived[n]): kind for n, kind in meanings.items() if n in step.numbers.derived}
+    own = {id(step.parts.numbers.derived[n]): kind for n, kind in meanings.items() if n in step.parts.numbers.derived}
     known = {s.name: n for n, s in enumerate(settings)}
     for name, array in numbers.items():
         kind = own.get(id(array), exported.SETTING)
@@ -192,8 +193,8 @@ def of_function(f: Callable, example: tuple, threads: int) -> ExportSubject:
     array_names = tuple(name for name, a in zip(names, arguments, strict=True) if not a.static)
     bind = memories.bound(traced.bind, traced.live)
     numerics = PLAIN if jitted is None else jitted.numerics
-    max_stored = MAX_STORED_BYTES if jitted is None else jitted.max_stored
-    graph = Traced(exported.CALL, 0, traced.graph, bind, array_names, numerics, max_stored=max_stored)
+    settings = DEFAULTS if jitted is None else jitted.settings
+    graph = Traced(exported.CALL, 0, traced.graph, bind, array_names, numerics, max_stored=int(settings.max_stored))
     return ExportSubject(export_name(plain), threads, [graph], memories)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from einsmith.api.jit import Jitted
+from einsmith.api.settings import DEFAULTS
 from einsmith.base import VERSION, environment, files, folders
 from einsmith.base.arguments import Count, check_arguments, describe, refuse_torch, show
 from einsmith.base.arrays import detached
@@ -80,7 +81,11 @@ def export(
     refuse_torch(what, "the object to export")
     if not callable(what) or isinstance(what, type):
         raise ArgumentError(f"{_show(what)} is neither a TrainStep nor a function; only these can be exported")
-    count = threads or (what.threads if isinstance(what, (TrainStep, Jitted)) else None) or get_threads()
+    if isinstance(what, TrainStep):
+        settings = what.compilation
+    else:
+        settings = what.settings if isinstance(what, Jitted) else DEFAULTS
+    count = threads or settings.threads or get_threads()
     processor = of_target(registry.DEFAULT.target(count)) if target == "host" else find_processor(target, count)
     command = build.compiler(processor.arch, compiler) if link else None
     if isinstance(what, TrainStep):

@@ -14,7 +14,7 @@ import torch.fx.experimental._config as _sizes
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
-from einsmith.api.jit import trace_shapes
+from einsmith.api.tracing import trace_shapes
 from einsmith.base.arguments import describe
 from einsmith.base.arrays import to_array
 from einsmith.base.dtypes import ALL, dtype_of

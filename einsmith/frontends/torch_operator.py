@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from einsmith.api.jit import trace_shapes
+from einsmith.api.tracing import trace_shapes
 from einsmith.api.transforms import batched, jvp, vjp
 from einsmith.base import locks
 from einsmith.base.arguments import check_options, describe, refuse_torch, show

@@ -58,7 +58,7 @@ class Sequential(_Ordered):
         else:
             self._put(modules)
 
-    def add_module(self, name: str, module: Module | None) -> None:
+    def add_module(self, name: str, module: Any) -> None:
         if not isinstance(module, Module):
             raise KindError(f"Sequential takes modules, not {module!r}; write functions as a Module's forward")
         super().add_module(name, module)

@@ -25,8 +25,9 @@ from einsmith.base.errors import EinsmithError, EinsmithWarning, GroupError, Sav
 from einsmith.distributed.group import ProcessGroup
 from einsmith.nn import Module
 from einsmith.training import TrainStep, manifest
+from einsmith.training.counters import Accumulation, Epochs
 from einsmith.training.manifest import FILES, META, PLAN, STATE, WEIGHTS
-from einsmith.training.state import GRADIENT, STEP_STATE_KINDS, WEIGHT
+from einsmith.training.state import GRADIENT, STEP_STATE_KINDS, WEIGHT, LossScaling
 from einsmith.tuning.programs import kernel_search
 
 _MAX_READS = 100
@@ -104,10 +105,10 @@ class _Snapshot:
 
     def __init__(self, step: TrainStep):
         with step.store.guard:
-            step.settle()
+            step.runner.settle()
             self.weights = {k: np.array(v) for k, v in step.model.state_dict().items()}
             self.state = step.whole_state()
-            if not step.gathered:  # gradients of an update that was made
+            if not step.parts.accumulation.batches:  # gradients of an update that was made
                 self.state = {k: a for k, a in self.state.items() if not k.endswith((f"/{GRADIENT}", f"/{WEIGHT}"))}
             self.metadata = _metadata(step)
         self.plan = step.plan
@@ -134,27 +135,28 @@ class _Snapshot:
 
 def _metadata(step: TrainStep) -> dict[str, Any]:
     """Return a step's metadata: everything that is saved apart from its arrays."""
+    epochs, accumulation, scaling = step.parts.epochs, step.parts.accumulation, step.parts.numbers.scaling
     return {
         "model": getattr(step.model, "spec", None),
         "frozen": [n for n, p in step.model.named_parameters() if not p.requires_grad],
         "loss": manifest.loss_name(step.loss),
         "optimizer": optim.describe(step.optimizer),
-        "steps": step.steps,
-        "updates": step.counts.by_name(),
-        "epoch": step.epoch,
-        "position": step.position,
-        "epoch_loss": step.epoch_loss,
-        "epoch_samples": step.epoch_samples,
-        "epoch_losses": step.epoch_losses,
-        "history": step.history,
-        "settings": asdict(step.settings),
-        "gathered": step.gathered,
-        "gathered_samples": step.gathered_samples,
-        "loader_state": step.loader_state,
+        "steps": accumulation.steps,
+        "updates": step.parts.state.counts.by_name(),
+        "epoch": epochs.epoch,
+        "position": epochs.position,
+        "epoch_loss": epochs.loss,
+        "epoch_samples": epochs.samples,
+        "epoch_losses": epochs.losses,
+        "history": epochs.history,
+        "settings": asdict(step.updates),
+        "gathered": accumulation.batches,
+        "gathered_samples": accumulation.samples,
+        "loader_state": epochs.loader_state,
         "seed": int(step.seed),
-        "winograd": bool(step.winograd),
+        "winograd": step.winograd,
         "precision": step.precision if isinstance(step.precision, str) else dict(step.precision),
-        "loss_scale": [step.numbers.scaling.scale, step.numbers.scaling.steady],
+        "loss_scale": [scaling.scale, scaling.steady],
         "mode": step.mode,
         "deterministic": step.deterministic,
         "tune": step.tune,
@@ -201,19 +203,8 @@ def load(
     meta, weights, state = _read(source)
     if model is None:
         model = _model(source, meta, weights)
-    if loss is None:
-        if meta["loss"] is None:
-            raise SaveError(f"{source} was trained with a loss of your own; pass it: es.load(path, loss=...)")
-        loss = getattr(ops, meta["loss"])
-    if optimizer is None:
-        if meta["optimizer"] is None:
-            raise SaveError(f"{source} has an optimizer of your own; pass it: es.load(path, optimizer=...)")
-        try:
-            optimizer = optim.restore(meta["optimizer"])
-        except Exception as e:
-            raise SaveError(
-                f"{source}: the optimizer in {META} cannot be rebuilt: {e!r}; pass it: es.load(path, optimizer=...)"
-            ) from e
+    loss = _loss(source, meta) if loss is None else loss
+    optimizer = _optimizer(source, meta) if optimizer is None else optimizer
     mode = meta["mode"] if mode is None else mode
     if tune is None:
         tune = meta["tune"] if mode == "dynamic" else 0.0
@@ -223,14 +214,14 @@ def load(
             loss,
             optimizer,
             seed=meta["seed"],
-            threads=threads,
-            winograd=meta["winograd"],
-            precision=meta["precision"],
-            tune=tune,
             group=group,
             shard_optimizer=shard_optimizer,
-            device=device,
             deterministic=meta["deterministic"] if deterministic is None else deterministic,
+            threads=threads,
+            device=device,
+            tune=tune,
+            winograd=meta["winograd"],
+            precision=meta["precision"],
             **meta["settings"],
         )
     except GroupError:
@@ -238,13 +229,29 @@ def load(
     except (EinsmithError, TypeError) as e:
         raise SaveError(f"{source} does not fit the model: {e}") from e
     step.mode = mode
-    step.numbers.scaling.scale, step.numbers.scaling.steady = meta["loss_scale"]
+    _check_state(source, step, state)
+    updates = _updates(source, step, meta, state)
+    _warn_frozen(source, step, meta["frozen"])
+    _restore(source, step, weights, state)
+    _restore_counters(step, meta, updates)
+    _check_gathered(source, step, state)
+    if step.group.rank > 0:  # rank 0 has the gradients of all
+        step.parts.accumulation.samples = 0
+        with step.store.guard:
+            for name in (n for n in state if n.endswith(f"/{GRADIENT}")):
+                step.store.state[name].memory.store(0.0)
+    step.runner.join()
+    return step
+
+
+def _check_state(source: Path, step: TrainStep, state: Mapping[str, np.ndarray]) -> None:
+    """Check that saved state has the names and shapes of state of the step. Raises SaveError."""
     for name, array in state.items():
         owner, _, kind = name.rpartition("/")
         parameter = step.store.parameters.get(owner)
         shapes, shape = {}, None
         if parameter is not None:
-            shapes = step.rules[owner][1].states(parameter.shape, parameter.dtype)
+            shapes = step.parts.state.rules[owner][1].states(parameter.shape, parameter.dtype)
             shape = () if kind == WEIGHT else shapes.get(kind, parameter.shape)
         if shape != array.shape or array.dtype.kind != "f":
             raise SaveError(
@@ -257,14 +264,34 @@ def load(
                 f"{source} does not fit the optimizer, whose state is {list(shapes) or 'empty'}: it has "
                 f"{name}" + (f" but no {', '.join(others)}" if others else "")
             )
-    updates = meta["updates"] or dict.fromkeys(step.store.parameters, meta["steps"])
+
+
+def _updates(
+    source: Path, step: TrainStep, meta: Mapping[str, Any], state: Mapping[str, np.ndarray]
+) -> Mapping[str, int]:
+    """Return the saved number of updates of each parameter. Raises SaveError where the model has other parameters, and
+    where the save lacks optimizer state of one that has been updated: training would restart that state from zeros."""
+    updates: Mapping[str, int] = meta["updates"] or dict.fromkeys(step.store.parameters, meta["steps"])
     if updates.keys() != step.store.parameters.keys():
         raise SaveError(
             f"{source} does not fit the model: {META} counts the updates of {', '.join(updates)}, but the model has "
             f"{', '.join(step.store.parameters)}"
         )
-    _check_state(source, step, state, meta["updates"] or {})
-    _warn_frozen(source, step, meta["frozen"])
+    for name, count in (meta["updates"] or {}).items():
+        parameter, (_, rule) = step.store.parameters[name], step.parts.state.rules[name]
+        lacking = [s for s in rule.states(parameter.shape, parameter.dtype) if f"{name}/{s}" not in state]
+        if count and lacking:
+            raise SaveError(
+                f"{source} does not fit the optimizer, {type(rule).__name__}, which needs {', '.join(lacking)} of "
+                f"{name}: the step was trained with another optimizer. To begin with a new one, load the save with "
+                "its own and set step.optimizer"
+            )
+    return updates
+
+
+def _restore(source: Path, step: TrainStep, weights: Mapping[str, np.ndarray], state: Mapping[str, np.ndarray]) -> None:
+    """Store saved weights and state in the memory of the step. Raises SaveError where they do not fit the model."""
+    model = step.model
     kinds = {n: s.dtype.numpy.kind for n, s in (*model.named_parameters(), *model.named_buffers())}
     for name, array in weights.items():
         if kinds.get(name, array.dtype.kind) != array.dtype.kind:
@@ -276,49 +303,41 @@ def load(
             raise SaveError(f"{source} does not fit the model: {e}") from e
         for name, array in state.items():
             step.store.slot(name, array.shape, array.dtype, array)
-    step.steps, step.epoch, step.position = meta["steps"], meta["epoch"], meta["position"]
-    step.counts.restore(updates)
-    step.epoch_loss, step.epoch_samples = meta["epoch_loss"], meta["epoch_samples"]
-    step.epoch_losses, step.history, step.loader_state = meta["epoch_losses"], meta["history"], meta["loader_state"]
-    step.gathered, step.gathered_samples = meta["gathered"], meta["gathered_samples"]
-    _check_gathered(source, step, state)
-    if step.group.rank > 0:  # rank 0 has the gradients of all
-        step.gathered_samples = 0
-        with step.store.guard:
-            for name in (n for n in state if n.endswith(f"/{GRADIENT}")):
-                step.store.state[name].memory.store(0.0)
-    step.begin_group()
-    return step
+
+
+def _restore_counters(step: TrainStep, meta: Mapping[str, Any], updates: Mapping[str, int]) -> None:
+    """Set how far the training has come."""
+    parts = step.parts
+    parts.numbers.scaling = LossScaling(*meta["loss_scale"])
+    parts.accumulation = Accumulation(meta["steps"], meta["gathered"], meta["gathered_samples"])
+    parts.state.counts.restore(updates)
+    parts.epochs = Epochs(
+        meta["epoch"],
+        meta["position"],
+        meta["epoch_loss"],
+        meta["epoch_samples"],
+        meta["epoch_losses"],
+        meta["history"],
+        loader_state=meta["loader_state"],
+    )
 
 
 def _check_gathered(source: Path, step: TrainStep, state: Mapping[str, np.ndarray]) -> None:
     """Check that the step weighs the batches that wait for an update as the saved one did; one process also goes on
     from the samples of a group. Raises SaveError."""
-    if not step.gathered:
+    if not step.parts.accumulation.batches:
         return
     if not any(n.endswith(f"/{WEIGHT}") for n in state):
-        if not step.is_parallel:
+        if not step.runner.is_parallel:
             name, parameter = next(iter(step.store.parameters.items()))
-            step.store.slot(f"{name}/{WEIGHT}", (), parameter.memory.dtype, np.array(float(step.gathered_samples)))
-    elif step.is_parallel:
+            step.store.slot(
+                f"{name}/{WEIGHT}", (), parameter.memory.dtype, np.array(float(step.parts.accumulation.samples))
+            )
+    elif step.runner.is_parallel:
         raise SaveError(
             f"{source} was saved between two batches of one update, whose gradients are weighted by their labels; a "
             "group weighs by samples: continue in one process up to the update, and save again"
         )
-
-
-def _check_state(source: Path, step: TrainStep, state: Mapping[str, np.ndarray], updates: Mapping[str, int]) -> None:
-    """Raise SaveError where the save lacks optimizer state of a parameter that has been updated: training would restart
-    that state from zeros."""
-    for name, count in updates.items():
-        parameter, (_, rule) = step.store.parameters[name], step.rules[name]
-        lacking = [s for s in rule.states(parameter.shape, parameter.dtype) if f"{name}/{s}" not in state]
-        if count and lacking:
-            raise SaveError(
-                f"{source} does not fit the optimizer, {type(rule).__name__}, which needs {', '.join(lacking)} of "
-                f"{name}: the step was trained with another optimizer. To begin with a new one, load the save with "
-                "its own and set step.optimizer"
-            )
 
 
 def _warn_frozen(source: Path, step: TrainStep, frozen: Sequence[str]) -> None:
@@ -364,6 +383,26 @@ def _tensors(source: Path, name: str) -> dict[str, np.ndarray]:
         return load_file(source / name)
     except Exception as e:  # for an invalid safetensors file the library raises errors of several kinds
         raise SaveError(f"{source}: the tensors in {name} cannot be read: {e}") from e
+
+
+def _loss(source: Path, meta: dict[str, Any]) -> Callable:
+    """Return the loss that a save names."""
+    if meta["loss"] is None:
+        raise SaveError(f"{source} was trained with a loss of your own; pass it: es.load(path, loss=...)")
+    loss: Callable = getattr(ops, meta["loss"])
+    return loss
+
+
+def _optimizer(source: Path, meta: dict[str, Any]) -> Any:
+    """Build the optimizer that a save describes."""
+    if meta["optimizer"] is None:
+        raise SaveError(f"{source} has an optimizer of your own; pass it: es.load(path, optimizer=...)")
+    try:
+        return optim.restore(meta["optimizer"])
+    except Exception as e:
+        raise SaveError(
+            f"{source}: the optimizer in {META} cannot be rebuilt: {e!r}; pass it: es.load(path, optimizer=...)"
+        ) from e
 
 
 def _model(source: Path, meta: dict[str, Any], weights: dict[str, np.ndarray]) -> Module:

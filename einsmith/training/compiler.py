@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from itertools import count
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from einsmith.base import recording
-from einsmith.base.caches import Cache
+from einsmith.base.caches import Bound, Cache
 from einsmith.base.dtypes import f16
 from einsmith.base.environment import SHARED
 from einsmith.base.errors import ArgumentError
-from einsmith.base.sizes import size_of
 from einsmith.cost.facts import Target
 from einsmith.driver import registry
 from einsmith.driver.backend import Backend
@@ -25,24 +25,24 @@ from einsmith.driver.sizes import SHARED_FUNCTIONS, Sizes, choose_sizes
 from einsmith.ir.nodes import Graph
 from einsmith.lang import trace
 from einsmith.runtime.arena import Arena
+from einsmith.runtime.memory import Memory
 from einsmith.runtime.thread_count import get_threads
-from einsmith.schedule.row_clusters import MAX_STORED_BYTES
 from einsmith.training import step_graph
-from einsmith.training.accumulation import Accumulation
-from einsmith.training.definition import StepDefinition
-from einsmith.training.dependencies import Dependencies
 from einsmith.training.exchanges import Exchanged
-from einsmith.training.numbers import StepNumbers
-from einsmith.training.reports import Reports
+from einsmith.training.gradient_buckets import Shard
 from einsmith.training.search import ProgramSearch
-from einsmith.training.shards import Shard
-from einsmith.training.state import AVERAGE, GRADIENT, WEIGHT, TrainingState
+from einsmith.training.state import AVERAGE, GRADIENT, WEIGHT, StepParts
+from einsmith.training.updates import StepGraph, build_norm, build_update
 from einsmith.tuning.programs.online import Exploration
 
 UPDATE_CORES = 8
 """Cores for which the programs of `find_or_compile_update` are chosen."""
 _SHAPE = attrgetter("shape", "dtype")
 """Function of an array that returns its part of a program's key."""
+_STATES = Bound("states of modules in training steps", 1024)
+"""Bound of the module states that all training steps keep together."""
+_NUMBERS = count()
+"""Numbers for the modules' states; a number is part of the programs' keys."""
 
 
 class Note(NamedTuple):
@@ -57,6 +57,42 @@ class Note(NamedTuple):
     exchanged: Sequence[Exchanged] = ()
 
 
+class Dependencies:
+    """The objects that graphs of a step have captured, with their memory, and the modules met while tracing them.
+
+    number: number of the modules' present state, part of the key of programs. Equal states have equal numbers."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._captured: dict[int, tuple[Any, Memory]] = {}
+        self._modules: dict[int, Any] = {}
+        self._states: Cache[tuple, int] = Cache(_STATES)
+
+    def add(self, graph: StepGraph) -> None:
+        """Add what a graph has captured and the modules that it has met."""
+        self._captured |= {id(o): (o, memory) for o, memory in graph.live}
+        self._modules |= graph.depends
+
+    def is_moved(self) -> bool:
+        """Return whether a captured object has other memory than when a graph captured it."""
+        return any(o.memory is not memory for o, memory in self._captured.values())
+
+    def clear(self) -> None:
+        """Forget captured objects and states of modules, after the programs that depend on them."""
+        self._states.clear()
+        self._captured.clear()
+
+    def update_number(self, model: Any) -> None:
+        """Set `number` to that of the present state of the model's modules, and of others met while tracing."""
+        modules = {id(m): m for m in model.modules()} | self._modules
+        state = tuple(m.trace_key(modes=False) for m in modules.values())
+        number = self._states.get(state)
+        if number is None:
+            number = next(_NUMBERS)
+            self._states.put(state, number)
+        self.number = number
+
+
 class StepCompiler:
     """The compiler of a training step's programs, one for each batch shape, number of threads and state of the modules.
 
@@ -64,79 +100,39 @@ class StepCompiler:
     optimizer, the loss, the structure of the settings, a parameter or captured memory is replaced.
 
     programs: the valid programs, by (shapes, threads, number of the modules' state, gather); updates: valid programs
-    that only use accumulated gradients (`find_or_compile_update`); search: the
-    search for faster programs; notices: what the programs that accumulate tell of while they run (`Executable`)."""
+    that only use accumulated gradients (`find_or_compile_update`); search: the search for faster programs; notices:
+    what the programs that accumulate tell of while they run (`Executable`); target: the machine for which programs are
+    compiled, if not this one as it was measured.
 
-    def __init__(
-        self,
-        definition: StepDefinition,
-        state: TrainingState,
-        accumulation: Accumulation,
-        numbers: StepNumbers,
-        reports: Reports,
-        search: ProgramSearch,
-    ):
-        self._definition, self._state, self._accumulation = definition, state, accumulation
-        self._numbers, self._reports, self.search = numbers, reports, search
+    ordinal: number of the card that "cuda" stands for."""
+
+    def __init__(self, parts: StepParts, ordinal: int = 0):
+        self._parts, self._state, self._ordinal = parts, parts.state, ordinal
+        definition = self._definition = parts.definition  # at the last `compare`
+        self._numerics = definition.numerics
+        self.search = ProgramSearch(definition.tuning)
         self._arena = Arena()  # shared by the programs of all batch shapes
         self.programs: Cache[tuple, Executable] = Cache(PROGRAMS, lambda run: run.nbytes, self._arena.evicted)
         self.updates: Cache[tuple, Executable] = Cache(PROGRAMS, lambda run: run.nbytes, self._arena.evicted)
-        self.notices: Callable[[step_graph.StepGraph], Sequence[Notice | Reply | LeafSum]] | None = None
+        self.notices: Callable[[StepGraph], Sequence[Notice | Reply | LeafSum]] | None = None
         self.target: Target | None = None
-        """The machine for which programs are compiled, if not this one as it was measured."""
-        self.sizes: str | None = None
-        """Whether batches of several sizes share a program (`driver.sizes`)."""
-        self.ordinal = 0
-        """The number of the card that "cuda" stands for."""
-        self._device: str | None = None
-        self._sizes: Cache[tuple, Sizes[step_graph.StepGraph]] = Cache(SHARED_FUNCTIONS)
+        self._sizes: Cache[tuple, Sizes[StepGraph]] = Cache(SHARED_FUNCTIONS)
         self._generation = 0
         """Counts invalidations of all programs; a program that was compiled in an older generation is not used."""
-        self._memory_limit: int | None = None
-        self._max_stored = MAX_STORED_BYTES
         self._dependencies = Dependencies()
         self._version: object = None  # trace version at the last `compare`
-        self._optimizer, self._loss, self._structure = (
-            definition.optimizer,
-            definition.loss,
-            definition.settings.structure,
-        )
-        self._numerics, self._precision = definition.numerics, definition.precision
 
-    @property
-    def memory_limit(self) -> int | None:
-        """Limit of a step's memory, in bytes; None for no limit."""
-        return self._memory_limit
-
-    @memory_limit.setter
-    def memory_limit(self, limit: int | str | None) -> None:
+    def change(self, values: Mapping[str, Any]) -> None:
+        """Change parts of the definition and settings by name. Raises ArgumentError for values that are not allowed."""
         with self._state.store.guard:
-            self._memory_limit = None if limit is None else size_of(limit, "memory_limit")
-            self.drop()
-            self._arena.clear()  # it may be larger than the new limit
-
-    @property
-    def max_stored(self) -> int:
-        """Most bytes of a result that is stored where it need not be."""
-        return self._max_stored
-
-    @max_stored.setter
-    def max_stored(self, most: int | str) -> None:
-        with self._state.store.guard:
-            self._max_stored = size_of(most, "max_stored", 0)
-            self.drop()
-
-    @property
-    def device(self) -> str | None:
-        """Where programs run (`driver.registry.check_device`)."""
-        return self._device
-
-    @device.setter
-    def device(self, device: str | None) -> None:
-        with self._state.store.guard:
-            self._device = registry.check_device(device, self.ordinal)
-            self.drop()
-            self._arena.clear()  # it is memory of the former device
+            before, after = self._parts.definition, self._parts.definition.changed(values)
+            self._parts.definition, self.search.settings = after, after.tuning
+            old, new = before.compilation, after.compilation
+            limits = new.memory_limit != old.memory_limit, new.device != old.device
+            if any((*limits, new.max_stored != old.max_stored, new.sizes != old.sizes)):
+                self.drop()
+            if any(limits):
+                self._arena.clear()  # it is memory of the former device, or larger than the new limit
 
     @property
     def overlaps(self) -> bool:
@@ -146,24 +142,18 @@ class StepCompiler:
     @property
     def backend(self) -> Backend:
         """The back end of the device. Raises DeviceError where the device is not there."""
-        return registry.backend_for(self.device, self.ordinal)
+        device = registry.check_device(self._parts.definition.compilation.device, self._ordinal)
+        return registry.backend_for(device, self._ordinal)
 
     def find(self, arrays: list[np.ndarray], gather: bool) -> Executable | None:
         """Return the valid program for a batch, or None. The caller holds the guard of the parameters."""
-        definition = self._definition
         self.compare_if_changed()
-        threads = definition.threads or get_threads()
+        threads = self._parts.definition.compilation.threads or get_threads()
         return self.programs.get((tuple(map(_SHAPE, arrays)), threads, self._dependencies.number, gather))
 
     def compare_if_changed(self) -> None:
         """Drop what a change has made invalid (`compare`). The caller holds the guard of the parameters."""
-        definition = self._definition
-        if (
-            self._version is not trace.version()
-            or self._optimizer is not definition.optimizer
-            or self._loss is not definition.loss
-            or self._precision is not definition.precision
-        ):
+        if self._version is not trace.version() or self._definition is not self._parts.definition:
             self.compare()
 
     def find_or_compile(self, arrays: list[np.ndarray], gather: bool = False) -> Executable:
@@ -177,7 +167,7 @@ class StepCompiler:
 
     def compile(self, arrays: list[np.ndarray], gather: bool) -> None:
         """Compile the program for a batch. Steps of other shapes wait for the tracing, not for the code generation."""
-        if gather and self._memory_limit is not None and self.notices is None:
+        if gather and self._parts.definition.compilation.memory_limit is not None and self.notices is None:
             self.find_or_compile(arrays)  # it needs more memory: its error comes before anything is gathered
         guard = self._state.store.guard
         with guard:
@@ -188,18 +178,18 @@ class StepCompiler:
         programs = [run for _, run in self.programs.items()]
         with self.search.preparing(options["target"], threads, programs) if is_tuned else nullcontext():
             run = None
-            is_shared = choose_sizes(self.sizes, traced.graph) == SHARED
-            if is_shared and not is_tuned and self._definition.is_alone:
+            is_shared = choose_sizes(self._parts.definition.compilation.sizes, traced.graph) == SHARED
+            if is_shared and not is_tuned and self._parts.definition.is_alone:
                 run = self._find_shared(arrays, gather, traced, key[1:], generation)
             if run is None:
                 run = Executable(traced.graph, traced.bind, **options)
             exploration = None
-            if is_tuned and self.search.mode == "dynamic":
+            if is_tuned and self.search.settings.mode == "dynamic":
                 exploration = self.search.explore(run, threads, [run for _, run in self.programs.items()])
         run.note = Note(traced.groups, exploration, traced.trained, traced.exchanged)
-        if is_tuned and self.search.mode == "static":
+        if is_tuned and self.search.settings.mode == "static":
             with guard:
-                self._numbers.set(arrays)
+                self._parts.set_numbers(arrays)
             run = self.search.search(run, arrays)
         with guard:
             self.compare()
@@ -207,18 +197,18 @@ class StepCompiler:
                 self.programs.put(key, run)
 
     def _find_shared(
-        self, arrays: list[np.ndarray], gather: bool, traced: step_graph.StepGraph, key: tuple, generation: int
+        self, arrays: list[np.ndarray], gather: bool, traced: StepGraph, key: tuple, generation: int
     ) -> Executable | None:
         """Return a program that batches of several sizes share for a batch; None where it needs its own.
 
         key: what programs depend on besides the batch; generation: that of the trace."""
         dtypes = [a.dtype for a in arrays]
 
-        def trace_for(shapes: Sequence[tuple[int, ...]]) -> step_graph.StepGraph:
+        def trace_for(shapes: Sequence[tuple[int, ...]]) -> StepGraph:
             batch = [np.broadcast_to(np.zeros((), d), s) for d, s in zip(dtypes, shapes, strict=True)]
             return self.trace(batch, gather)
 
-        def compile_graph(graph: Graph, traced: step_graph.StepGraph, **limits: Any) -> Executable:
+        def compile_graph(graph: Graph, traced: StepGraph, **limits: Any) -> Executable:
             return Executable(graph, traced.bind, **self._options_for(graph, traced, gather), **limits)
 
         kinds = tuple((d, a.ndim) for d, a in zip(dtypes, arrays, strict=True)), *key, generation
@@ -231,34 +221,34 @@ class StepCompiler:
             traced, options = self._trace_for_program(arrays, gather)
         return Executable(traced.graph, traced.bind, **options)
 
-    def _trace_for_program(self, arrays: list[np.ndarray], gather: bool) -> tuple[step_graph.StepGraph, dict[str, Any]]:
+    def _trace_for_program(self, arrays: list[np.ndarray], gather: bool) -> tuple[StepGraph, dict[str, Any]]:
         """Return the traced graph of a step for a batch, and the options of its `Executable`. The caller holds the
         guard of the parameters."""
         traced = self.trace(arrays, gather)
         return traced, self._options_for(traced.graph, traced, gather)
 
-    def _options_for(self, graph: Graph, traced: step_graph.StepGraph, gather: bool) -> dict[str, Any]:
+    def _options_for(self, graph: Graph, traced: StepGraph, gather: bool) -> dict[str, Any]:
         """Return the options of the `Executable` of a step's graph, which is the traced one or made from it."""
-        definition = self._definition
+        definition, compilation = self._parts.definition, self._parts.definition.compilation
         notices = self.notices(traced) if gather and self.notices is not None else ()  # they may bind further memory
         return {
-            "threads": definition.threads or get_threads(),
+            "threads": compilation.threads or get_threads(),
             "finite": graph.outputs[0 if definition.numerics.stored is not f16 else -1],
             "numerics": definition.numerics,
             "shared": self._arena,
-            "memory": self._memory_limit,
+            "memory": compilation.memory_limit,
             "other_bytes": self._state.untouched_bytes(traced.bind.values()),
             "guard": self._state.store.guard,
             "origins": traced.origins,
-            "max_stored": self._max_stored,
+            "max_stored": compilation.max_stored,
             "target": self._find_target(),
             "notices": notices,
             "memories": [*(m for _, m in traced.live), *(s.memory for s in self._state.store.state.values())],
         }
 
     def _find_target(self) -> Target:
-        threads = self._definition.threads or get_threads()
-        return self.target or registry.target_of(self.device, threads, self.ordinal)
+        compilation = self._parts.definition.compilation
+        return self.target or compilation.target(compilation.threads or get_threads(), self._ordinal)
 
     def find_or_compile_update(self, key: tuple, pieces: Sequence[Shard], norm: bool) -> Executable:
         """Return the program that updates pieces of parameters by their accumulated gradients, or (norm) sums the
@@ -266,13 +256,13 @@ class StepCompiler:
 
         Kernels are chosen for a fixed machine, or for the card, of which all processes of a group have one kind, so
         that sums in a rule are in one order on all of them."""
-        threads = self._definition.threads or get_threads()
+        compilation = self._parts.definition.compilation
+        threads = compilation.threads or get_threads()
         run = self.updates.get((key, threads, norm))
         if run is not None:
             return run
-        build = step_graph.build_norm if norm else step_graph.build_update
         with trace.compiling():
-            traced = build(self._definition, self._state, self._numbers, pieces)
+            traced = (build_norm if norm else build_update)(self._parts, pieces)
         self._dependencies.add(traced)
         self._state.store.protect(memory for _, memory in traced.live)
         if traced.divided:
@@ -287,26 +277,27 @@ class StepCompiler:
             memories=[*(m for _, m in traced.live), *(s.memory for s in states)] if on_card else (),
             shared=self._arena,
             guard=self._state.store.guard,
-            max_stored=self._max_stored,
+            max_stored=int(compilation.max_stored),
         )
         run.note = Note(traced.groups, None, traced.trained)
         self.updates.put((key, threads, norm), run)
         return run
 
-    def trace(self, arrays: list[np.ndarray], gather: bool = False) -> step_graph.StepGraph:
+    def trace(self, arrays: list[np.ndarray], gather: bool = False) -> StepGraph:
         """Trace the graph of a step for a batch; gather: the step only accumulates gradients and updates nothing."""
         with self._state.store.guard:
             self.compare()
-            in_mode = self._definition.model.in_mode(training=True)
+            in_mode = self._parts.definition.model.in_mode(training=True)
             with trace.compiling(), in_mode, recording.phase("tracing", of="a training step"):
-                derivations = Derivations(f"{self._definition.outline} {list(map(_SHAPE, arrays))} {gather}")
-                traced = step_graph.build(self._definition, self._state, self._numbers, arrays, gather)
+                derivations = Derivations(f"{self._parts.definition.outline} {list(map(_SHAPE, arrays))} {gather}")
+                traced = step_graph.build(self._parts, arrays, gather)
                 derivations.keep(traced.graph)
             self._dependencies.add(traced)
             # In a group, steps run programs that gather; otherwise these report less than those that update.
-            if gather if self.notices is not None else not gather or not self._reports.names:
-                self._reports.names = traced.reports
-            self._reports.is_known = True
+            reports = self._parts.reports
+            if gather if self.notices is not None else not gather or not reports.names:
+                reports.names = traced.reports
+            reports.is_known = True
             if traced.divided:
                 self.drop()
             self._state.store.protect(memory for _, memory in traced.live)
@@ -320,26 +311,22 @@ class StepCompiler:
         definition is unfit."""
         if self._state.is_averaged:
             raise ArgumentError("the model holds the average of its weights; train and save after the `averaged` block")
-        definition = self._definition
+        before, definition, state = self._definition, self._parts.definition, self._state
         definition.check_model_and_loss()
         self._version = trace.version()
-        structure, is_ruled_anew = definition.settings.structure, self._optimizer is not definition.optimizer
-        is_replaced = self._state.follow(definition, is_ruled_anew)
-        if structure != self._structure:
-            kinds = {GRADIENT, WEIGHT} | (set() if definition.settings.ema is not None else {AVERAGE})
-            self._state.store.drop(kinds)
-            self._accumulation.drop()
-        is_moved = self._dependencies.is_moved()
+        structure, is_ruled_anew = definition.updates.structure, before.optimizer is not definition.optimizer
+        is_replaced = state.follow(definition, is_ruled_anew)
+        is_restructured = structure != before.updates.structure
+        if is_restructured:
+            state.store.drop({GRADIENT, WEIGHT} | (set() if definition.updates.ema is not None else {AVERAGE}))
+            self._parts.accumulation.drop()
+        is_redefined = is_ruled_anew or is_restructured or before.loss is not definition.loss
         numerics = definition.numerics
-        is_redefined = is_ruled_anew or self._loss is not definition.loss or structure != self._structure
-        is_redefined |= numerics != self._numerics
-        self._precision = definition.precision
-        if is_replaced or is_moved or is_redefined:
+        if is_replaced or is_redefined or self._dependencies.is_moved() or numerics != self._numerics:
             self.drop()
-            for dependent in (self._dependencies, self._numbers, self._reports):
+            for dependent in (self._dependencies, self._parts.numbers, self._parts.reports):
                 dependent.clear()
-        self._optimizer, self._loss, self._structure = definition.optimizer, definition.loss, structure
-        self._numerics = numerics
+        self._definition, self._numerics = definition, numerics
         self._dependencies.update_number(definition.model)
 
     @property

@@ -1,49 +1,66 @@
-"""Hold what a training step computes: the model, its loss, the optimizer and the settings."""
+"""Hold what a training step computes: the model, its loss, the optimizer and the settings; read the step's batches."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 
-from einsmith.base.arguments import describe, refuse_torch
-from einsmith.base.dtypes import f16
-from einsmith.base.errors import ArgumentError, KindError
+from einsmith.api.settings import CompileSettings
+from einsmith.base.arguments import check_fields, describe, refuse_torch, refuse_unknown
+from einsmith.base.arrays import is_array, to_array
+from einsmith.base.dtypes import f16, is_whole
+from einsmith.base.errors import ArgumentError, KindError, ShapeError
 from einsmith.base.numerics import Numerics
-from einsmith.training.batch import count_samples
-from einsmith.training.precision import precision_of_layers
-from einsmith.training.settings import Settings
+from einsmith.training.settings import TuningSettings, UpdateSettings
+
+REPLACED = "model", "loss", "optimizer", "seed"
+"""Parts of a definition that a user may replace, besides its settings."""
+SETTINGS = {"updates": UpdateSettings, "compilation": CompileSettings, "tuning": TuningSettings}
+"""Classes of a definition's settings, by the part that holds them."""
+PART_OF = {f.name: part for part, kind in SETTINGS.items() for f in fields(kind)}
+"""The part that holds each setting, by the setting's name."""
 
 
-@dataclass
+@check_fields
+@dataclass(frozen=True)
 class StepDefinition:
-    """What a training step computes. Every part can be replaced between two steps.
+    """What a training step computes. A change makes another definition, which the next step uses.
 
-    model, loss, optimizer, seed, threads, winograd, precision: as in TrainStep; settings: clipping, accumulation,
-    averages and the choice among several losses; is_alone: neither a group of processes nor an order of sums
-    for one is involved; targets: number of targets of a batch, its last arrays.
+    model, loss, optimizer, seed, updates, compilation, tuning: as in TrainStep; is_alone: neither a group of processes
+    nor an order of sums for one is involved; targets: number of targets of a batch, its last arrays.
     """
 
     model: Any
-    loss: Callable
+    loss: Any
     optimizer: Any
-    settings: Settings
     seed: Any = 0
-    threads: int | None = None
-    winograd: bool = False
-    precision: str | Mapping[str, str] = "fp32"
+    updates: UpdateSettings = UpdateSettings()
+    compilation: CompileSettings = CompileSettings()
+    tuning: TuningSettings = TuningSettings()
     is_alone: bool = True
     targets: int = 1
 
+    def __post_init__(self) -> None:
+        if not is_whole(self.seed):  # of any size
+            raise ArgumentError(f"seed={self.seed!r} must be an integer")
+
+    def changed(self, values: Mapping[str, Any]) -> StepDefinition:
+        """Return the definition with other parts and settings, by name. Raises UnknownOptionError for other names."""
+        refuse_unknown("TrainStep", values, [*REPLACED, *SETTINGS, *PART_OF])
+        parts = {n: v for n, v in values.items() if n not in PART_OF}
+        for part in SETTINGS:
+            settings = {n: v for n, v in values.items() if PART_OF.get(n) == part}
+            if settings:
+                parts[part] = replace(parts.get(part, getattr(self, part)), **settings)
+        return replace(self, **parts)
+
     @property
     def numerics(self) -> Numerics:
-        """How the programs may round. Raises ArgumentError for a precision that is unknown or cannot be set."""
-        if isinstance(self.precision, str):
-            out = Numerics(self.winograd, self.precision)
-        else:
-            out = Numerics(self.winograd, *precision_of_layers(self.precision, self.model))
+        """How the programs may round. Raises ArgumentError for a precision that cannot be set."""
+        out = self.compilation.numerics_of(self.model)
         if out.stored is f16 and not self.is_alone:
             raise ArgumentError(
                 "precision='fp16' scales the loss of one process; in a group, and with deterministic=True, use 'bf16'"
@@ -85,3 +102,35 @@ class StepDefinition:
 def _show(x: Any) -> str:
     text = repr(x)
     return text if len(text) <= 60 else describe(x)
+
+
+# -- batches
+
+
+def targets_of(batch: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the targets of a batch: what is last in it or, where that is a tuple of arrays, these. In a batch that is
+    itself a list, as PyTorch's DataLoader makes them, the targets may be in a list, too."""
+    target = batch[-1]
+    is_collection = isinstance(target, (tuple, list) if isinstance(batch, list) else tuple)
+    return tuple(target) if is_collection and any(map(is_array, target)) else (target,)
+
+
+def batch_arrays(batch: Sequence[Any], may_be_empty: bool = False) -> list[np.ndarray]:
+    """Return the arrays of a batch (inputs..., target), in order; several targets in a tuple come one after the other.
+
+    Raises ShapeError where there is no target, or, unless the batch may be empty, where an array holds no sample.
+    """
+    if len(batch) < 2:
+        raise ShapeError("a training step takes the model's inputs and a target: step(x, y)")
+    if isinstance(batch[-1], (tuple, list)):
+        batch = (*batch[:-1], *targets_of(batch))
+    arrays = [to_array(x, f"argument {i}") for i, x in enumerate(batch)]
+    for i, a in enumerate(arrays):
+        if a.ndim and a.shape[0] == 0 and not may_be_empty:
+            raise ShapeError(f"argument {i} has shape {a.shape}: a batch needs at least one sample")
+    return arrays
+
+
+def count_samples(target: np.ndarray) -> int:
+    """Return the number of samples that a target has: its first extent, or 1 where it is 0-d."""
+    return len(target) if target.ndim else 1

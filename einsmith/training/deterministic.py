@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from operator import methodcaller
-from typing import Any
 
 import numpy as np
 
@@ -21,7 +20,8 @@ from einsmith.driver.executable import FINITE, Executable
 from einsmith.runtime.memory import Clock
 from einsmith.runtime.signals import Deferred
 from einsmith.training import parallel
-from einsmith.training.compiler import UPDATE_CORES
+from einsmith.training.compiler import UPDATE_CORES, StepCompiler
+from einsmith.training.state import StepParts
 
 PARTS = 8
 """Parts of a batch: the most processes that can share it."""
@@ -32,16 +32,16 @@ class DeterministicTraining(parallel.GroupTraining):
 
     _divides_norm = False
 
-    def __init__(self, group: ProcessGroup, *args: Any):
+    def __init__(self, parts: StepParts, compiler: StepCompiler, group: ProcessGroup, shards: bool):
         if PARTS % group.size:
             raise ArgumentError(
                 f"deterministic=True divides a batch into {PARTS} parts, which {group.size} processes cannot share "
                 "equally; use 1, 2, 4 or 8 processes"
             )
-        super().__init__(group, *args)
-        self._numbers.exchanges = None  # the parts are computed one after the other
+        super().__init__(parts, compiler, group, shards)
+        self._parts.numbers.exchanges = None  # the parts are computed one after the other
         self._compiler.target = registry.DEFAULT.static_target(UPDATE_CORES)
-        self._numbers.ranks = PARTS  # parts draw different random numbers
+        self._parts.numbers.ranks = PARTS  # parts draw different random numbers
 
     @property
     def _divisions(self) -> str:
@@ -57,24 +57,25 @@ class DeterministicTraining(parallel.GroupTraining):
             self._prepare()
         self._compile_or_trace(parts)
 
-    def train(self, arrays: list[np.ndarray], is_epoch: bool, last: bool) -> float:
+    def train(self, arrays: list[np.ndarray], samples: int | None = None, last: bool = False) -> float:
         """Train on this rank's part of a batch, and return the mean loss over all ranks."""
-        if self._definition.settings.accumulate > 1:
+        self.check_gradients(arrays)
+        if self._parts.definition.updates.accumulate > 1:
             raise ArgumentError("deterministic=True goes without accumulate; make the batches larger")
         first, parts = self._divide(arrays)
-        shapes = {_shapes(part): part for part in parts if self._definition.count_samples(part)}
+        shapes = {_shapes(part): part for part in parts if self._parts.definition.count_samples(part)}
         while True:
             with Deferred(), self._state.store.guard:
                 self._prepare()
                 runs = {shape: self._compiler.find(part, True) for shape, part in shapes.items()}
-                if all(run is not None for run in runs.values()) and self._reports.is_known:
-                    return self._train_parts(first, parts, runs, arrays, is_epoch)
+                if all(run is not None for run in runs.values()) and self._parts.reports.is_known:
+                    return self._train_parts(first, parts, runs, arrays, samples is not None)
             self._compile_or_trace(parts)
 
     def _divide(self, arrays: list[np.ndarray]) -> tuple[int, list[list[np.ndarray]]]:
         """Return the number of this process's first part of the batch, and its parts. Raises ShapeError, on every rank,
         where the ranks' batches are no division of one batch."""
-        group, count = self.group, self._definition.count_samples(arrays)
+        group, count = self.group, self._parts.definition.count_samples(arrays)
         is_even = all(len(a) == count for a in arrays if a.ndim)
         counts = group.gather_numbers(count if is_even else -1).astype(int).tolist()
         if min(counts) < 0:
@@ -105,7 +106,7 @@ class DeterministicTraining(parallel.GroupTraining):
         arrays: list[np.ndarray],
         is_epoch: bool,
     ) -> float:
-        buckets, names = self._buckets, self._reports.names
+        buckets, names = self._buckets, self._parts.reports.names
         rows = np.zeros((len(parts), parallel.FIXED + len(names) + len(buckets.names)))
         gradients, statistics = PairwiseSum(), PairwiseSum()
         stored = self._statistics(runs.values())
@@ -114,12 +115,12 @@ class DeterministicTraining(parallel.GroupTraining):
         for number, (row, part) in enumerate(zip(rows, parts, strict=True), first):
             for array, values in zip(stored, before, strict=True):
                 array[...] = values
-            count = self._definition.count_samples(part)
+            count = self._parts.definition.count_samples(part)
             run = runs[_shapes(part)] if count and self._failure is None else None
             buckets.clear_others(() if run is None else run.note.trained)
             if run is not None:
-                self._numbers.rank = number
-                self._numbers.set(part)
+                self._parts.numbers.rank = number
+                self._parts.set_numbers(part)
                 buckets.completed.begin()
                 try:
                     status, outputs = run.run_locked(part)
@@ -155,14 +156,14 @@ class DeterministicTraining(parallel.GroupTraining):
         updated = {
             id(run.bound[x]) for run in runs if run is not None for x, _ in run.source_graph.updates if x in run.bound
         }
-        memories = {n: b.memory.physical for n, b in self._definition.model.named_buffers()}
+        memories = {n: b.memory.physical for n, b in self._parts.definition.model.named_buffers()}
         mine = [n for n, array in memories.items() if id(array) in updated]
         known = dict.fromkeys(n for found in self.group.gather(mine) for n in found)
         return [memories[n] for n in known]
 
     def _fill(self, row: np.ndarray, run: Executable, count: int, status: int, outputs: Sequence[np.ndarray]) -> None:
         """Store what a part adds to the sums of the step."""
-        names = self._reports.names
+        names = self._parts.reports.names
         row[parallel.SAMPLES] = row[parallel.LOSS_SAMPLES] = count
         if status == FINITE:
             row[parallel.INFINITE] = 1

@@ -9,16 +9,15 @@ from typing import Any
 import numpy as np
 
 from einsmith.api.jit import Jitted
+from einsmith.api.settings import CompileSettings
 from einsmith.base.arguments import describe, show
 from einsmith.base.arrays import to_array
 from einsmith.base.errors import ArgumentError, DataError, EinsmithError, ShapeError
-from einsmith.base.numerics import Numerics
 from einsmith.distributed.group import ProcessGroup
 from einsmith.metrics import predicted
 from einsmith.ops.losses.classes import IGNORED
-from einsmith.training.batch import count_samples, targets_of
-from einsmith.training.divisor import find_divisor
-from einsmith.training.losses import check_takes, traced_losses
+from einsmith.training.definition import StepDefinition, count_samples, targets_of
+from einsmith.training.losses import check_takes, find_divisor, traced_losses
 
 
 class _Mean:
@@ -141,29 +140,22 @@ def _measured(model: Any, loss: Callable, trained: str) -> Callable:
 
 
 class Evaluator:
-    """The compiled evaluation of a model with a loss function, for batches of all shapes.
+    """The compiled evaluation of a step's model with its loss function, for batches of all shapes. It has the
+    default of what programs store, and no limit of memory."""
 
-    trained: which of several losses is the loss, "first" or "sum"; threads, group: as in TrainStep; numerics: how it
-    may round; device: as in TrainStep."""
+    def __init__(self, definition: StepDefinition, group: ProcessGroup):
+        self.model, self.loss, self.group = definition.model, definition.loss, group
+        self._trained, self._numerics = definition.updates.trained, definition.numerics
+        self._settings = CompileSettings(threads=definition.compilation.threads, device=definition.compilation.device)
+        f = _measured(self.model, self.loss, self._trained)
+        self._run = Jitted(f, settings=self._settings, numerics=self._numerics)
 
-    def __init__(
-        self,
-        model: Any,
-        loss: Callable,
-        trained: str,
-        threads: int | None,
-        numerics: Numerics,
-        group: ProcessGroup,
-        device: str | None,
-    ):
-        self.model, self.loss, self.trained, self.group = model, loss, trained, group
-        self.numerics, self.device = numerics, device
-        self._run = Jitted(_measured(model, loss, trained), threads=threads, numerics=numerics, device=device)
-
-    def is_of(self, model: Any, loss: Callable, trained: str, numerics: Numerics, device: str | None) -> bool:
-        """Return whether this is the evaluation of that model and that loss, with that rounding, on that device."""
-        is_same = self.model is model and self.loss is loss and self.trained == trained
-        return is_same and self.numerics == numerics and self.device == device
+    def is_of(self, definition: StepDefinition) -> bool:
+        """Return whether this is the evaluation of that definition's model and loss, with its rounding."""
+        is_same = self.model is definition.model and self.loss is definition.loss
+        is_same = is_same and self._trained == definition.updates.trained and self._numerics == definition.numerics
+        settings, compilation = self._settings, definition.compilation
+        return is_same and settings.threads == compilation.threads and settings.device == compilation.device
 
     def evaluate(self, batches: Iterable, metrics: Mapping[str, Any]) -> dict[str, float]:
         """Evaluate the model on batches, as TrainStep.evaluate documents."""

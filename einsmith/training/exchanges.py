@@ -1,7 +1,8 @@
-"""Sum tensors over a group in the middle of a training step (`ops.group_sum`).
+"""Sum tensors over a group in the middle of a training step (`ops.group_sum`), and await what a running program tells.
 
-The program stores a tensor and tells so; a thread sums it over all processes, by a group of its own, since the buckets
-of gradients have another order, and answers; then the program reads the sum.
+The program stores a tensor and tells so: it writes a byte, a number, to a pipe. A thread sums the tensor over all
+processes, by a group of its own, since the buckets of gradients have another order, and answers; then the program reads
+the sum.
 """
 
 from __future__ import annotations
@@ -22,7 +23,61 @@ from einsmith.distributed.group import ProcessGroup
 from einsmith.driver.binding import Notice, Reply
 from einsmith.ir.nodes import Leaf
 from einsmith.runtime import buffers
-from einsmith.training.notices import MOST, Notices, close
+
+_END = 255
+"""The byte that is written when the program has ended."""
+MOST = 200
+"""Most numbers that a program tells."""
+
+
+class Notices:
+    """The notices of one run at a time, which one other thread awaits.
+
+    writer: descriptor of the pipe's end to which the program writes."""
+
+    def __init__(self) -> None:
+        self._reader, self.writer = os.pipe()
+        self._messages = np.arange(256, dtype=np.uint8)
+        self._seen: set[int] = set()
+        self._process = os.getpid()
+        weakref.finalize(self, close, (self._reader, self.writer))
+
+    def message(self, number: int) -> int:
+        """Return the address of the byte that tells a number."""
+        return self._messages.ctypes.data + number
+
+    def begin(self) -> None:
+        """Expect the notices of another run."""
+        self._seen.clear()
+        if self._process != os.getpid():  # a forked process needs a pipe of its own, under the numbers in programs
+            for made, known in zip(os.pipe(), (self._reader, self.writer), strict=True):
+                os.dup2(made, known)
+                os.close(made)
+            self._process = os.getpid()
+
+    def end(self) -> None:
+        """Say that the run has ended."""
+        os.write(self.writer, bytes([_END]))
+
+    def await_number(self, number: int) -> bool:
+        """Wait until the run has told a number, or has ended; return whether it has told it."""
+        while number not in self._seen and _END not in self._seen:
+            self._read()
+        return number in self._seen
+
+    def await_end(self) -> None:
+        """Wait until the run has ended, after which the pipe is empty."""
+        while _END not in self._seen:
+            self._read()
+
+    def _read(self) -> None:
+        self._seen.update(os.read(self._reader, 256))
+
+
+def close(descriptors: Sequence[int]) -> None:
+    """Close descriptors."""
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 class Exchanged(NamedTuple):

@@ -5,60 +5,41 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from einsmith.base.arguments import Shown
 from einsmith.base.errors import ArgumentError, DataError, EinsmithError, ShapeError
-from einsmith.distributed.group import ProcessGroup
-from einsmith.runtime.store import ParameterStore
-from einsmith.training.callback import Callback
-from einsmith.training.definition import StepDefinition
-from einsmith.training.epochs import Epochs
+from einsmith.training.counters import Epochs
 from einsmith.training.evaluate import as_metrics, as_tuple
 from einsmith.training.progress import Progress
-from einsmith.training.settings import Settings
+
+if TYPE_CHECKING:
+    from einsmith.training.step import TrainStep
 
 
-class BatchTrainer(Protocol):
-    """A training step as `fit` uses it."""
+class Callback(Shown):
+    """A callback of `fit`: base class of `es.callbacks` and of a user's own. No method has to be overridden."""
 
-    epochs: Epochs
-    settings: Settings
-    definition: StepDefinition
-    store: ParameterStore
-    optimizer: Any
-    steps: int
-    group: ProcessGroup
+    def on_begin(self, step: TrainStep) -> bool | None:
+        """Act before the first batch of a call of `fit`; return true to train nothing."""
 
-    def read_batch(self, batch: Sequence[Any], may_be_empty: bool) -> list[np.ndarray]:
-        """Return the arrays of a batch."""
+    def on_step(self, step: TrainStep, loss: float) -> None:
+        """Act after each batch with its loss."""
 
-    def train_arrays(self, arrays: list[np.ndarray], samples: int | None, last: bool) -> float:
-        """Train on a batch of an epoch and return its loss."""
+    def on_epoch(self, step: TrainStep, row: Mapping[str, Any]) -> bool | None:
+        """Act after each epoch with its results, the last row of `step.history`; return true to end the training."""
 
-    @property
-    def runs_ahead(self) -> bool:
-        """Whether a batch may begin before the one before it has ended."""
-
-    def begin_arrays(self, arrays: list[np.ndarray], samples: int | None, last: bool) -> float:
-        """Train on a batch of an epoch, whose loss may come later; return the mean loss of the epoch so far."""
-
-    def settle(self) -> None:
-        """Wait for the results of all batches."""
-
-    def check_agreement(self) -> None:
-        """Check that all processes of the group train the same."""
-
-    def evaluate(self, batches: Iterable, *, metrics: Mapping[str, Any] | None, averaged: bool) -> dict[str, float]:
-        """Return the mean loss and metrics over batches."""
+    def on_end(self, step: TrainStep) -> None:
+        """Act at the end of a call of `fit`, also after an error."""
 
 
 @dataclass
 class Fit:
     """One call of `TrainStep.fit`, with its arguments."""
 
-    step: BatchTrainer
+    step: TrainStep
     batches: Iterable
     epochs: int = 1
     progress: bool | None = None
@@ -72,7 +53,7 @@ class Fit:
         """Train and return the mean loss of each epoch."""
         self._check()
         history: list[float] = []
-        step, epochs = self.step, self.step.epochs
+        step, epochs = self.step, self.step.parts.epochs
         report = Progress(self.progress if step.group.rank == 0 else False)
         # Only what a callback defines is called after each batch.
         step_callbacks = [c.on_step for c in self.callbacks if type(c).on_step is not Callback.on_step]
@@ -113,23 +94,24 @@ class Fit:
         if self.metrics and self.validation is None:
             raise ArgumentError("metrics= needs validation data; pass validation=, or pass the metrics to `evaluate`")
         as_metrics(self.metrics or {})
-        self.step.check_agreement()
+        self.step.runner.check_agreement()
         length = len(self.batches) if isinstance(self.batches, Sized) else None
         self.step.group.agree("the number of batches", length)
 
     def _epoch(self, report: Progress, step_callbacks: Sequence[Callable], start: float) -> None:
         """Train on the rest of the step's current epoch."""
-        step, epochs = self.step, self.step.epochs
+        step, epochs = self.step, self.step.parts.epochs
         samples_before = epochs.samples
         shared = step.group.size > 1
         length = len(self.batches) if isinstance(self.batches, Sized) else None
-        look_ahead = step.settings.accumulate > 1
-        train = step.begin_arrays if not step_callbacks and step.runs_ahead else step.train_arrays
+        look_ahead = step.accumulate > 1
+        runner = step.runner
+        train = runner.begin if not step_callbacks and runner.runs_ahead else runner.train
         try:
             for item in _mark_last(self._batches()) if look_ahead else self._batches():
                 batch, last = item if look_ahead else (item, False)
                 arrays = step.read_batch(as_tuple(batch), shared)
-                samples = step.definition.count_samples(arrays)
+                samples = step.parts.definition.count_samples(arrays)
                 value = train(arrays, samples, last)
                 rate = (epochs.samples - samples_before) / (time.perf_counter() - start)
                 mean = epochs.loss / max(epochs.samples, 1)  # none is reported before the first update of a group
@@ -137,7 +119,7 @@ class Fit:
                 for f in step_callbacks:
                     f(step, value)
         finally:
-            step.settle()
+            runner.settle()
         if not epochs.position:
             once = isinstance(self.batches, Iterator) and epochs.epoch
             hint = "; an iterator yields its batches only once: pass a list, or es.data.batches" if once else ""
@@ -145,7 +127,7 @@ class Fit:
 
     def _batches(self) -> Iterator[Any]:
         """Yield the batches of the step's current epoch, from its position on. Raises DataError where they raise."""
-        epochs, batches = self.step.epochs, self.batches
+        epochs, batches = self.step.parts.epochs, self.batches
         epoch, start = epochs.epoch, epochs.position
         try:
             if hasattr(batches, "epoch"):
@@ -172,7 +154,7 @@ class Fit:
 
     def _row(self, seconds: float) -> dict[str, Any]:
         """Return the row of `history` of the epoch that has just ended, without validation. seconds: its duration."""
-        step, epochs = self.step, self.step.epochs
+        step, epochs = self.step, self.step.parts.epochs
         n = max(epochs.samples, 1)
         row: dict[str, Any] = {"epoch": epochs.epoch + 1, "steps": step.steps, "loss": epochs.loss / n}
         row |= {name: total / n for name, total in epochs.losses.items()}
@@ -182,7 +164,7 @@ class Fit:
     def _validate(self, row: dict[str, Any]) -> None:
         step = self.step
         if self.validation is not None:
-            results = step.evaluate(self.validation, metrics=self.metrics, averaged=step.settings.ema is not None)
+            results = step.evaluate(self.validation, metrics=self.metrics, averaged=step.ema is not None)
             row |= {f"val_{name}": value for name, value in results.items()}
         schedules = {id(v): v for rule in step.optimizer.rules.values() for v in rule.hyper.values()}
         for schedule in schedules.values():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,8 +20,7 @@ from einsmith.ir.nodes import Leaf, leaf
 from einsmith.runtime import buffers
 from einsmith.runtime.memory import Memory
 from einsmith.runtime.store import ParameterStore
-from einsmith.training.notices import MOST, Notices
-from einsmith.training.shards import Shard
+from einsmith.training.exchanges import MOST, Notices
 from einsmith.training.state import GRADIENT
 
 PARTS = 8
@@ -36,6 +35,22 @@ BUCKET_BYTES = 4 << 20
 takes 1.06 s with 25 MiB (PyTorch's default), 0.92 s with 4, 0.95 s with 1."""
 MOST_BYTES = 25 << 20
 """Most bytes of a bucket in any group, but for a larger gradient (PyTorch's default)."""
+
+
+class Shard(NamedTuple):
+    """Elements of a parameter's memory, with their accumulated gradient.
+
+    name: the parameter; part: the elements, in the order of its memory; gradient: their gradient [n]; is_whole: whether
+    the parameter is updated as a whole, in its own shape."""
+
+    name: str
+    part: slice
+    gradient: np.ndarray
+    is_whole: bool
+
+    def select(self, memory: np.ndarray) -> np.ndarray:
+        """Return the piece's elements of memory in the parameter's layout, as a view [n]."""
+        return memory.reshape(-1)[self.part]
 
 
 @dataclass

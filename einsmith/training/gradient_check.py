@@ -21,8 +21,7 @@ from einsmith.ir.rebuild import map_bodies, rebuild, substitute, with_args
 from einsmith.lang import trace
 from einsmith.training import step_graph
 from einsmith.training.definition import StepDefinition
-from einsmith.training.numbers import StepNumbers
-from einsmith.training.state import TrainingState
+from einsmith.training.state import StepParts
 
 SAMPLES = 4
 """Samples of the batch on which gradients are checked: the evaluator takes a thousand times as long as a program."""
@@ -53,19 +52,18 @@ class _Comparison(NamedTuple):
         return abs(self.derived - self.difference) <= self.most
 
 
-def check_gradients(
-    definition: StepDefinition, state: TrainingState, numbers: StepNumbers, arrays: Sequence[np.ndarray], number: int
-) -> None:
+def check_gradients(parts: StepParts, arrays: Sequence[np.ndarray], number: int) -> None:
     """Compare the gradients of a step's loss with central differences, on the first samples of a batch.
 
     The caller holds the guard of the parameters. number: the step's, for messages. Raises GradientError, which names
     the parameters whose gradients differ. Warns where a difference may come from a `stop_gradient` in a recurrence.
     """
+    definition = parts.definition
     with trace.compiling(), definition.model.in_mode(training=True):
         try:
-            traced = step_graph.build_loss(definition, state, numbers, _first_samples(arrays, definition))
+            traced = step_graph.build_loss(parts, _first_samples(arrays, definition))
         except EinsmithError:  # the model or the loss takes whole batches only
-            traced = step_graph.build_loss(definition, state, numbers, arrays)
+            traced = step_graph.build_loss(parts, arrays)
     check = _Check(traced)
     wrong, right = check.compare()
     if not wrong:

@@ -16,9 +16,8 @@ from einsmith import ops
 from einsmith.base import files
 from einsmith.base.errors import SaveError
 from einsmith.base.numerics import STORED
-from einsmith.training.loss_scaling import INITIAL_SCALE
-from einsmith.training.search import MODES
-from einsmith.training.settings import Settings
+from einsmith.training.settings import MODES, UpdateSettings
+from einsmith.training.state import INITIAL_SCALE
 from einsmith.tuning.programs.kernel_search import GRAPH
 
 FORMAT = "einsmith-step"
@@ -136,7 +135,7 @@ ENTRIES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "epoch_samples": (_count, "a whole number"),
     "epoch_losses": (_dict_check(_finite), "finite numbers by name"),
     "history": (lambda x: isinstance(x, list) and all(map(_dict_check(_any), x)), "a list of the results of epochs"),
-    "settings": (lambda x: _has(x, *asdict(Settings())), "the step's settings"),
+    "settings": (lambda x: _has(x, *asdict(UpdateSettings())), "the step's settings"),
     "gathered": (_count, "a whole number"),
     "gathered_samples": (_count, "a whole number"),
     "loader_state": (lambda x: x is None or _hexadecimal(x), "null or bytes in hexadecimal digits"),
@@ -161,7 +160,7 @@ SINCE: dict[int, dict[str, Any]] = {
     2: {
         "epoch_losses": {},
         "history": [],
-        "settings": asdict(Settings()),
+        "settings": asdict(UpdateSettings()),
         "gathered": 0,
         "gathered_samples": 0,
         "loader_state": None,

@@ -4,52 +4,41 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
 from math import inf
 
 import numpy as np
 
 from einsmith.base import environment
-from einsmith.base.errors import ArgumentError, EinsmithWarning
+from einsmith.base.errors import EinsmithWarning
 from einsmith.base.system.processes import can_wait_for_pipes
 from einsmith.cost.facts import Target
 from einsmith.driver.executable import Executable
 from einsmith.training.progress import SearchProgress
+from einsmith.training.settings import TuningSettings
 from einsmith.tuning.programs import graph_search, kernel_search
 from einsmith.tuning.programs.explorer import Explorer
 from einsmith.tuning.programs.online import Exploration
-
-MODES = "static", "dynamic"
 
 
 class ProgramSearch:
     """The search for faster programs of a training step: before their first step, or while they train.
 
-    tune: as in TrainStep; remaining_seconds, remaining_graph_seconds: seconds left for kernels and for graphs, for all
-    programs together; executor: measures kernels on other hosts."""
+    settings: how programs that are compiled from now on are tuned; the seconds are for all programs together."""
 
-    def __init__(self, mode: str, tune: float | str, executor: Executor | None = None):
-        self.mode = mode
-        self.executor = executor
-        self.tune = tune
-        self.remaining_seconds, self.remaining_graph_seconds = kernel_search.parse_tune(tune)
+    def __init__(self, settings: TuningSettings):
+        self.settings = settings
+        self._spent_seconds = self._spent_graph_seconds = 0.0
         self._explorer = Explorer()
 
     @property
-    def mode(self) -> str:
-        """When kernels are tuned: "static", at compilation, or "dynamic", while programs train."""
-        return self._mode
-
-    @mode.setter
-    def mode(self, mode: str) -> None:
-        if not isinstance(mode, str) or mode not in MODES:
-            raise ArgumentError(f"mode={mode!r} is not available; use {' or '.join(map(repr, MODES))}")
-        self._mode = mode
+    def remaining_seconds(self) -> float:
+        """Seconds left to search kernels."""
+        return kernel_search.parse_tune(self.settings.tune)[0] - self._spent_seconds
 
     def can_tune(self) -> bool:
         """Return whether the next program is to be tuned. Warns where EINSMITH_CHECK or the system forbids it."""
-        if self._mode == "static" and self.remaining_seconds < 1:
+        if self.settings.mode == "static" and self.remaining_seconds < 1:
             return False
         if environment.check_level():
             warnings.warn("programs are not tuned while EINSMITH_CHECK is set; unset it to tune", EinsmithWarning, 3)
@@ -64,7 +53,7 @@ class ProgramSearch:
     ) -> AbstractContextManager[None]:
         """Return a block in which a program is compiled that is explored in dynamic mode. target: what it is compiled
         for."""
-        return self._explorer.preparing(target, threads, programs) if self._mode == "dynamic" else nullcontext()
+        return self._explorer.preparing(target, threads, programs) if self.settings.mode == "dynamic" else nullcontext()
 
     def explore(self, run: Executable, threads: int, programs: Sequence[Executable]) -> Exploration | None:
         """Begin to explore a program while it trains; return None where another one of `programs` is being explored."""
@@ -74,8 +63,11 @@ class ProgramSearch:
         """Search for faster graphs and kernels in the time that is left, and return the resulting program.
 
         The numbers that its runs of this batch read are set before."""
-        run, self.remaining_graph_seconds = graph_search.tune_graph(run, arrays, self.remaining_graph_seconds)
-        with SearchProgress(self.remaining_seconds, kernel_search.predict_seconds(run)) as progress:
-            report = kernel_search.tune(run, arrays, self.remaining_seconds, progress, self.executor)
-        self.remaining_seconds -= report.seconds
+        graph_seconds = kernel_search.parse_tune(self.settings.tune)[1] - self._spent_graph_seconds
+        run, remaining = graph_search.tune_graph(run, arrays, graph_seconds)
+        self._spent_graph_seconds += graph_seconds - remaining
+        seconds = self.remaining_seconds
+        with SearchProgress(seconds, kernel_search.predict_seconds(run)) as progress:
+            report = kernel_search.tune(run, arrays, seconds, progress, self.settings.executor)
+        self._spent_seconds += report.seconds
         return report.run

@@ -1,55 +1,54 @@
-"""Check and hold the settings of a training step: clipping, accumulation, weight averages, several losses."""
+"""Hold the settings of a training step: how it updates the weights, and how its programs are tuned."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, fields
-from operator import attrgetter
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
+from einsmith.base.arguments import check_fields, show
 from einsmith.base.errors import ArgumentError
+from einsmith.tuning.programs import kernel_search
+
+MODES = "static", "dynamic"
 
 
-def _positive(x: Any) -> bool:
-    return _is_number(x) and x > 0
-
-
-def _is_number(x: Any) -> bool:
-    return isinstance(x, (int, float)) and not isinstance(x, bool) and abs(x) < 2.0**1023
-
-
-ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "clip_grad_norm": (lambda x: x is None or _positive(x), "a positive number or None"),
-    "norm_type": (lambda x: x == math.inf or _positive(x), "a positive number, or float('inf')"),
-    "clip_grad_value": (lambda x: x is None or _positive(x), "a positive number or None"),
-    "accumulate": (lambda x: _is_number(x) and isinstance(x, int) and 1 <= x < 2**31, "an integer of at least 1"),
-    "ema": (lambda x: x is None or (_is_number(x) and 0 <= x < 1), "a number in [0, 1) or None"),
-    "trained": (lambda x: x in ("first", "sum"), "'first' or 'sum'"),
-}
-
-
+@check_fields
 @dataclass(frozen=True)
-class Settings:
-    """Settings of a TrainStep, which documents them. Raises ArgumentError for values that are not allowed."""
+class UpdateSettings:
+    """How a training step updates the weights, for `es.TrainStep(..., updates=)`.
+
+    `TrainStep` also takes each of these settings as a keyword of its own. A new value is used by the next step.
+
+    Attributes:
+        clip_grad_norm: limit of the norm of all gradients together, as in torch.nn.utils; `step.grad_norm` is that norm
+            before it is clipped, in the last step. None: no limit.
+        norm_type: order of that norm; may be infinite.
+        clip_grad_value: limit of each element of the gradients, which comes before that of the norm. None: no limit.
+        accumulate: number of batches whose gradients make one update, that of one batch as large as all: a batch weighs
+            as much as its loss divides by, such as the labels that are not ignored or the sum of their class weights,
+            or else its samples. Between updates nothing but buffers changes.
+        ema: decay of an exponential moving average of the weights, which `step.averaged`, `step.evaluate` and
+            `step.averages` give. None: no average.
+        trained: "first" of several losses, or their "sum".
+
+    Raises:
+        ArgumentError: a value is not allowed.
+    """
 
     clip_grad_norm: float | None = None
     norm_type: float = 2.0
     clip_grad_value: float | None = None
-    accumulate: int = 1
+    accumulate: Annotated[int, 1, 2**31 - 1] = 1
     ema: float | None = None
     trained: str = "first"
 
     def __post_init__(self) -> None:
-        for f in fields(self):
-            value = getattr(self, f.name)
-            allowed, what = ALLOWED[f.name]
-            try:
-                fits = allowed(value)
-            except (TypeError, ValueError, OverflowError):
-                fits = False
-            if not fits:
-                raise ArgumentError(f"{f.name}={value!r} must be {what}")
+        for name in ("clip_grad_norm", "clip_grad_value"):
+            _check(self, name, lambda x: x is None or 0 < x < 2.0**1023, "a positive number or None")
+        _check(self, "norm_type", lambda x: x == math.inf or 0 < x < 2.0**1023, "a positive number, or float('inf')")
+        _check(self, "ema", lambda x: x is None or 0 <= x < 1, "a number in [0, 1) or None")
+        _check(self, "trained", lambda x: x in ("first", "sum"), "'first' or 'sum'")
 
     @property
     def structure(self) -> tuple:
@@ -65,28 +64,49 @@ class Settings:
 
     @property
     def numbers(self) -> dict[str, float]:
-        """The settings that programs read at each run, by name, where they are given."""
+        """The settings that programs read at each run, by name, where they are set."""
         values = {"clip_grad_norm": self.clip_grad_norm, "clip_grad_value": self.clip_grad_value, "ema": self.ema}
         return {n: float(v) for n, v in values.items() if v is not None}
 
 
-class Setting:
-    """An attribute of a step that is a field of its settings: checked when it is set, and used by the next step."""
+@check_fields
+@dataclass(frozen=True)
+class TuningSettings:
+    """How the programs of a training step are tuned, for `es.TrainStep(..., tuning=)` (docs/tuning.md).
 
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
+    `TrainStep` also takes each of these settings as a keyword of its own. A new value is used for programs that are
+    compiled from then on. Tuning changes only the order in which sums are added; its results are kept for later
+    processes.
 
-    def __get__(self, step: Any, owner: type | None = None) -> Any:
-        return self if step is None else getattr(step.settings, self.name)
+    Attributes:
+        mode: "static" searches for faster kernel configurations when a batch shape is first compiled; "dynamic" while a
+            program trains: other configurations are tried in some of the steps, and faster ones stay. `step.explored`
+            shows the results.
+        tune: seconds of the search, for all batch shapes together; 0 searches nothing in static mode, and in dynamic
+            mode as long as something is to be gained. "graph" also searches a minute for better graphs before.
+        executor: an executor as in `concurrent.futures` that measures kernels for the search of static mode, on other
+            hosts of this kind.
 
-    def __set__(self, step: Any, value: Any) -> None:
-        step.change(**{self.name: value})
+    Raises:
+        ArgumentError: a value is not allowed.
+    """
+
+    mode: str = "static"
+    tune: kernel_search.Seconds | str = 0.0
+    executor: Any = None
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise ArgumentError(f"mode={self.mode!r} is not available; use {' or '.join(map(repr, MODES))}")
+        kernel_search.parse_tune(self.tune)
+        if self.executor is not None and not callable(getattr(self.executor, "submit", None)):
+            raise ArgumentError(
+                f"executor={show(self.executor)} has no method submit, as executors of concurrent.futures do"
+            )
 
 
-def delegate(path: str, doc: str) -> Any:
-    """Return a property that reads and sets an attribute of a part of its object, such as "epochs.position".
-
-    Reading it calls no Python function. The annotation of the class attribute gives its type."""
-    part, _, name = path.rpartition(".")
-    find_part = attrgetter(part)
-    return property(attrgetter(path), lambda self, value: setattr(find_part(self), name, value), doc=doc)
+def _check(settings: Any, name: str, allows: Any, what: str) -> None:
+    """Raise ArgumentError where a setting has a value that `allows` does not."""
+    value = getattr(settings, name)
+    if not allows(value):
+        raise ArgumentError(f"{name}={value!r} must be {what}")

@@ -1,4 +1,4 @@
-"""Build the graph of a training step: loss, gradients, accumulation, clipping, and the updates of all memory."""
+"""Build the graph of a training step: loss, gradients, accumulation, and the updates of all memory."""
 
 from __future__ import annotations
 
@@ -8,49 +8,21 @@ from typing import Any
 
 import numpy as np
 
-from einsmith.api.jit import bound, names_of
+from einsmith.api.tracing import names_of
 from einsmith.autodiff.plan import constant_value
 from einsmith.autodiff.reverse import gradients
 from einsmith.base import dtypes as dt
-from einsmith.base.dtypes import DType, dtype_of
+from einsmith.base.dtypes import dtype_of
 from einsmith.base.errors import GradientError
-from einsmith.ir import labels
-from einsmith.ir.nodes import Axis, Compute, Graph, GroupSum, Leaf, Piece, Read, Reduce, Tensor, leaf, postorder
+from einsmith.ir.nodes import GroupSum, Leaf, Tensor, leaf
 from einsmith.ir.origins import Origins
 from einsmith.ir.rebuild import rebuild
 from einsmith.lang import builder, trace
 from einsmith.lang.builder import Value
-from einsmith.runtime.memory import Memory
-from einsmith.training.clipping import clip_by_norm, clip_by_value, sum_powers, total_norm
-from einsmith.training.counts import CountGroup
 from einsmith.training.definition import StepDefinition
-from einsmith.training.divisor import find_divisor
-from einsmith.training.exchanges import Exchanged
-from einsmith.training.losses import traced_losses
-from einsmith.training.numbers import StepNumbers
-from einsmith.training.shards import Shard
-from einsmith.training.state import AVERAGE, GRADIENT, WEIGHT, TrainingState
-
-
-@dataclass
-class StepGraph:
-    """The traced graph of a step.
-
-    graph, bind: arguments of `Executable`; live: captured objects with their memory; depends: modules met while
-    tracing; reports: names of the outputs after the loss; groups: counts of the updated parameters; divided: whether
-    groups that older programs read were split; origins: source positions, for messages; trained: names of the
-    parameters that have a gradient; exchanged: the tensors that it sums over a group, in order."""
-
-    graph: Graph
-    bind: dict[Leaf, np.ndarray]
-    live: list[tuple[Any, Memory]]
-    depends: dict[int, Any]
-    reports: tuple[str, ...]
-    groups: list[CountGroup]
-    divided: bool
-    origins: Origins
-    trained: tuple[str, ...]
-    exchanged: tuple[Exchanged, ...] = ()
+from einsmith.training.losses import find_divisor, traced_losses
+from einsmith.training.state import GRADIENT, WEIGHT, StepParts
+from einsmith.training.updates import GraphBuilder, StepGraph, clip_by_norm, total_norm
 
 
 @dataclass
@@ -67,44 +39,15 @@ class LossGraph:
     values: dict[Leaf, np.ndarray]
 
 
-class _Build:
-    """One trace of a step."""
+class _StepBuilder(GraphBuilder):
+    """The trace of a step on a batch."""
 
-    def __init__(self, definition: StepDefinition, state: TrainingState, numbers: StepNumbers):
-        self.definition, self.settings = definition, definition.settings
-        self.state, self.numbers = state, numbers
-        self.own_captures: list[tuple[Any, Leaf]] = []  # arrays captured by the step itself
-        self.updates: list[tuple[Leaf, Tensor]] = []
-        self.groups: list[CountGroup] = []
-        self.divided = False
-        self.exchanged: list[Exchanged] = []
+    def __init__(self, parts: StepParts):
+        super().__init__(parts)
         self.weight: Value | None = None
         """What the loss divides by, where that is another tensor in each batch."""
         self.total: Value | None = None
         """The sum of these weights over the batches of an update."""
-        self.pieces: dict[str, Shard] = {}
-        """The parts of parameters that are updated in the place of the whole ones, by name."""
-
-    def read_number(self, memory: np.ndarray) -> Value:
-        """Capture a 0-d float64 number that is set at each run."""
-        x = leaf((), dt.f64)
-        self.own_captures.append((memory, x))
-        return Value(x, weak=True)
-
-    def read_state(
-        self, name: str, kind: str, shape: tuple[int, ...], initial: float | np.ndarray
-    ) -> tuple[Value, Leaf]:
-        """Capture state of the parameter `name`, in the parameter's layout where the shapes are equal."""
-        memory = self.state.store.parameters[name].memory
-        if name in self.pieces:
-            part = self.pieces[name].part
-            slot = self.state.store.shard(f"{name}/{kind}", shape, part, memory.dtype, initial)
-        else:
-            layout = memory.layout if shape == memory.shape else None
-            slot = self.state.store.slot(f"{name}/{kind}", shape, memory.dtype, initial, layout)
-        x = leaf(shape, dtype_of(memory.dtype))
-        self.own_captures.append((slot, x))
-        return Value(x), x
 
     def begin_trace(self) -> trace.Trace:
         """Return a trace that knows the paths of the model's modules."""
@@ -199,76 +142,7 @@ class _Build:
         outputs, names_of_trained = (out, *reports.values()), tuple(name for name, _ in trained)
         if scale is not None:
             outputs = (*outputs, finite)
-        return self._finish(t, inputs, outputs, tuple(grads), tuple(reports), origins, names_of_trained)
-
-    def build_norm(self, pieces: Sequence[Shard]) -> StepGraph:
-        """Build the graph that sums the powers of the pieces' accumulated gradients, as the norm of them needs it."""
-        t = trace.Trace()
-        with trace.tracing(t):
-            total = self.read_number(self.numbers.derive("samples"))
-            grads = self.limit([self.read_gradient(piece, total) for piece in pieces])
-            powers = sum_powers(grads, self.settings.norm_type)
-        return self._finish(t, (), (powers.tensor,), (), (), Origins(), ())
-
-    def build_update(self, pieces: Sequence[Shard]) -> StepGraph:
-        """Build the graph that updates pieces of parameters by their accumulated gradients."""
-        t = trace.Trace()
-        with trace.tracing(t):
-            count = self.read_number(self.numbers.count)
-            total = self.read_number(self.numbers.derive("samples"))
-            grads = self.limit([self.read_gradient(piece, total) for piece in pieces])
-            if self.settings.clip_grad_norm is not None:
-                limit, norm = (self.read_number(self.numbers.derive(n)) for n in ("clip_grad_norm", "norm"))
-                grads = clip_by_norm(grads, limit, norm)
-            self.pieces = {piece.name: piece for piece in pieces if not piece.is_whole}
-            leaves = {}
-            for piece in pieces:
-                parameter = self.state.store.parameters[piece.name]
-                if piece.is_whole:
-                    leaves[piece.name] = t.capture(parameter, parameter.shape, parameter.dtype)
-                else:
-                    leaves[piece.name] = self._capture_array(piece.select(parameter.memory.physical))
-            names = [piece.name for piece in pieces]
-            self.update({n: Value(x) for n, x in leaves.items()}, leaves, dict(zip(names, grads, strict=True)), count)
-        return self._finish(t, (), (), (), (), Origins(), tuple(names))
-
-    def limit(self, grads: Sequence[Value]) -> list[Value]:
-        """Limit each element of the gradients as the settings say."""
-        if self.settings.clip_grad_value is None:
-            return list(grads)
-        return clip_by_value(grads, self.read_number(self.numbers.derive("clip_grad_value")))
-
-    def read_gradient(self, piece: Shard, total: Value) -> Value:
-        """Return the mean of a piece's accumulated gradient over `total` samples."""
-        if piece.is_whole:
-            g, _ = self.read_state(piece.name, GRADIENT, self.state.store.parameters[piece.name].shape, 0.0)
-        else:
-            g = Value(self._capture_array(piece.gradient))
-        return (g / total).astype(g.dtype)
-
-    def _capture_array(self, array: np.ndarray) -> Leaf:
-        x = leaf(array.shape, dtype_of(array))
-        self.own_captures.append((array, x))
-        return x
-
-    def _finish(
-        self,
-        t: trace.Trace,
-        inputs: Sequence[Leaf],
-        outputs: tuple[Tensor, ...],
-        grads: tuple[Tensor, ...],
-        reports: tuple[str, ...],
-        origins: Origins,
-        trained: tuple[str, ...],
-    ) -> StepGraph:
-        captured = [*self.own_captures, *t.captured.values()]
-        live = [(o, o.memory) for o, _ in t.captured.values() if not isinstance(o, np.ndarray)]
-        leaves = (*inputs, *(x for _, x in captured))
-        graph, bind, _ = bound(Graph(leaves, outputs, tuple(self.updates), (), grads), captured)
-        exchanged = tuple(self.exchanged)
-        return StepGraph(
-            graph, bind, live, dict(t.depends), reports, self.groups, self.divided, origins, trained, exchanged
-        )
+        return self.finish(t, inputs, outputs, tuple(grads), tuple(reports), origins, names_of_trained)
 
     def exchange_sums(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Replace sums over the group in the graph of tensors: what is summed is stored, and another thread stores the
@@ -283,7 +157,7 @@ class _Build:
             memory = exchanges.add(len(self.exchanged), node.shape, np.dtype(node.dtype.numpy))
             self.exchanged.append(memory)
             sent, total = memory
-            source = self._capture_array(sent)
+            source = self.capture_array(sent)
             value = Value(node.tensor)
             self.updates.append((source, (value * weight if node.is_cotangent else value).astype(node.dtype).tensor))
             x = leaf(node.shape, node.dtype, source)
@@ -345,46 +219,6 @@ class _Build:
             reports["grad_norm"] = norm.tensor
         return dict(zip(grads, clipped, strict=True))
 
-    def update(
-        self, parameters: dict[str, Value], leaves: dict[str, Leaf], grads: dict[str, Value], count: Value
-    ) -> None:
-        """Update every parameter and its state by its own rule, and the averages of the weights."""
-        hyper: dict[str, Value] = {}
-        decay = self.read_number(self.numbers.derive("ema")) if self.settings.ema is not None else None
-        self.groups, self.divided = self.state.counts.regroup(parameters)
-        step_numbers = {name: x for g in self.groups for x in [self.read_number(g.memory)] for name in g.names}
-        for name, p in parameters.items():
-            group, rule = self.state.rules[name]
-            known = {n: f"{group}/{n}" if group else n for n in rule.hyper}
-            for key in known.values():
-                if key not in hyper:
-                    hyper[key] = self.read_number(self.numbers.hyperparameter(key))
-            before, places = {}, {}
-            for s, shape in self._states(name, p).items():
-                before[s], places[s] = self.read_state(name, s, shape, rule.initial(s))
-            values = {n: hyper[key] for n, key in known.items()}
-            new, after = rule.update(p, grads[name], before, values, step_numbers[name])
-            made_by = labels.Label(layer=name, function=type(rule).__name__)
-            given = [grads[name].tensor, *(v.tensor for v in before.values()), *(v.tensor for v in values.values())]
-            labels.note([new.tensor, *(v.tensor for v in after.values())], made_by, given, anew=True)
-            self.updates += [(places[s], v.tensor) for s, v in after.items()]
-            self.updates.append((leaves[name], new.tensor))
-            if decay is not None:
-                parameter = self.state.store.parameters[name]
-                weights = parameter.memory.physical if name in self.pieces else parameter.data
-                average, x = self.read_state(name, AVERAGE, p.shape, weights)
-                # The first step copies: the parameter's initial value has no part in the average.
-                mean = builder.where(count <= 1, new, average + (1 - decay) * (new - average))
-                self.updates.append((x, mean.astype(p.dtype).tensor))
-
-    def _states(self, name: str, p: Value) -> dict[str, tuple[int, ...]]:
-        """Return the names and shapes of the state of a parameter, or of its piece p."""
-        rule, whole = self.state.rules[name][1], self.state.store.parameters[name]
-        if name not in self.pieces or not whole.shape:
-            return rule.states(p.shape, p.dtype)
-        shapes = rule.states(whole.shape, whole.dtype)
-        return {s: p.shape if shape else () for s, shape in shapes.items()}
-
 
 def finite_flag(loss: Value, grads: Sequence[Value]) -> Tensor:
     """Return a float32 that is finite where the loss and all gradients are."""
@@ -392,29 +226,6 @@ def finite_flag(loss: Value, grads: Sequence[Value]) -> Tensor:
     for g in grads:
         flag = flag + (g * 0.0).sum().astype(loss.dtype)
     return flag.tensor
-
-
-def find_coupling(rule: Any, dtype: DType) -> str | None:
-    """Return what couples the elements of a parameter in an update rule, for a message: a reduction, or a read of
-    another element; None where every element is updated by itself. Raises ShapeError for a rule of matrices only."""
-    shape = (3,)
-    with trace.tracing(trace.Trace()):
-        p, g = Value(leaf(shape, dtype)), Value(leaf(shape, dtype))
-        state = {s: Value(leaf(x, dtype)) for s, x in rule.states(shape, dtype).items()}
-        hyper = {n: Value(leaf((), dt.f64), weak=True) for n in rule.hyper}
-        new, after = rule.update(p, g, state, hyper, Value(leaf((), dt.f64), weak=True))
-    for t in postorder([v.tensor for v in (new, *after.values())]):
-        if not isinstance(t, Compute):
-            continue
-        own = tuple(map(Axis, range(len(t.shape))))
-        for part in t.template.parts:
-            if not isinstance(part, Piece):
-                return "scattered results"
-            if isinstance(part.body, Reduce):
-                return f"a {part.body.combiner}"
-            if any(isinstance(e, Read) and e.index not in ((), own) for e in postorder([part.body])):
-                return "a read of another element"
-    return None
 
 
 def names_of_batch(definition: StepDefinition, count: int) -> list[str]:
@@ -425,33 +236,15 @@ def names_of_batch(definition: StepDefinition, count: int) -> list[str]:
     return [*names, *(f"input {n}" for n in range(len(names), inputs)), *targets]
 
 
-def build(
-    definition: StepDefinition, state: TrainingState, numbers: StepNumbers, arrays: Sequence[np.ndarray], gather: bool
-) -> StepGraph:
+def build(parts: StepParts, arrays: Sequence[np.ndarray], gather: bool) -> StepGraph:
     """Build the graph of a step for a batch. gather: gradients are added to accumulated ones and nothing is updated.
 
-    The graph captures the memory of `state` and `numbers`, both of which get what they lack for it. Raises
+    The graph captures the memory of the step's state and numbers, both of which get what they lack for it. Raises
     GradientError where the loss is no float scalar or trains nothing.
     """
-    return _Build(definition, state, numbers).build(arrays, gather)
+    return _StepBuilder(parts).build(arrays, gather)
 
 
-def build_loss(
-    definition: StepDefinition, state: TrainingState, numbers: StepNumbers, arrays: Sequence[np.ndarray]
-) -> LossGraph:
+def build_loss(parts: StepParts, arrays: Sequence[np.ndarray]) -> LossGraph:
     """Build the graph of the loss of a batch and of its gradients by the trained parameters."""
-    return _Build(definition, state, numbers).build_loss(arrays)
-
-
-def build_update(
-    definition: StepDefinition, state: TrainingState, numbers: StepNumbers, pieces: Sequence[Shard]
-) -> StepGraph:
-    """Build the graph that updates these pieces of parameters by their accumulated gradients, and nothing else."""
-    return _Build(definition, state, numbers).build_update(pieces)
-
-
-def build_norm(
-    definition: StepDefinition, state: TrainingState, numbers: StepNumbers, pieces: Sequence[Shard]
-) -> StepGraph:
-    """Build the graph that outputs the sum of the powers of these pieces' gradients, of which the norm is a root."""
-    return _Build(definition, state, numbers).build_norm(pieces)
+    return _StepBuilder(parts).build_loss(arrays)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.api.jit import trace_call
+from einsmith.api.tracing import trace_call
 from einsmith.autodiff import reverse
 from einsmith.autodiff.recurrence import recompute
 from einsmith.autodiff.recurrence.recompute import checkpoint_of

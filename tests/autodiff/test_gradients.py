@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.api.jit import trace_call
+from einsmith.api.tracing import trace_call
 from einsmith.autodiff.adjoint.rules import RULES
 from einsmith.autodiff.reverse import gradients
 from einsmith.base import dtypes as dt

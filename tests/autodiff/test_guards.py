@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.api.jit import trace_call
+from einsmith.api.tracing import trace_call
 from einsmith.ir.verify import verify_graph
 
 PATHS = " + ".join(f"where(i >= {k}, {k}.0*tanh(x[i-1]*w[i]), 0.0)" for k in range(1, 8))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.api.jit import trace_call
+from einsmith.api.tracing import trace_call
 from einsmith.ir.nodes import Compute, Reduce, postorder
 from einsmith.ir.rewrite.simplify import values_only
 

@@ -9,7 +9,7 @@ import pytest
 
 import einsmith as es
 from einsmith import nn
-from einsmith.api.jit import trace_call
+from einsmith.api.tracing import trace_call
 from einsmith.base.trees import flatten
 from einsmith.driver.executable import Executable
 from einsmith.ir.evaluator import evaluate

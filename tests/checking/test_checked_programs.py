@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.api.jit import trace_call
+from einsmith.api.tracing import trace_call
 from einsmith.base import environment
 from einsmith.base.caches import Cache
 from einsmith.checking.program import CheckedProgram

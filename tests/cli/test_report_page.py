@@ -21,7 +21,7 @@ from einsmith.ir.views import storage
 from einsmith.schedule.in_place import find_overwrites
 from einsmith.schedule.layout.forced import forcing
 from einsmith.schedule.rematerialize import KernelCost, peak
-from einsmith.training.batch import batch_arrays
+from einsmith.training.definition import batch_arrays
 
 VOID = {"meta", "br"}
 
@@ -126,7 +126,7 @@ def test_memory_over_time() -> None:
     step = es.TrainStep(Net(), es.functional.cross_entropy, es.optim.Adam(lr=1e-3), threads=1)
     batch = (np.ones((17, 13), np.float32), np.arange(17) % 5)
     step.compile(*batch)
-    (run,) = step._programs.values()
+    (run,) = step.compiler.programs.values()
     report = gather(run, batch_arrays(batch), 0, measure=False)
     told = report["memory"]
     live = np.array([told["live"][kind] for kind in ("saved", "rest", "workspace")])
@@ -222,7 +222,7 @@ def test_the_graph_has_every_call_and_every_tensor_between_calls(rng) -> None:
     batch = rng.standard_normal((3, 1, 28, 28), np.float32), rng.integers(0, 10, 3)
     with forcing(lambda t, orders: orders[-1]):
         step.compile(*batch)
-    (run,) = step._programs.values()
+    (run,) = step.compiler.programs.values()
     report = gather(run, batch_arrays(batch), 0, False)
     between = []
     for n, call in enumerate(run.plan.calls):

@@ -7,7 +7,7 @@ import pytest
 
 import einsmith as es
 import einsmith.functional as F
-from einsmith.api.jit import trace_call
+from einsmith.api.tracing import trace_call
 from einsmith.codegen.llvm import jit
 from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Graph

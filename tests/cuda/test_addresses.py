@@ -9,7 +9,7 @@ import pytest
 from numpy.random import default_rng
 
 import einsmith as es
-from einsmith.api.jit import trace_call
+from einsmith.api.tracing import trace_call
 from einsmith.base.errors import IndexOutOfRange
 from einsmith.driver import registry
 from einsmith.driver.cuda import Cuda

@@ -187,13 +187,13 @@ def test_fit_begins_a_step_before_the_last_one_ends(card: Insert, monkeypatch: p
     launch = type(made.card.device).launch
 
     def counted(device, graph, stream):
-        (program,) = {id(run.program): run.program for _, run in seen[0]._programs.items()}.values()
+        (program,) = {id(run.program): run.program for _, run in seen[0].compiler.programs.items()}.values()
         open_runs.append(sum(f.is_open for f in program._flights))
         launch(device, graph, stream)
 
     seen: list[es.TrainStep] = []
-    begun = es.TrainStep.begin_arrays
-    monkeypatch.setattr(es.TrainStep, "begin_arrays", lambda s, *a: (seen.append(s), begun(s, *a))[1])
+    read = es.TrainStep.read_batch
+    monkeypatch.setattr(es.TrainStep, "read_batch", lambda s, *a: (seen.append(s), read(s, *a))[1])
     monkeypatch.setattr(type(made.card.device), "launch", counted)
     step = fitted("cuda", batches)
     assert max(open_runs) == 1 and open_runs.count(1) > 8

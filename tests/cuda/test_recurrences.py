@@ -47,7 +47,7 @@ def loops(program: CudaProgram) -> int:
 
 
 def programs_of(run: es.TrainStep) -> Iterator[CudaProgram]:
-    return iter({id(x.program): x.program for x in run._programs.values()}.values())  # type: ignore[misc]
+    return iter({id(x.program): x.program for x in run.compiler.programs.values()}.values())  # type: ignore[misc]
 
 
 def trained(name: str, hidden: int, device: str) -> tuple[es.TrainStep, list[float]]:

@@ -12,7 +12,7 @@ from numpy.random import default_rng
 
 import einsmith as es
 import einsmith.functional as F
-from einsmith.api.jit import trace_call
+from einsmith.api.tracing import trace_call
 from einsmith.base.errors import ArgumentError, CompileError, DeviceError
 from einsmith.cli import main
 from einsmith.driver import registry, workshop
@@ -25,7 +25,7 @@ from einsmith.tiles.ir import TileBuilder, TileParameter
 from einsmith.tuning.kernels import database, records, session, worker
 from einsmith.tuning.kernels.measure import MachineCode
 from einsmith.tuning.kernels.override import overriding
-from einsmith.tuning.programs import graph_search, kernel_search, online, trial
+from einsmith.tuning.programs import exploring, graph_search, kernel_search, online, proposing, trial, vetting
 from tests.cuda.planted import CRASH, FASTEST, PlantedConfig
 
 Insert = Callable[..., Cuda]
@@ -169,25 +169,26 @@ class Steps:
 
     def run(self, seconds: float) -> list[float]:
         losses, end = [self.step(*self.batch)], time.monotonic() + seconds
-        (run,) = self.step._programs.values()
-        while not run.note.exploration.over and time.monotonic() < end:
+        (run,) = self.step.compiler.programs.values()
+        while not run.note.exploration.state.over and time.monotonic() < end:
             losses.append(self.step(*self.batch))
             time.sleep(0.03)
         return losses + [self.step(*self.batch) for _ in range(3)]
 
 
 def test_training_goes_on_while_kernels_are_tuned(card: Insert, monkeypatch) -> None:
-    monkeypatch.setattr(online, "MAX_COST_SHARE", 1e9)
-    monkeypatch.setattr(online, "MIN_KERNEL_SHARE", 0.0)
-    monkeypatch.setattr(online, "MIN_GAIN_SHARE", 0.0)
-    monkeypatch.setattr(online, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(exploring, "MAX_COST_SHARE", 1e9)
+    monkeypatch.setattr(proposing, "MIN_KERNEL_SHARE", 0.0)
+    monkeypatch.setattr(proposing, "MIN_GAIN_SHARE", 0.0)
+    for module in (exploring, online, proposing, vetting):
+        monkeypatch.setattr(module, "POLL_SECONDS", 0.01)
     monkeypatch.setattr(trial, "MIN_PAIRS", 2)
     monkeypatch.setattr(type(registry.DEFAULT), "workshop", None)  # nothing starts one of the CPU
     device = card(planted=True).card.device
     steps = Steps(monkeypatch)
     losses = steps.run(60.0)
-    (run,) = steps.step._programs.values()
-    x = run.note.exploration
+    (run,) = steps.step.compiler.programs.values()
+    x = run.note.exploration.state
     assert x.over.startswith("nothing is left to gain"), x.log
     kept = {k: c.decision for k, c in zip((c.kernel for c in run.calls), run.kernels, strict=True)}
     assert x.kept and all(kept[k] == chosen for k, chosen in x.kept.items())
@@ -204,7 +205,7 @@ def test_training_goes_on_while_kernels_are_tuned(card: Insert, monkeypatch) -> 
     card(planted=True)
     again = Steps(monkeypatch, "static").step
     assert losses == [again(*steps.batch) for _ in losses]
-    (run,) = again._programs.values()
+    (run,) = again.compiler.programs.values()
     assert all(k.tuned for c, k in zip(run.calls, run.kernels, strict=True) if c.kernel in x.kept)
 
 

@@ -944,7 +944,7 @@ def test_buckets_are_announced_while_the_program_runs(rng, many_buckets):
     def work(group):
         step = es.TrainStep(models[group.rank], LOSS, es.optim.SGD(lr=0.1), group=group)
         step(*part(group, x, y))
-        buckets = step._parallel._buckets
+        buckets = step.runner._buckets
         ((_, run),) = step.compiler.programs.items()
         steps = run.program.steps
         first = buckets.completed.message(0)

@@ -11,7 +11,7 @@ from pathlib import Path
 from textwrap import wrap
 
 import einsmith as es
-from einsmith.api.jit import trace_shapes
+from einsmith.api.tracing import trace_shapes
 from einsmith.base.dtypes import f32
 from einsmith.codegen.llvm.nest import emit_module
 from einsmith.codegen.loopnest import nest

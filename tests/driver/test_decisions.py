@@ -16,7 +16,7 @@ from einsmith.driver.executable import Executable
 from einsmith.kernels import autoconfig
 from einsmith.runtime.comparison import ZONE_BYTES, Comparison
 from einsmith.schedule.kernel import Kernel
-from einsmith.training.batch import batch_arrays
+from einsmith.training.definition import batch_arrays
 from einsmith.tuning.kernels.decisions import format_choice
 
 RNG = np.random.default_rng(0)
@@ -63,7 +63,7 @@ def step(name: str, threads: int = 1, **options: Any) -> tuple[es.TrainStep, Exe
     )
     batch = batch_arrays((x, np.arange(len(x)) % 10))
     run = made.compiler.find_or_compile(batch)
-    made.numbers.set(batch)
+    made.parts.set_numbers(batch)
     return made, run, batch
 
 

@@ -18,7 +18,7 @@ import einsmith.functional as F
 from benchmarks import plans
 from benchmarks.models import TRAINING
 from einsmith.api import jit
-from einsmith.api.jit import trace_call
+from einsmith.api.tracing import trace_call
 from einsmith.base import caches
 from einsmith.base.dtypes import f32
 from einsmith.base.errors import IndexOutOfRange, StoreWarning

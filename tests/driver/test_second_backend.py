@@ -16,7 +16,7 @@ from einsmith.driver.executable import Executable
 from einsmith.kernels import autoconfig
 from einsmith.runtime import pool
 from einsmith.runtime.arena import Block
-from einsmith.training.batch import batch_arrays
+from einsmith.training.definition import batch_arrays
 from tests.driver.evaluated import Evaluate, Evaluated, Machine
 
 
@@ -101,7 +101,7 @@ def test_reports_of_another_back_end(alone):
     profile = step.profile(*batch, repeats=2)
     assert {r[2] for r in profile.rows} == {"evaluate"} and all(r[3] > 0 for r in profile.rows)
     assert 0 < step.evaluate([batch])["loss"] < 2
-    (run,) = step._programs.values()
+    (run,) = step.compiler.programs.values()
     report = explain.gather(run, batch_arrays(batch), 2, measure=True)
     assert [k["pattern"] for k in report["kernels"]] == ["evaluate"] * len(run.kernels)
     assert all(k["candidates"][0]["alone"] > 0 for k in report["kernels"])
@@ -124,7 +124,7 @@ def test_errors_are_those_of_the_program(alone):
 def test_both_in_one_process(backend):
     """A program goes where its target says."""
     step, _ = trained("images")
-    (run,) = step._programs.values()
+    (run,) = step.compiler.programs.values()
     x = NETWORKS["images"][1]
     inputs = [x, np.arange(len(x)) % 4]
     with run.preserve():

@@ -124,7 +124,7 @@ def test_the_reason_for_which_scores_are_kept_for_the_backward_pass(ratio: float
     monkeypatch.setattr(compile, "predicted", seconds_of_products(ratio))
     batch = [rng.standard_normal((2, 512, 16), np.float32) for _ in range(2)]
     step = step_of().compile(*batch)
-    (run,) = step._programs.values()
+    (run,) = step.compiler.programs.values()
     found = [x for k in results(run) for x in k["stored"] if x["bytes"] == SCORES]
     assert found and "  stored: " in str(step.plan)
     assert found[0]["streamed"] > found[0]["stored"] > 0
@@ -134,7 +134,7 @@ def test_the_reason_for_which_scores_are_kept_for_the_backward_pass(ratio: float
         assert found[0]["reason"] == "computed again for the backward pass: storing it is predicted to be faster"
     step.max_stored = 0
     step.compile(*batch)
-    (run,) = step._programs.values()
+    (run,) = step.compiler.programs.values()
     never = [x["bytes"] for k in results(run) for x in k["unstored"]]
     assert SCORES in never
 

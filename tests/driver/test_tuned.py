@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.api.jit import trace_call
+from einsmith.api.tracing import trace_call
 from einsmith.cli.explain import gather
 from einsmith.cli.kernel_report import text_of
 from einsmith.cli.report_page import page
@@ -230,7 +230,7 @@ def test_tuning_a_kernel_leaves_the_others_as_they_are() -> None:
         es.manual_seed(0)
         made = es.TrainStep(model, es.functional.cross_entropy, es.optim.SGD(lr=0.0), threads=1)
         made.compile(*batch)
-        return next(iter(made._programs.values())), made(*batch)
+        return next(iter(made.compiler.programs.values())), made(*batch)
 
     before, loss = step()
     for call in before.calls:

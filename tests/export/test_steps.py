@@ -70,7 +70,7 @@ def test_calls_that_run_together(tmp_path, monkeypatch) -> None:
         es.manual_seed(0)
         step = es.TrainStep(es.models.lenet5(), es.functional.cross_entropy, es.optim.SGD(lr=0.01, momentum=0.9))
         step(x, y)
-        (run,) = step._programs.values()
+        (run,) = step.compiler.programs.values()
         assert run.plan.together
         library = es.load_library(es.export(step, tmp_path / "out", x, y))
         for _ in range(3):

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import numpy as np
 
 import einsmith as es
-from einsmith.api.jit import trace_call
+from einsmith.api.tracing import trace_call
 from einsmith.base.arrays import to_array
 from einsmith.driver.executable import Executable
 from einsmith.ir.evaluator import evaluate

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 import einsmith as es
-from einsmith.api.jit import trace_call
+from einsmith.api.tracing import trace_call
 from einsmith.ir.nodes import Compute, Recurrence, postorder
 from tests.fuzz.generate import Generator
 from tests.gallery.entries import ENTRIES

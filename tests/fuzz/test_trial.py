@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.api.jit import trace_call
+from einsmith.api.tracing import trace_call
 from tests.fuzz import session
 from tests.fuzz import trial as trial_module
 from tests.fuzz.case import Case, Input

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 import einsmith as es
-from einsmith.api.jit import trace_call
+from einsmith.api.tracing import trace_call
 from einsmith.base.arrays import to_array
 from einsmith.codegen.cache import native
 from einsmith.codegen.loopnest.dots import DOTS

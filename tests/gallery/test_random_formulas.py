@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import einsmith as es
-from einsmith.api.jit import trace_call
+from einsmith.api.tracing import trace_call
 from einsmith.ir.verify import verify_graph
 from einsmith.passes.context import PassContext
 from einsmith.passes.pipeline import PASSES

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.api.jit import trace_shapes
+from einsmith.api.tracing import trace_shapes
 from einsmith.base import dtypes as dt
 from einsmith.ir.nodes import Compute, Template, postorder, size
 from einsmith.ir.template_evaluator import evaluate_template

@@ -20,7 +20,7 @@ import numpy as np
 
 import einsmith as es
 import einsmith.functional as F
-from einsmith.api.jit import trace_call
+from einsmith.api.tracing import trace_call
 from einsmith.base import dtypes as dt
 from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Graph

@@ -9,7 +9,7 @@ import pytest
 
 import einsmith as es
 import einsmith.functional as F
-from einsmith.api.jit import trace_shapes
+from einsmith.api.tracing import trace_shapes
 from einsmith.base import dtypes as dt
 from einsmith.codegen.loopnest import nest
 from einsmith.cost.facts import Target

@@ -9,7 +9,7 @@ import pytest
 
 import einsmith as es
 import einsmith.functional as F
-from einsmith.api.jit import trace_call
+from einsmith.api.tracing import trace_call
 from einsmith.codegen.loopnest.nest import Op
 from einsmith.cost.facts import Target
 from einsmith.driver.executable import Executable

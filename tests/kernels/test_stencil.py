@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.api.jit import trace_shapes
+from einsmith.api.tracing import trace_shapes
 from einsmith.base import dtypes as dt
 from einsmith.codegen.llvm import jit
 from einsmith.codegen.llvm.nest import emit_module

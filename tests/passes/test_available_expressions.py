@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.api.jit import trace_call
+from einsmith.api.tracing import trace_call
 from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import Apply, Compute, Graph, postorder
 from einsmith.ir.verify import verify_graph

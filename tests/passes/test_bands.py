@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.api.jit import trace_call
+from einsmith.api.tracing import trace_call
 from einsmith.cost.facts import Target
 from einsmith.ir.evaluator import evaluate
 from tests.passes.counting import run_counted

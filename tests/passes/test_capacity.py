@@ -11,7 +11,7 @@ from numpy.random import default_rng
 import einsmith as es
 from einsmith import functional as F
 from einsmith import nn
-from einsmith.api.jit import trace_shapes
+from einsmith.api.tracing import trace_shapes
 from einsmith.base import dtypes as dt
 from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import Axis, Scatter, has_read

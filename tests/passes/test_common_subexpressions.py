@@ -168,7 +168,7 @@ def test_cells_train_alike(cell, monkeypatch, rng):
         losses = [step(x, y) for _ in range(4)]
         results.append([np.array(losses), *map(np.array, step.model.state_dict().values()),
                         *(s.data.copy() for s in step.current_state().values())])  # fmt: skip
-        (run,) = step._programs.values()
+        (run,) = step.compiler.programs.values()
         counts.append(sum(
             isinstance(e, Apply) and bool(run.target.special(e.fn)) for c in run.calls for n in c.nodes
             if isinstance(n, Compute) for p in n.template.parts for e in postorder(p.bodies)

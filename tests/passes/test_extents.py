@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from einsmith.api.jit import trace_shapes
+from einsmith.api.tracing import trace_shapes
 from einsmith.codegen.llvm.nest import emit_module
 from einsmith.cost.facts import Target
 from einsmith.driver import cpu, cpu_kernels, executable

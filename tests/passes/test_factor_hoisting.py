@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.api.jit import trace_call
+from einsmith.api.tracing import trace_call
 from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import Compute, Graph, Reduce, postorder
 from einsmith.ir.printer import show
@@ -112,7 +112,7 @@ def test_updates_leave_sums_to_their_other_readers(rng):
                              es.nn.Conv2d(16, 4, 3))  # fmt: skip
     step = es.TrainStep(model, es.functional.mse_loss, es.optim.SGD(lr=0.1), threads=2)
     step.compile(np.zeros((2, 3, 24, 24), np.float32), np.zeros((2, 4, 22, 22), np.float32))
-    (run,) = step._programs.values()
+    (run,) = step.compiler.programs.values()
     rows = [c.kernel for c, role in zip(run.calls, run.roles, strict=True) if hasattr(c.kernel, "members") and
             role == "backward"]  # fmt: skip
     members = [[hasattr(m.kernel.root.parts[0].body, "combiner") for m in k.members] for k in rows if k.takes_sums]

@@ -194,7 +194,7 @@ def torch_step(torch, model, name, batches):
 
 
 def scatters(step):
-    ((run,),) = [list(step._programs.values())]
+    ((run,),) = [list(step.compiler.programs.values())]
     found = [(c, k) for c, k in zip(run.plan.calls, run.kernels, strict=True) if c.kernel.root.is_scatter]
     return run, found
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import einsmith as es
-from einsmith.api.jit import trace_call
+from einsmith.api.tracing import trace_call
 from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import Compute, Graph, has_read, postorder, reads
 from einsmith.ir.verify import verify_graph

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.api.jit import trace_call
+from einsmith.api.tracing import trace_call
 from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import Compute, Reduce, postorder
 from einsmith.ir.verify import verify_graph
@@ -51,7 +51,7 @@ def test_the_gradients_of_factors_and_biases_are_one_sweep(shape, rule, rng):
         a, b, c = (x - 0.1 * s for x, s in zip((a, b, c), state, strict=True))
     for p, want in zip((model.a, model.b, model.c), (a, b, c), strict=True):
         np.testing.assert_allclose(p.numpy(), want, rtol=1e-4, atol=1e-5)
-    (run,) = step._programs.values()
+    (run,) = step.compiler.programs.values()
     if rule == "sgd":
         assert sums(run) == ([3] if shape[0] > 100 else [1, 1, 1])
 
@@ -97,5 +97,5 @@ def test_the_backward_pass_of_a_batch_norm_has_one_sweep(rng):
     step = es.TrainStep(model, es.functional.mse_loss, es.optim.SGD(lr=0.1))
     x, y = (rng.standard_normal(s).astype(np.float32) for s in ((7, 3, 49, 49), (7, 2, 47, 47)))
     step(x, y)
-    (run,) = step._programs.values()
+    (run,) = step.compiler.programs.values()
     assert 2 in sums(run)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.api.jit import trace_call
+from einsmith.api.tracing import trace_call
 from einsmith.base import dtypes as dt
 from einsmith.base.trees import flatten
 from einsmith.driver.executable import Executable
@@ -265,7 +265,7 @@ def trained(cell: str, steps: int, batch: int, loss) -> Executable:
     layer = getattr(es.nn, cell)(28, 64, *((32,) if cell == "SCRN" else ()))
     step = es.TrainStep(layer, loss, es.optim.SGD(lr=0.1))
     step(np.ones((steps, batch, 28), np.float32), np.ones((batch, 64), np.float32))
-    (program,) = step._programs.values()
+    (program,) = step.compiler.programs.values()
     return program
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.api.jit import trace_call
+from einsmith.api.tracing import trace_call
 from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import Compute, Const, Graph, postorder
 from einsmith.ir.verify import verify_graph
@@ -72,5 +72,5 @@ def test_an_update_in_pieces_is_in_place(rng):
     both = np.concatenate([x, h], 1)
     want = start - 0.1 * (2 / y.size * (both @ start.T - y)).T @ both
     np.testing.assert_allclose(model.weight.numpy(), want, rtol=1e-5, atol=1e-6)
-    (run,) = step._programs.values()
+    (run,) = step.compiler.programs.values()
     assert not any(len(n.args) == 1 and n.shape == (4, 14) for c in run.plan.calls for n in c.nodes)

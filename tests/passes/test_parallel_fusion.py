@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.api.jit import trace_call
+from einsmith.api.tracing import trace_call
 from einsmith.cost.facts import Target
 from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import Apply, Compute, Graph, Piece, Read, Reduce, postorder
@@ -410,7 +410,7 @@ def test_training_steps_compute_the_same(name, rng, monkeypatch):
         step = step_of(name)
         losses.append([float(step(*batch)) for batch in batches])
         values.append([p.numpy() for p in step.model.parameters()])
-        programs += step._programs.values()
+        programs += step.compiler.programs.values()
     np.testing.assert_allclose(*losses, rtol=1e-4)
     for got, want in zip(*values, strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-5)
@@ -431,7 +431,7 @@ def random_input(x, rng: np.random.Generator) -> np.ndarray:
 def test_a_fire_module_has_no_kernels_that_copy_or_mask_slices(rng):
     step = step_of("wide fire")
     step(rng.standard_normal((2, 3, 8, 6)).astype(np.float32), rng.standard_normal((2, 8)).astype(np.float32))
-    (run,) = step._programs.values()
+    (run,) = step.compiler.programs.values()
     nodes = {n for c in run.plan.calls for n in c.nodes if isinstance(n, Compute) and len(n.shape) == 4}
     for n in nodes:
         bodies = [p.body for p in n.template.parts]
@@ -450,7 +450,7 @@ def test_a_fire_module_has_no_kernels_that_copy_or_mask_slices(rng):
 def test_roles_stay(rng):
     step = step_of("wide fire")
     step(rng.standard_normal((2, 3, 8, 6)).astype(np.float32), rng.standard_normal((2, 8)).astype(np.float32))
-    (run,) = step._programs.values()
+    (run,) = step.compiler.programs.values()
     role = run.graph.role
     for n in role:
         if isinstance(n, Compute) and len(n.template.parts) == 2 and len(n.shape) == 4:

@@ -12,7 +12,7 @@ import pytest
 
 import einsmith as es
 from einsmith import functional as F
-from einsmith.api.jit import trace_shapes
+from einsmith.api.tracing import trace_shapes
 from einsmith.base import dtypes as dt
 from einsmith.cost.facts import Target
 from einsmith.driver.compile import predicted

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.api.jit import trace_call
+from einsmith.api.tracing import trace_call
 from einsmith.base.errors import KnobError
 from einsmith.cost.facts import Target
 from einsmith.driver.compile import predicted

@@ -9,7 +9,7 @@ import pytest
 
 import einsmith as es
 from einsmith import functional as F
-from einsmith.api.jit import trace_shapes
+from einsmith.api.tracing import trace_shapes
 from einsmith.base import dtypes as dt
 from einsmith.cost.facts import Target
 from einsmith.driver.compile import predicted
@@ -187,7 +187,7 @@ def trained(net: es.nn.Module, *shape: int, steps: int = 0) -> tuple[es.TrainSte
 
 def given(step: es.TrainStep) -> Graph:
     """The graph of a training step before all passes."""
-    (program,) = step._programs.values()
+    (program,) = step.compiler.programs.values()
     return program.source_graph
 
 
@@ -222,7 +222,7 @@ def test_dropped_out_activations_are_the_same(monkeypatch):
         es.manual_seed(7)
         net = Layers()
         step, losses = trained(net, 301, 17, steps=3)
-        (program,) = step._programs.values()
+        (program,) = step.compiler.programs.values()
         found.append((losses, {n: np.array(v) for n, v in net.state_dict().items()}, program))
     (losses, new, program), (expected, old, whole) = found
     np.testing.assert_allclose(losses, expected, rtol=1e-6)

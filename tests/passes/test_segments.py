@@ -7,7 +7,7 @@ import pytest
 
 import einsmith as es
 from einsmith import functional as F
-from einsmith.api.jit import trace_call
+from einsmith.api.tracing import trace_call
 from einsmith.cost.facts import Target
 from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import Compute, Graph, postorder

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.api.jit import trace_call
+from einsmith.api.tracing import trace_call
 from einsmith.ir.loop import LoweredLoop
 from einsmith.ir.nodes import postorder
 from einsmith.passes.pipeline import run_passes

@@ -168,12 +168,14 @@ def trained(sizes: list[int]) -> tuple[es.TrainStep, list[float]]:
 def test_training_with_changing_batch_sizes_is_the_same_with_few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = [1, 16, 7, 16, 1, 33, 7, 1]
     plain, losses = trained(sizes)
-    assert len(plain._programs) == len(set(sizes))
-    assert plain.compiler._arena.block.array.nbytes == max(run._binding.reserved for run in plain._programs.values())
+    assert len(plain.compiler.programs) == len(set(sizes))
+    assert plain.compiler._arena.block.array.nbytes == max(
+        run._binding.reserved for run in plain.compiler.programs.values()
+    )
     for bound in (executable.PROGRAMS, cpu_kernels._NATIVE.bound):
         monkeypatch.setattr(bound, "entries", 2)
     few, again = trained(sizes)
-    assert again == losses and len(few._programs) <= 2
+    assert again == losses and len(few.compiler.programs) <= 2
     for (name, a), (_, b) in zip(plain.store.arrays(), few.store.arrays(), strict=True):
         np.testing.assert_array_equal(a, b, err_msg=name)
     assert few.steps == plain.steps == len(sizes)
@@ -184,5 +186,5 @@ def test_a_step_without_programs_gives_its_memory_back(monkeypatch: pytest.Monke
     with monkeypatch.context() as m:
         m.setattr(executable.PROGRAMS, "entries", 1)
         es.jit(lambda x: x + 2)(np.ones(3))
-    assert not step._programs and step.compiler._arena.block.array.nbytes == 0
+    assert not step.compiler.programs and step.compiler._arena.block.array.nbytes == 0
     assert np.isfinite(step(np.ones((8, 11), np.float32), np.zeros(8, np.int64))) and step.steps == 2

@@ -11,7 +11,7 @@ import pytest
 
 import einsmith as es
 import einsmith.functional as F
-from einsmith.api.jit import trace_call
+from einsmith.api.tracing import trace_call
 from einsmith.base.dtypes import f32
 from einsmith.base.trees import flatten
 from einsmith.driver.executable import MOST_VAIN, Executable

@@ -156,7 +156,7 @@ def test_stores_of_undone_runs_are_restored(rng, monkeypatch):
     step = es.TrainStep(model, es.functional.cross_entropy, es.optim.Adam(lr=0.1))
     x, y = rng.standard_normal((7, 5)).astype(np.float32), rng.integers(0, 3, 7)
     step(x, y)
-    (program,) = [p for _, p in step._programs.items()]
+    (program,) = [p for _, p in step.compiler.programs.items()]
 
     class Interrupting(dict):
         def items(self):
@@ -351,7 +351,7 @@ def test_a_handler_sees_weights_and_counters_of_one_moment(number, rng, handlers
     step = es.TrainStep(model, es.functional.mse_loss, es.optim.SGD(lr=0.1))
     x, t = rng.standard_normal((5, 3)), rng.standard_normal((5, 2))
     step(x, t)
-    ((_, run),) = step._programs.items()
+    ((_, run),) = step.compiler.programs.items()
     plain, seen = run.program.run, []
 
     def stored_and_signalled():

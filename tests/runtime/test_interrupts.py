@@ -264,7 +264,7 @@ def test_a_training_step_stores_nothing_before_its_commit(rng):
     step = es.TrainStep(model, es.functional.cross_entropy, es.optim.Adam(lr=0.1), ema=0.9, clip_grad_norm=1.0)
     x, y = rng.standard_normal((7, 5)).astype(np.float32), rng.integers(0, 3, 7)
     step(x, y)
-    (run,) = [run for _, run in step._programs.items()]
+    (run,) = [run for _, run in step.compiler.programs.items()]
     whole = run.program
     assert 0 < whole._commit < len(whole.steps)
     leaves = [p for p, _ in run.graph.updates]

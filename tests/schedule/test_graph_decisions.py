@@ -12,7 +12,7 @@ import pytest
 
 import einsmith as es
 import einsmith.functional as F
-from einsmith.api.jit import trace_call
+from einsmith.api.tracing import trace_call
 from einsmith.driver.executable import Executable
 from einsmith.ir.loop import LoweredLoop
 from einsmith.ir.nodes import Compute, postorder

@@ -88,7 +88,7 @@ def test_a_training_step_is_the_same_in_less_memory(rng):
         es.manual_seed(3)
         step = es.TrainStep(Net(), es.functional.cross_entropy, es.optim.AdamW(lr=1e-2), seed=5)
         losses = [float(step(x, y)) for _ in range(4)]
-        (run,) = step._programs.values()
+        (run,) = step.compiler.programs.values()
         return losses, run.arena_bytes, sum(n.overwrites is not None for n in run.lives())
 
     losses, nbytes, count = trained()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.api.jit import trace_call
+from einsmith.api.tracing import trace_call
 from einsmith.base import dtypes as dt
 from einsmith.base.arrays import to_array
 from einsmith.base.errors import VerifyError
@@ -302,14 +302,14 @@ def close(got: list[np.ndarray], want: list[np.ndarray]) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_training_steps_in_any_orders(seed):
     got, step = trained(seed)
-    assert "innermost" in step.plan or any(run.plan.orders for run in step._programs.values())
+    assert "innermost" in step.plan or any(run.plan.orders for run in step.compiler.programs.values())
     close(got, trained(None)[0])
 
 
 def test_as_is_is_bitwise_what_it_was():
     """Orders that change nothing leave the kernels as they are."""
     want, step = trained(None)
-    (run,) = step._programs.values()
+    (run,) = step.compiler.programs.values()
     assert not run.plan.orders
     assert apply_layouts(run.plan, lambda plan: LayoutDecision()).calls == run.plan.calls
     for a, b in zip(want, trained(None)[0], strict=True):
@@ -320,9 +320,9 @@ def test_as_is_is_bitwise_what_it_was():
 def test_memory_limits_in_any_orders():
     """What is computed again lies as it did: bitwise the results without a limit."""
     want, free_step = trained(1)
-    (run,) = free_step._programs.values()
+    (run,) = free_step.compiler.programs.values()
     got, step = trained(1, run.held_bytes - run.arena_bytes // 8)
-    (limited,) = step._programs.values()
+    (limited,) = step.compiler.programs.values()
     assert limited.plan.orders and limited.arena_bytes < run.arena_bytes
     for a, b in zip(got, want, strict=True):
         np.testing.assert_array_equal(a, b)

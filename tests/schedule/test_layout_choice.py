@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.api.jit import trace_call
+from einsmith.api.tracing import trace_call
 from einsmith.base.arrays import to_array
 from einsmith.base.errors import MemoryLimitError, VerifyError
 from einsmith.codegen.cache import native

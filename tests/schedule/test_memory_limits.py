@@ -94,7 +94,7 @@ def same(got: list[np.ndarray], want: list[np.ndarray]) -> None:
 
 
 def program(step: es.TrainStep) -> Executable:
-    (run,) = step._programs.values()
+    (run,) = step.compiler.programs.values()
     return run
 
 
@@ -289,7 +289,7 @@ def test_the_least_is_enough_for_gathering_and_for_updating(rng):
     needed = e.value.needed
     step = gathering(needed)
     same(results(step, batch), want)
-    gather, update = sorted(step._programs.values(), key=lambda run: len(run.bound))
+    gather, update = sorted(step.compiler.programs.values(), key=lambda run: len(run.bound))
     assert max(run.held_bytes for run in (gather, update)) <= step.memory_limit
     # What the optimizer remembers is there while gradients are gathered.
     remembered = sum(s.memory.physical.nbytes for name, s in step.store.state.items() if "/#" not in name)

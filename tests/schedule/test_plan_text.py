@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.api.jit import trace_shapes
+from einsmith.api.tracing import trace_shapes
 from einsmith.base.dtypes import f32
 from einsmith.cost.facts import Target
 from einsmith.ir.loop import InputPlace, LoopSegment, LoweredLoop

@@ -97,7 +97,7 @@ def results(step: es.TrainStep, x: np.ndarray, y: np.ndarray) -> list[np.ndarray
 
 def held(step: es.TrainStep) -> tuple[int, int]:
     """What a step takes in all, and its intermediate results without what kernels use besides."""
-    (run,) = step._programs.values()
+    (run,) = step.compiler.programs.values()
     return run.held_bytes, run.arena_bytes
 
 
@@ -146,7 +146,7 @@ def test_a_limit_may_be_set_and_lifted(rng):
     step.memory_limit = whole - inside // 12
     step(x, y)
     assert held(step)[0] <= step.memory_limit < whole
-    (run,) = step._programs.values()
+    (run,) = step.compiler.programs.values()
     assert "'" in show_plan(run.plan) and len(run.roles) == len(run.calls)
     assert re.search(r"kernels, [0-9]+ of them recomputations, arena .* in all", step.plan) and "  again " in step.plan
     step.memory_limit = None
@@ -317,7 +317,7 @@ def test_results_may_be_computed_again_several_times(monkeypatch):
     x, y = np.random.default_rng(0).standard_normal((4, 16, 48, 48)).astype("f"), np.arange(4)
     free = step()
     want = results(free, x, y)
-    (run,) = free._programs.values()
+    (run,) = free.compiler.programs.values()
     inside = {*run.graph.inputs, *run.bound}
     largest = max(sum(nbytes(t) for t in {*map(storage, c.tensors)} - inside) for c in run.plan.calls)
     with pytest.raises(ArgumentError) as e:

@@ -53,7 +53,7 @@ def step_of(p: float = 0.0, **settings) -> TrainStep:
 
 def largest(step: TrainStep) -> int:
     """Return the bytes of the largest tensor that the step's kernels read or write."""
-    (program,) = step._programs.values()
+    (program,) = step.compiler.programs.values()
     return largest_of(program)
 
 
@@ -136,7 +136,7 @@ def test_the_bound_can_be_set_at_any_time(batch, monkeypatch) -> None:
     assert largest(step) >= SCORES
     step.max_stored = "1 kB"
     assert step.max_stored == 1000 and step(*batch) < first and largest(step) < SCORES / 2
-    (program,) = step._programs.values()
+    (program,) = step.compiler.programs.values()
     assert largest_of(program.compile_deciding(frozenset({"without prefix sums"}))) < SCORES / 2
 
 

@@ -15,7 +15,7 @@ from einsmith.passes.pipeline import run_passes
 from einsmith.schedule.plan import LoopCall
 from einsmith.schedule.planner import fuse
 from einsmith.schedule.roles import saved_results
-from einsmith.training.batch import batch_arrays
+from einsmith.training.definition import batch_arrays
 
 
 def pointwise(fn: str, *args):
@@ -131,7 +131,7 @@ def test_roles_are_kept_by_every_pass(name, rule):
     given = run.source_graph
     rules = {
         memory.ctypes.data
-        for memory in (*step.numbers.hyperparameters.values(), *(s.data for s in step.store.state.values()))
+        for memory in (*step.parts.numbers.hyperparameters.values(), *(s.data for s in step.store.state.values()))
     }
     own = {x for x, memory in run.bound.items() if memory.ctypes.data in rules}
     statistics = {x for x, _ in given.updates if x not in own and given.role[x] == "update"}
@@ -204,7 +204,7 @@ def test_tensors_held_for_the_backward_pass():
     x, y = rng.standard_normal((3, 2, 8, 8)).astype(np.float32), rng.standard_normal((3, 5)).astype(np.float32)
     step = es.TrainStep(Pooled(), es.functional.mse_loss, es.optim.SGD(lr=0.1), threads=1)
     step.compile(x, y)
-    (run,) = step._programs.values()
+    (run,) = step.compiler.programs.values()
     held = saved_results(run.plan)
     role, graph = run.plan.graph.role, run.plan.graph
     later = {storage(a) for n in postorder(graph.roots) if role[n] != "forward" for a in n.args}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.api.jit import trace_call
+from einsmith.api.tracing import trace_call
 from einsmith.base import dtypes as dt
 from einsmith.checking.kernel_check import KernelFault, _check_untouched, elements
 from einsmith.passes.pipeline import run_passes

@@ -147,7 +147,7 @@ def train(make, steps: int = 4):
     for _ in range(steps):
         x = rng.standard_normal((4, *shape)).astype(np.float32)
         losses.append(float(step(x, rng.integers(0, 10, 4))))
-    (run,) = step._programs.values()
+    (run,) = step.compiler.programs.values()
     return losses, {n: a.tobytes() for n, a in model.state_dict().items()}, run
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.api.jit import trace_call
+from einsmith.api.tracing import trace_call
 from einsmith.ir.functions import COMBINERS, FUNCTIONS
 from einsmith.ir.nodes import Compute, Reduce, postorder
 from einsmith.lang import parser

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from einsmith.api.jit import trace_call
+from einsmith.api.tracing import trace_call
 from einsmith.base.environment import CHECK
 from einsmith.driver import compile, registry
 from einsmith.driver.executable import Executable

@@ -315,7 +315,7 @@ def test_images_of_a_step_lie_channels_last(precision: str, monkeypatch: pytest.
     monkeypatch.setattr(registry, "DEFAULT", made)
     step = es.TrainStep(Residual(), es.functional.cross_entropy, es.optim.SGD(lr=0.1), precision=precision)
     step.compile(np.ones((16, 3, 112, 112), np.float32), np.zeros(16, np.int64))
-    (program,) = step._programs.values()
+    (program,) = step.compiler.programs.values()
     orders = program.plan.orders
     images = [t for _, c, _ in program.plan.kernel_calls() for t in map(storage, c.tensors) if t.shape[1:2] == (64,)]
     images = [t for t in dict.fromkeys(images) if len(t.shape) == 4 and t.shape[2] > 3]

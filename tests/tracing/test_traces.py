@@ -151,7 +151,7 @@ def test_the_size_is_bounded() -> None:
     step, batch = network(threads=1)
     with recording.recording() as recorder:
         run = step.compiler.compile_apart([*batch], False)
-        step.numbers.set([*batch])
+        step.parts.set_numbers([*batch])
         recorder.limit = recorder._count + 2 * run.run_recorded(batch).count + 1
         for _ in range(5):
             run.record(recorder, batch, 1)
@@ -167,7 +167,7 @@ def test_nothing_is_recorded_where_nothing_asks(monkeypatch: pytest.MonkeyPatch)
     step, batch = network()
     step(*batch)
     assert recording.current() is None
-    (run,) = [run for _, run in step._programs.items()]
+    (run,) = [run for _, run in step.compiler.programs.items()]
     assert run._recorder is None and not run._timelines
 
 

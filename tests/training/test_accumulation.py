@@ -17,6 +17,12 @@ def pieces(x, y, sizes):
     return [(x[e - n : e], y[e - n : e]) for n, e in zip(sizes, ends, strict=True)]
 
 
+def counters(step):
+    """The updates made, and the batches and samples whose gradients wait for the next one."""
+    accumulation = step.parts.accumulation
+    return accumulation.steps, accumulation.batches, accumulation.samples
+
+
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("sizes", [(4, 4, 4), (5, 1), (1, 2, 3, 4)], ids=str)
 @pytest.mark.parametrize("options", [{}, {"clip_grad_norm": 0.1, "ema": 0.5}], ids=["plain", "clipped"])
@@ -30,11 +36,11 @@ def test_parts_equal_the_whole(sizes, options) -> None:
         before = {n: a for n, a in parts.model.state_dict().items()}
         values = []
         for n, (a, b) in enumerate(pieces(x, y, sizes)):
-            assert (parts.steps, parts.gathered) == (k, n)
+            assert counters(parts)[:2] == (k, n)
             assert all(np.array_equal(before[m], v) for m, v in parts.model.state_dict().items())
             values.append(parts(a, b) * len(b))
         assert sum(values) / sum(sizes) == pytest.approx(loss, rel=1e-12)
-        assert (parts.steps, parts.gathered, parts.gathered_samples) == (k + 1, 0, 0)
+        assert counters(parts) == (k + 1, 0, 0)
         if options:
             assert parts.grad_norm == pytest.approx(whole.grad_norm, rel=1e-10)
             assert parts.averages()["0.weight"] == pytest.approx(whole.averages()["0.weight"], rel=1e-10)
@@ -58,18 +64,18 @@ def test_accumulation_equals_torch(torch) -> None:
 
 def test_two_programs_whatever_is_accumulated() -> None:
     step = es.TrainStep(net(), F, es.optim.SGD(lr=0.5), accumulate=5).compile(*data(6))
-    assert len(step._programs) == 2 and not step.steps
+    assert len(step.compiler.programs) == 2 and not step.steps
     for x, y in batches(10):
         step(x, y)
-    assert len(step._programs) == 2 and "gradients for" in step.plan
+    assert len(step.compiler.programs) == 2 and "gradients for" in step.plan
     step.accumulate = 2  # a number: the same programs
     for x, y in batches(4):
         step(x, y)
-    assert len(step._programs) == 2 and step.steps == 4
+    assert len(step.compiler.programs) == 2 and step.steps == 4
     step(*data(6))
     step.accumulate = 1  # what waits is let go
     step(*data(6))
-    assert step.steps == 5 and not step.gathered and not [n for n in step.store.state if "#" in n]
+    assert step.steps == 5 and not step.parts.accumulation.batches and not [n for n in step.store.state if "#" in n]
 
 
 def test_a_bad_part_is_left_out() -> None:
@@ -80,7 +86,7 @@ def test_a_bad_part_is_left_out() -> None:
     with pytest.raises(es.NonFiniteError):
         step(x * np.nan, y)
     same(before, arrays(step))
-    assert step.gathered == 1
+    assert step.parts.accumulation.batches == 1
     step(x, y)
     one = es.TrainStep(net(), F, es.optim.SGD(lr=0.5))
     one(x, y)
@@ -297,8 +303,8 @@ def test_a_run_of_everything_resumes_bitwise(tmp_path, when) -> None:
         part.fit(train, 4, progress=False, validation=validation, on_step=stop)
     es.save(part, tmp_path / "run")
     again = es.load(tmp_path / "run", model=Noisy())
-    assert (again.steps, again.gathered, again.position) == (part.steps, part.gathered, part.position)
-    assert again.settings == part.settings
+    assert (counters(again), again.position) == (counters(part), part.position)
+    assert again.updates == part.updates
     again.fit(train, 4, progress=False, validation=validation)
     same(arrays(whole), arrays(again))
     rows = [[{n: v for n, v in row.items() if n != "seconds"} for row in s.history] for s in (whole, again)]

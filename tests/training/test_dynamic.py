@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.api.jit import trace_call
+from einsmith.api.tracing import trace_call
 from einsmith.base.errors import ArgumentError
 from einsmith.driver import cpu, cpu_kernels, workshop
 from einsmith.driver.backend import Answer
@@ -29,10 +29,13 @@ from einsmith.schedule.kernel import Kernel
 from einsmith.training.search import ProgramSearch
 from einsmith.tuning.kernels import database, records
 from einsmith.tuning.kernels.decisions import format_choice
-from einsmith.tuning.programs import exploring, online, trial
+from einsmith.tuning.programs import exploring, online, proposing, trial
 from einsmith.tuning.programs.budget import Budget
+from einsmith.tuning.programs.exploring import MAX_TRIAL_KERNELS, ExplorationState
 from einsmith.tuning.programs.online import Exploration
+from einsmith.tuning.programs.proposing import Proposer
 from einsmith.tuning.programs.trial import PREDICTION_ERROR, KernelRecord, expect_saving, judge
+from einsmith.tuning.programs.vetting import Vetter
 from tests.tuning.planted import FAULTS, SHAPE, Planted
 
 
@@ -61,9 +64,13 @@ def step(mode: str = "static", **options: Any) -> es.TrainStep:
     return es.TrainStep(network(), es.functional.cross_entropy, optimizer, mode=mode, threads=1, **options)
 
 
-def exploration(made: es.TrainStep) -> Exploration:
-    (run,) = made._programs.values()
+def exploration_of(made: es.TrainStep) -> Exploration:
+    (run,) = made.compiler.programs.values()
     return run.note.exploration
+
+
+def exploration(made: es.TrainStep) -> ExplorationState:
+    return exploration_of(made).state
 
 
 class Simulated:
@@ -124,9 +131,9 @@ def simulated(monkeypatch) -> Simulated:
     """Workshops are this one, which compiles nothing; trying may cost as much as it likes."""
     made = Simulated()
     monkeypatch.setattr(type(cpu.CPU), "workshop", lambda self, target, threads: made)
-    monkeypatch.setattr(online, "MAX_COST_SHARE", inf)
-    monkeypatch.setattr(online, "MIN_KERNEL_SHARE", 0.0)
-    monkeypatch.setattr(online, "MIN_GAIN_SHARE", 0.0)
+    monkeypatch.setattr(exploring, "MAX_COST_SHARE", inf)
+    monkeypatch.setattr(proposing, "MIN_KERNEL_SHARE", 0.0)
+    monkeypatch.setattr(proposing, "MIN_GAIN_SHARE", 0.0)
     return made
 
 
@@ -134,7 +141,7 @@ def explored(made: es.TrainStep, simulated: Simulated | None = None, seconds: fl
     """Trains until nothing is left to explore, at ease; the losses."""
     made.compile(*BATCH)
     if simulated is not None:
-        (simulated.run,) = made._programs.values()
+        (simulated.run,) = made.compiler.programs.values()
     end = time.monotonic() + seconds
     losses = []
     while not exploration(made).over and time.monotonic() < end:
@@ -164,7 +171,7 @@ def test_winners_are_swapped_in_and_recorded(simulated, monkeypatch) -> None:
     monkeypatch.setattr(online, "judge", lambda ratios: True)
     made = step("dynamic")
     explored(made, simulated)
-    x, (run,) = exploration(made), made._programs.values()
+    x, (run,) = exploration(made), made.compiler.programs.values()
     assert x.kept and {k: text for k, text, *_, confirmed in simulated.kept if confirmed} == x.kept
     now = dict(zip((c.kernel for c in run.calls), (k.decision for k in run.kernels), strict=True))
     assert all(now[k] == text for k, text in x.kept.items())
@@ -177,7 +184,7 @@ def test_slower_candidates_are_dropped(simulated, monkeypatch) -> None:
     monkeypatch.setattr(online, "judge", lambda ratios: False)
     made = step("dynamic")
     explored(made, simulated)
-    x, (run,) = exploration(made), made._programs.values()
+    x, (run,) = exploration(made), made.compiler.programs.values()
     assert not x.kept and not simulated.kept and {k.decision for k in run.kernels} == {""}
     assert all(known.over for known in x.kernels.values())
     assert min(s for _, _, s in simulated.told) > 0
@@ -226,12 +233,12 @@ def test_a_workshop_that_raises_ends_exploring_alone(simulated) -> None:
     assert exploration(made).over == "RuntimeError: out of paper" and np.isfinite(losses).all() and len(told) == 1
 
 
-@pytest.mark.parametrize("where", ["_begin", "_judge", "_pair"])
-def test_failures_in_the_training_thread_end_exploration_alone(simulated, monkeypatch, where: str) -> None:
-    def broken(self: Exploration, *arguments: Any) -> None:
+@pytest.mark.parametrize(("part", "where"), [(Proposer, "begin"), (Vetter, "judge"), (Exploration, "_pair")])
+def test_failures_of_any_thread_end_exploration_alone(simulated, monkeypatch, part: type, where: str) -> None:
+    def broken(self: Any, *arguments: Any) -> None:
         raise MemoryError("no more")
 
-    monkeypatch.setattr(Exploration, where, broken)
+    monkeypatch.setattr(part, where, broken)
     made = step("dynamic")
     with pytest.warns(es.EinsmithWarning, match="tuning during training has ended.*MemoryError: no more") as told:
         losses = [*explored(made, simulated), made(*BATCH)]
@@ -246,7 +253,7 @@ def test_the_time_for_it(simulated, monkeypatch) -> None:
         monkeypatch.setattr(module, "time", clock)
     made = step("dynamic", tune=0.3)
     made.compile(*BATCH)
-    (simulated.run,) = made._programs.values()
+    (simulated.run,) = made.compiler.programs.values()
     x = exploration(made)
     clock.now += 0.299
     made(*BATCH)
@@ -291,7 +298,7 @@ def test_exploring_costs_no_more_than_it_may(simulated, monkeypatch, seconds: fl
     clock = Clock()
     for module in (online, exploring):
         monkeypatch.setattr(module, "time", clock)
-    monkeypatch.setattr(online, "MAX_COST_SHARE", 0.02)
+    monkeypatch.setattr(exploring, "MAX_COST_SHARE", 0.02)
     monkeypatch.setattr(online, "judge", lambda ratios: None if len(ratios) < 5 else True)
     tried, paused, lost, total = [], [], 0.0, 0.0
 
@@ -307,7 +314,7 @@ def test_exploring_costs_no_more_than_it_may(simulated, monkeypatch, seconds: fl
 
     made = step("dynamic")
     made.compile(*BATCH)
-    (simulated.run,) = made._programs.values()
+    (simulated.run,) = made.compiler.programs.values()
     for f in (Executable.__call__, Executable.run_timed):
         monkeypatch.setattr(Executable, f.__name__, after(passes, f))
     x, begun, n, end = exploration(made), clock.now, 0, time.monotonic() + 60
@@ -319,7 +326,7 @@ def test_exploring_costs_no_more_than_it_may(simulated, monkeypatch, seconds: fl
         # What is begun is brought to an end: a step that tries something and one that takes longer, and some work of
         # each of the two threads.
         assert lost <= 0.02 * total + 3 * seconds and x.budget.lost_seconds <= 0.02 * total + 4 * seconds + 4e-3
-    x.close()
+    x.ending.close()
     assert any(tried) and any(paused) and not all(paused) and x.kept
     assert x.budget.total == pytest.approx(total)
     assert x.budget.lost_seconds >= 0.9 * lost, "and it knows of all that is lost"
@@ -330,7 +337,7 @@ def test_trials_count_towards_the_memory_limit(simulated, monkeypatch) -> None:
     monkeypatch.setattr(online, "judge", lambda ratios: True)
     plain = step()
     plain.compile(*BATCH)
-    (run,) = plain._programs.values()
+    (run,) = plain.compiler.programs.values()
     tried: list[tuple[int, int]] = []
     with_decisions = Executable.with_decisions
 
@@ -351,7 +358,7 @@ def test_trials_count_towards_the_memory_limit(simulated, monkeypatch) -> None:
         assert x.over == "nothing is left to gain" and all(held <= made.memory_limit for _, held in tried)
         assert ("more than memory_limit" in made.explored) is (not more) and bool(x.kept) is bool(more)
         most = max((n for n, _ in tried), default=0)
-        assert 0 < most < online.MAX_TRIAL_KERNELS if 0 < more < 1e6 else most == online.MAX_TRIAL_KERNELS * bool(more)
+        assert 0 < most < MAX_TRIAL_KERNELS if 0 < more < 1e6 else most == MAX_TRIAL_KERNELS * bool(more)
 
 
 def refuse(monkeypatch, texts_of: Callable[[Any], bool]) -> list[dict[Any, str]]:
@@ -414,12 +421,12 @@ def test_late_winners_are_swapped_in_or_unconfirmed(simulated, monkeypatch, step
 
     def decides(own: Exploration, *arguments: Any) -> None:
         pair(own, *arguments)
-        won.extend(own._trial.won if own._trial else ())
+        won.extend(own.state.trial.won if own.state.trial else ())
 
     monkeypatch.setattr(Exploration, "_pair", decides)
     made = step("dynamic")
     made.compile(*BATCH)
-    (simulated.run,) = made._programs.values()
+    (simulated.run,) = made.compiler.programs.values()
     x, end = exploration(made), time.monotonic() + 60
     while not won and time.monotonic() < end:
         made(*BATCH)
@@ -494,7 +501,7 @@ def test_predictions_refer_to_the_choice_of_the_model(simulated, monkeypatch) ->
     """A program begins with a recorded configuration, which takes 0.6 of the choice's time."""
     made = step("dynamic")
     made.compile(*BATCH)
-    (run,) = made._programs.values()
+    (run,) = made.compiler.programs.values()
     x, shared = exploration(made), 0.6
     tuned = run.calls[0].kernel
     kernels = [
@@ -505,45 +512,46 @@ def test_predictions_refer_to_the_choice_of_the_model(simulated, monkeypatch) ->
     monkeypatch.setattr(
         simulated, "find_part", lambda kernel, text: shared if (kernel, text) == (tuned, "recorded") else 1.0
     )
-    x._profiled_steps = [dict.fromkeys((c.kernel for c in run.calls), 1e-3)]
-    x._begin()
-    while x._unbounded:
-        x._bound_kernel()
+    x.profiled = [dict.fromkeys((c.kernel for c in run.calls), 1e-3)]
+    proposer = exploration_of(made).proposer
+    proposer.begin()
+    while proposer._unbounded:
+        proposer.bound_kernel()
     assert {k: m.part for k, m in x.kernels.items()} == {k: shared if k is tuned else 1.0 for k in x.kernels}
     x.kernels[tuned].predicted = [0.9] * 16
     assert x.kernels[tuned].gain < 0.05 * x.kernels[tuned].seconds, "none is expected to be faster than what it has"
-    x.close()
+    x.ending.close()
 
 
 def test_a_choice_is_work_that_the_budget_sees(simulated, monkeypatch) -> None:
     made = step("dynamic")
     made.compile(*BATCH)
-    (simulated.run,) = made._programs.values()
-    x, affordable = exploration(made), set[str]()
+    (simulated.run,) = made.compiler.programs.values()
+    x, proposer, affordable = exploration(made), exploration_of(made).proposer, set[str]()
     kernel = next(c.kernel for c, k in zip(x.run.calls, x.run.kernels, strict=True) if k.pattern == "contraction")
     x.kernels[kernel] = KernelRecord(1e-3, 1)
-    monkeypatch.setattr(x, "_expect", lambda work: work)
+    monkeypatch.setattr(x, "expect", lambda work: work)
     monkeypatch.setattr(x.budget, "can_spend", affordable.__contains__)
-    x._propose()
-    assert x._chosen is None and x._units_begun == 0
-    affordable.add("_choose_kernel")
+    proposer.turn()
+    assert proposer._chosen is None and x.units_begun == 0
+    affordable.add("choose_kernel")
     for _ in range(3):
-        x._propose()
-    assert x._chosen is kernel and x._units_begun == 1, "it is chosen once"
+        proposer.turn()
+    assert proposer._chosen is kernel and x.units_begun == 1, "it is chosen once"
     affordable.add("propose")
-    x._propose()
-    assert x._chosen is None and x._under_test == {kernel}
+    proposer.turn()
+    assert proposer._chosen is None and x.under_test == {kernel}
     for _ in range(3):
-        x._propose()
-    assert x._units_begun == 2, "nothing is chosen again before a configuration is decided"
-    x._under_test.clear()
-    x._propose()
-    assert x._units_begun == 3
-    x.close()
+        proposer.turn()
+    assert x.units_begun == 2, "nothing is chosen again before a configuration is decided"
+    x.under_test.clear()
+    proposer.turn()
+    assert x.units_begun == 3
+    x.ending.close()
 
 
 def test_without_a_gain_to_expect_nothing_is_tried(simulated, monkeypatch) -> None:
-    monkeypatch.setattr(online, "MIN_GAIN_SHARE", 0.01)
+    monkeypatch.setattr(proposing, "MIN_GAIN_SHARE", 0.01)
     propose = simulated.propose
     monkeypatch.setattr(simulated, "propose", lambda kernel: propose(kernel)._replace(predicted=[2.0, 3.0]))
     made = step("dynamic")
@@ -556,20 +564,20 @@ def test_without_a_gain_to_expect_nothing_is_tried(simulated, monkeypatch) -> No
 
 @pytest.mark.parametrize(("expected", "part"), [(0.2, 1.0), (0.025, 0.5)])
 def test_exploring_costs_in_proportion_to_what_may_be_gained(simulated, monkeypatch, expected: float, part: float):
-    monkeypatch.setattr(online, "MAX_COST_SHARE", 0.02)
-    monkeypatch.setattr(Exploration, "_expected_gain", expected)
+    monkeypatch.setattr(exploring, "MAX_COST_SHARE", 0.02)
+    monkeypatch.setattr(ExplorationState, "expected_gain", expected)
     made = step("dynamic")
     made.compile(*BATCH)
     x = exploration(made)
-    x._choose_kernel()
+    exploration_of(made).proposer.choose_kernel()
     assert x.budget.share == pytest.approx(0.02 * part)
-    x.close()
+    x.ending.close()
 
 
 def test_the_log_says_what_goes_on(simulated, monkeypatch) -> None:
     made = step("dynamic")
     made.compile(*BATCH)
-    (simulated.run,) = made._programs.values()
+    (simulated.run,) = made.compiler.programs.values()
     assert "exploration goes on: 0 configurations tried" in made.explored and "begins once" in made.explored
     simulated.busy = True
     x = exploration(made)
@@ -621,9 +629,9 @@ def test_a_workshop_starts_while_the_program_is_compiled(monkeypatch) -> None:
     made = step("dynamic")
     made.compile(*BATCH)
     x = exploration(made)
-    assert prepared.prepared and not prepared.compiled_before and x._workshop is prepared
+    assert prepared.prepared and not prepared.compiled_before and x.workshop is prepared
     assert prepared.target == x.run.target and prepared.threads == 1
-    x.close()
+    x.ending.close()
 
 
 def test_a_workshop_without_a_program_is_closed(simulated, monkeypatch) -> None:
@@ -648,7 +656,7 @@ def test_a_workshop_is_closed_when_the_mode_changes(simulated, monkeypatch) -> N
     monkeypatch.setattr(Executable, "__init__", constructed)
     monkeypatch.setattr(ProgramSearch, "search", lambda own, run, arrays: run)
     made.compile(*BATCH)
-    assert exploration(made) is None and simulated.prepared and simulated.closed
+    assert exploration_of(made) is None and simulated.prepared and simulated.closed
 
 
 def test_impossible_settings_are_rejected() -> None:
@@ -666,7 +674,7 @@ def test_impossible_settings_are_rejected() -> None:
 def test_a_forked_child_keeps_its_program(simulated) -> None:
     made = step("dynamic")
     made.compile(*BATCH)
-    (simulated.run,) = made._programs.values()
+    (simulated.run,) = made.compiler.programs.values()
     for _ in range(20):
         made(*BATCH)
     child = os.fork()
@@ -678,24 +686,24 @@ def test_a_forked_child_keeps_its_program(simulated) -> None:
             os._exit(status)
     assert os.waitpid(child, 0)[1] == 0
     assert np.isfinite(made(*BATCH))
-    exploration(made).close()
+    exploration(made).ending.close()
 
 
 def test_one_program_is_explored_at_a_time(simulated) -> None:
     made = step("dynamic")
     for n in (16, 8, 5):
         made.compile(BATCH[0][:n], BATCH[1][:n])
-    first, *others = (run.note.exploration for _, run in made._programs.items())
+    first, *others = (run.note.exploration for _, run in made.compiler.programs.items())
     assert first is not None and others == [None, None]
-    first.end("enough")
+    first.state.end("enough")
     made.compile(BATCH[0][:3], BATCH[1][:3])
-    assert [run.note.exploration for _, run in made._programs.items()][-1] is not None
+    assert [run.note.exploration for _, run in made.compiler.programs.items()][-1] is not None
 
 
 def test_the_time_limit_ends_without_further_steps(simulated) -> None:
     made = step("dynamic", tune=0.3)
     made.compile(*BATCH)
-    (simulated.run,) = made._programs.values()
+    (simulated.run,) = made.compiler.programs.values()
     for _ in range(online.PROFILED_STEPS + 1):
         made(*BATCH)
     end = time.monotonic() + 20
@@ -708,10 +716,10 @@ def test_the_time_limit_ends_without_further_steps(simulated) -> None:
 def test_unreferenced_programs_are_freed(simulated, new_objects) -> None:
     made = step("dynamic")
     made.compile(*BATCH)
-    (simulated.run,) = made._programs.values()
+    (simulated.run,) = made.compiler.programs.values()
     for _ in range(50):
         made(*BATCH)
-    run, threads = weakref.ref(simulated.run), exploration(made)._threads
+    run, threads = weakref.ref(simulated.run), exploration(made).ending.threads
     simulated.run, simulated._left, simulated.told = None, {}, []
     del made
     for n in range(13):  # each wait twice as long, as work in the background may hold the program for minutes
@@ -763,7 +771,7 @@ def test_faults_are_found_in_another_process(planted, monkeypatch) -> None:
 
 @pytest.mark.slow
 def test_a_network_is_tuned_and_the_next_one_begins_with_that(monkeypatch) -> None:
-    monkeypatch.setattr(online, "MAX_COST_SHARE", 0.5)
+    monkeypatch.setattr(exploring, "MAX_COST_SHARE", 0.5)
     monkeypatch.setattr(online, "judge", lambda ratios: len(ratios) >= 2 and sum(ratios) < 2 * len(ratios))
     made = step("dynamic")
     made.compile(*BATCH)
@@ -772,7 +780,7 @@ def test_a_network_is_tuned_and_the_next_one_begins_with_that(monkeypatch) -> No
     while not (x.kept and x.tried > 3) and not x.over and time.monotonic() < end:
         losses.append(made(*BATCH))
         time.sleep(0.003)
-    x.close()
+    x.ending.close()
     assert x.tried, x.log
     assert not [line for line in x.log if "rejected" in line], "the patterns' configurations are right"
     plain = step()
@@ -783,7 +791,7 @@ def test_a_network_is_tuned_and_the_next_one_begins_with_that(monkeypatch) -> No
     for _ in range(2):
         again = step()
         runs.append([again(*BATCH) for _ in range(5)])
-        (run,) = again._programs.values()
+        (run,) = again.compiler.programs.values()
         tuned = {c.kernel.digest.hex(): k.decision for c, k in zip(run.calls, run.kernels, strict=True) if k.tuned}
         assert tuned == recorded
     assert runs[0] == runs[1], "with one store, two runs are bitwise equal"

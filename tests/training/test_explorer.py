@@ -50,7 +50,7 @@ class Explored:
     over = ""
 
     def __init__(self, run: Any, workshop: Workshop, seconds: float):
-        self.run, self.workshop = run, workshop
+        self.run, self.workshop, self.state = run, workshop, self
 
     def end(self, why: str) -> None:
         self.over = why

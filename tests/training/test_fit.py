@@ -483,14 +483,14 @@ def test_an_iterator_continues_where_it_stopped(monkeypatch, accumulate, where) 
         if stopping and where == "after a batch" and step.position == 5:
             raise KeyboardInterrupt
 
-    usual = es.TrainStep.train_arrays
+    usual = es.TrainStep.read_batch
 
     def once(self, *arguments):
         if stopping and where == "before a step" and self.position == 5:
             raise KeyboardInterrupt
         return usual(self, *arguments)
 
-    monkeypatch.setattr(es.TrainStep, "train_arrays", once)
+    monkeypatch.setattr(es.TrainStep, "read_batch", once)
     iterator = Batches()
     for s, again in ((step, lambda: iterator), (fresh, Batches)):
         stopping = True

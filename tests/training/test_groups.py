@@ -65,13 +65,13 @@ def test_other_rules_and_rates_that_are_set_alone(torch) -> None:
             rms.step()
 
     train_both(torch, step, other, Both(), 5)
-    programs = list(step._programs.values())
+    programs = list(step.compiler.programs.values())
     rules["head"].lr = rms.param_groups[0]["lr"] = 0.02
     rules["rest"].momentum = 0.5
     for g in sgd.param_groups[1:]:
         g["momentum"] = 0.5
     train_both(torch, step, other, Both(), 5)
-    assert list(step._programs.values()) == programs
+    assert list(step.compiler.programs.values()) == programs
 
 
 def test_matrices_by_muon_and_the_rest_by_adamw(torch) -> None:
@@ -80,7 +80,7 @@ def test_matrices_by_muon_and_the_rest_by_adamw(torch) -> None:
         model, F,
         es.optim.Groups(es.optim.AdamW(lr=0.01), matrices=es.optim.Group(ndim=2, rule=es.optim.Muon(lr=0.05))),
     )  # fmt: skip
-    assert {n: g for n, (g, _) in step.rules.items()} == {
+    assert {n: g for n, (g, _) in step.parts.state.rules.items()} == {
         "0.weight": "matrices", "0.bias": "rest", "2.weight": "matrices", "2.bias": "rest",
     }  # fmt: skip
     x, y = data(50)
@@ -161,7 +161,7 @@ def test_frozen_parameters_cost_nothing(torch) -> None:
         for n, p in model.named_parameters():
             p.requires_grad = not any(n.startswith(f) for f in frozen)
         step = es.TrainStep(model, F, es.optim.SGD(lr=0.1, momentum=0.9)).compile(x, y)
-        (run,) = step._programs.values()
+        (run,) = step.compiler.programs.values()
         return len(run.kernels), set(step.store.state), run
 
     everything, state, _ = kernels([])
@@ -248,10 +248,10 @@ def test_clipping_by_norm(torch, norm_type) -> None:
 
     optimizer = torch.optim.SGD(other.parameters(), lr=0.5, momentum=0.9)
     train_both(torch, step, other, optimizer, 8, clip)
-    programs = list(step._programs.values())
+    programs = list(step.compiler.programs.values())
     step.clip_grad_norm = 100.0  # clips nothing
     train_both(torch, step, other, optimizer, 4, clip)
-    assert list(step._programs.values()) == programs
+    assert list(step.compiler.programs.values()) == programs
     step.clip_grad_norm = None
     train_both(torch, step, other, optimizer, 4)
     assert step.grad_norm is None

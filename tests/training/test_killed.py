@@ -42,11 +42,11 @@ import sys
 from math import inf
 from pathlib import Path
 from einsmith.driver import workshop
-from einsmith.tuning.programs import online
+from einsmith.tuning.programs import exploring, online, proposing
 
 # What is tried stays at once, so that a short life goes through all that a long one does.
-online.MAX_COST_SHARE = inf
-online.MIN_KERNEL_SHARE, online.MAX_FAILURES, online.MIN_GAIN_SHARE = 0.0, 10**9, 0.0
+exploring.MAX_COST_SHARE = inf
+proposing.MIN_KERNEL_SHARE, proposing.MAX_FAILURES, proposing.MIN_GAIN_SHARE = 0.0, 10**9, 0.0
 online.judge = lambda ratios: True
 workshop._WorkshopProcess.idle = False
 

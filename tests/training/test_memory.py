@@ -96,7 +96,7 @@ def test_programs_compute_on_the_memory(name, rule):
     for _ in range(4):
         assert other(X, Y) == pytest.approx(plain(X, Y), rel=1e-5)
     close(other.store.arrays(), plain.store.arrays())
-    (run,) = other._programs.values()
+    (run,) = other.compiler.programs.values()
     memories = [*(p.memory for p in other.model.parameters()), *(s.memory for s in other.store.state.values())]
     assert all(any(m.physical is a for a in run.bound.values()) for m in memories)
     assert all(m.layout is LAYOUTS[name] and m.physical.shape != m.shape for m in memories)
@@ -161,7 +161,7 @@ def test_values_are_set_through_a_view_or_by_assignment(name):
 def test_without_a_layout_the_memory_is_the_array():
     step = step_of()
     step(X, Y)
-    (run,) = step._programs.values()
+    (run,) = step.compiler.programs.values()
     for _, v in (*step.store.arrays(),):
         assert v.ctypes.data in {a.ctypes.data for a in run.bound.values()}
         assert v.flags.c_contiguous and v.ctypes.data % 64 == 0

@@ -15,7 +15,7 @@ from einsmith.base.system import processes, processors
 from einsmith.driver import workshop
 from einsmith.driver.executable import Executable
 from einsmith.tuning.calibration import load
-from einsmith.tuning.programs import online
+from einsmith.tuning.programs import exploring
 from tests.training.test_dynamic import BATCH, Simulated, exploration, simulated, step, store
 
 __all__ = ["simulated", "store"]
@@ -149,10 +149,10 @@ def test_a_process_yields_to_the_trainer(monkeypatch, other: bool) -> None:
 
 
 def test_work_within_a_step_is_seen(simulated: Simulated, monkeypatch) -> None:
-    monkeypatch.setattr(online, "MAX_COST_SHARE", 0.0)
+    monkeypatch.setattr(exploring, "MAX_COST_SHARE", 0.0)
     made = step("dynamic")
     made.compile(*BATCH)
-    (simulated.run,) = made._programs.values()
+    (simulated.run,) = made.compiler.programs.values()
     called, quiet = Executable.__call__, []
     budget = exploration(made).budget
     monkeypatch.setattr(budget, "step", lambda seconds, q, *_: quiet.append(q))

@@ -121,7 +121,7 @@ def test_values_are_those_of_the_rounded_graph(kind):
     wanted_inputs = None
     run = step.compiler.find_or_compile([np.asarray(a) for a in batch])
     graph = run.graph
-    step.numbers.set([np.asarray(a) for a in batch])
+    step.parts.set_numbers([np.asarray(a) for a in batch])
     bound = {leaf: array.copy() for leaf, array in run.bound.items()}
     wanted_inputs = [bound[x] if x in bound else np.asarray(batch[i]) for i, x in enumerate_inputs(graph, bound)]
     outputs, _ = evaluate(graph, wanted_inputs)
@@ -219,23 +219,23 @@ def test_storage_alone_is_said_once(monkeypatch):
 def test_an_overflow_halves_the_scale_and_the_batch_is_computed_again():
     """Cotangents beyond 65504 overflow; what is updated is what a smaller scale gives."""
     (step, batch), (other, _) = step_of(Convolutional, "fp16"), step_of(Convolutional, "fp16")
-    step.numbers.scaling.scale = 2.0**30
+    step.parts.numbers.scaling.scale = 2.0**30
     losses = [step(*batch) for _ in range(3)]
-    scale = step.numbers.scaling.scale
+    scale = step.parts.numbers.scaling.scale
     assert 1 < scale < 2.0**30 and step.steps == 3
-    other.numbers.scaling.scale = scale
+    other.parts.numbers.scaling.scale = scale
     assert [other(*batch) for _ in range(3)] == losses
     for a, b in zip(step.model.parameters(), other.model.parameters(), strict=True):
         np.testing.assert_array_equal(a.data, b.data)
 
 
 def test_the_scale_grows_when_nothing_overflows(monkeypatch):
-    monkeypatch.setattr("einsmith.training.loss_scaling.GROWTH_INTERVAL", 3)
+    monkeypatch.setattr("einsmith.training.state.GROWTH_INTERVAL", 3)
     step, batch = step_of(Convolutional, "fp16")
-    scale = step.numbers.scaling.scale
+    scale = step.parts.numbers.scaling.scale
     for _ in range(7):
         step(*batch)
-    assert step.numbers.scaling.scale == 4 * scale and step.numbers.scaling.steady == 1
+    assert step.parts.numbers.scaling.scale == 4 * scale and step.parts.numbers.scaling.steady == 1
 
 
 def test_small_gradients_do_not_vanish():

@@ -312,6 +312,6 @@ def test_a_save_of_a_version_before_is_read(saved, tmp_path, version):
     with pytest.warns(UserWarning, match="has no checksum"):
         again = es.load(run)
     assert (again.mode, again.tune) == ("static", 0.0)
-    assert again.history == [] and again.settings == es.load(saved).settings
+    assert again.history == [] and again.updates == es.load(saved).updates
     with pytest.warns(UserWarning):
         assert not _refused_or_equal(run, saved, f"version {version}")

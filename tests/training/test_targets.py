@@ -113,7 +113,7 @@ def test_samples_are_those_of_the_first_target(rng):
 
     step = make(loss)
     step.fit([(x, (energy, forces, structure))], 1, progress=False)
-    assert step.steps == 1 and step.definition.count_samples([x, energy, forces, structure]) == 6
+    assert step.steps == 1 and step.parts.definition.count_samples([x, energy, forces, structure]) == 6
 
 
 def test_arrays_of_numbers_stay_one_target(rng):

@@ -9,7 +9,7 @@ import einsmith as es
 from einsmith.lang import trace
 from einsmith.runtime import queues
 from einsmith.runtime.program import Program
-from einsmith.training.profile import measure
+from einsmith.training.description import measure
 
 INPUTS, CLASSES = 6, 3
 
@@ -61,14 +61,14 @@ def stress(rng, folder, rounds: int, **options) -> None:
     step = make(**options)
     batches = {size: batch(rng, size) for size in (16, 7)}
     order: list[int] = []
-    train = step._train
+    train = step.runner._train
 
     def logged(run, arrays, *rest):
         value = train(run, arrays, *rest)
         order.append(len(arrays[0]))  # its place is that of the step, since the guard is held
         return value
 
-    step._train = logged  # type: ignore[method-assign]
+    step.runner._train = logged  # type: ignore[method-assign]
     x = batches[16][0]
     begun = state_of(step)
     step(*batches[16])
@@ -169,14 +169,11 @@ def test_a_step_during_a_profile_is_kept(rng) -> None:
 def test_batches_that_threads_gather_are_as_many_as_an_update_takes(rng) -> None:
     step = make(accumulate=3)
     one = batch(rng, 7)
-    gathered = []
-    train = step._train
-
-    def logged(run, arrays, samples, gather):
-        gathered.append(gather)
-        return train(run, arrays, samples, gather)
-
-    step._train = logged  # type: ignore[method-assign]
+    gathered: list[bool] = []
+    accumulation = step.parts.accumulation
+    for name, f in (("add", accumulation.add), ("end_update", accumulation.end_update)):
+        gathers = name == "add"
+        setattr(accumulation, name, lambda x, f=f, gathers=gathers: (gathered.append(gathers), f(x)))
     threads(*[lambda: [step(*one) for _ in range(60)]] * 3)
     assert gathered == [True, True, False] * 60 and step.steps == 60
 

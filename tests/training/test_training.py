@@ -189,14 +189,14 @@ def test_learning_rate_is_settable_without_recompiling():
     step = make()
     x, y = batch()
     step(x, y)
-    programs = list(step._programs.values())
+    programs = list(step.compiler.programs.values())
     step.optimizer.lr = 0.0
     step(x, y)
     before = {k: v for k, v in weights(step).items() if "/" not in k}
     step.optimizer.lr = lambda n: 0.0
     step(x, y)
     assert same(before, {k: v for k, v in weights(step).items() if "/" not in k})
-    assert list(step._programs.values()) == programs
+    assert list(step.compiler.programs.values()) == programs
 
 
 def test_evaluate_and_profile_change_nothing():
@@ -271,7 +271,7 @@ def test_uninitialized_memory_is_not_read(n, dtype):
         model = es.models.get("lenet5").to(dtype)
         step = es.TrainStep(model, es.functional.cross_entropy, es.optim.SGD(lr=0.05, momentum=0.9))
         step.compile(x.astype(dtype), y)
-        (run,) = step._programs.values()
+        (run,) = step.compiler.programs.values()
         run.arena[...] = poison
         run.program.scratch[...] = poison
         step(x.astype(dtype), y)

@@ -81,7 +81,7 @@ def test_configurations_faster_in_the_program_are_used(batch, monkeypatch):
     plain, tuned = made(), made(tune=1.0)
     losses = [(plain(*batch), tuned(*batch)) for _ in range(4)]
     assert settled and all(settled)
-    (run,) = tuned._programs.values()
+    (run,) = tuned.compiler.programs.values()
     assert sum(bool(k.decision) for k in run.kernels) == sum(settled)
     np.testing.assert_allclose(*zip(*losses, strict=True), rtol=1e-5)
 
@@ -93,7 +93,7 @@ def test_configurations_slower_in_the_program_are_dropped(batch, monkeypatch):
     step = made(tune=1.0)
     step(*batch)
     assert settled and not any(settled)
-    (run,) = step._programs.values()
+    (run,) = step.compiler.programs.values()
     assert not any(k.decision for k in run.kernels)
 
 
@@ -101,7 +101,7 @@ def test_a_search_changes_no_weight_and_no_state(batch, monkeypatch):
     monkeypatch.setattr(Cpu, "tune", _others)
     step = made()
     step(*batch)
-    (run,) = step._programs.values()
+    (run,) = step.compiler.programs.values()
     before = {n: a.copy() for n, a in step.model.state_dict().items()}
     state = {n: s.data.copy() for n, s in step.current_state().items()}
     report = kernel_search.tune(run, [*batch], 0.5)
@@ -116,18 +116,18 @@ def test_the_next_process_uses_what_is_in_the_store(batch):
     """Here the next step: what is recorded is looked up whenever a program is compiled."""
     step = made()
     step(*batch)
-    (run,) = step._programs.values()
+    (run,) = step.compiler.programs.values()
     call = max(run.calls, key=lambda c: len(autoconfig.choose(c.kernel, run.target).alternatives))
     name, config, _ = autoconfig.choose(call.kernel, run.target).alternatives[1]
     found = SearchResult(call.kernel, 1, Candidate(name, config), 2e-6, 1e-6, Candidate(name, config))
     run.backend.keep(found, run.target)
     once = made()
     once(*batch)
-    assert not any(k.tuned for k in next(iter(once._programs.values())).kernels), "it is not confirmed yet"
+    assert not any(k.tuned for k in next(iter(once.compiler.programs.values())).kernels), "it is not confirmed yet"
     run.backend.settle(found, run.target, True)
     again = made()
     again(*batch)
-    (other,) = again._programs.values()
+    (other,) = again.compiler.programs.values()
     assert [k.tuned for k, c in zip(other.kernels, other.calls, strict=True) if c.kernel is call.kernel] == [True]
     run.backend.settle(found, run.target, True)
     assert [x.record.confirmed for x in records.list_records()] == [2]
@@ -139,7 +139,7 @@ def test_former_records_stay_without_better_ones(batch, monkeypatch):
     """In this process as in the next one; and where it is replaced by what is slower in the program, it comes back."""
     step = made()
     step(*batch)
-    (run,) = step._programs.values()
+    (run,) = step.compiler.programs.values()
     call = max(run.calls, key=lambda c: len(autoconfig.choose(c.kernel, run.target).alternatives))
     every = [Candidate(name, config) for name, config, _ in autoconfig.choose(call.kernel, run.target).alternatives]
     run.backend.keep(SearchResult(call.kernel, 1, every[0], 2e-6, 1e-6, every[1]), run.target)
@@ -155,7 +155,7 @@ def test_former_records_stay_without_better_ones(batch, monkeypatch):
     inside(monkeypatch, 1.5)
     again = made(tune=1.0)
     again(*batch)
-    (tuned,) = again._programs.values()
+    (tuned,) = again.compiler.programs.values()
     assert [k.tuned for k, c in zip(tuned.kernels, tuned.calls, strict=True) if c.kernel is call.kernel] == [True]
     assert records.list_records() == before
 

@@ -8,7 +8,7 @@ import einsmith as es
 
 
 def _patterns(step) -> list[str]:
-    return [k.pattern for run in step._programs.values() for k in run.kernels]
+    return [k.pattern for run in step.compiler.programs.values() for k in run.kernels]
 
 
 def _step(allowed: bool, threads: int = 2) -> es.TrainStep:

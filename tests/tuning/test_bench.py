@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.api.jit import trace_call
+from einsmith.api.tracing import trace_call
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import EinsmithWarning
 from einsmith.base.workers import Failed, Lost

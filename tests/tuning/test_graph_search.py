@@ -50,8 +50,8 @@ def batch(rng) -> tuple[np.ndarray, np.ndarray]:
 
 def program(step: es.TrainStep, batch: tuple) -> Executable:
     step.compile(*batch)
-    step.numbers.set([*map(np.asarray, batch)])
-    (run,) = step._programs.values()
+    step.parts.set_numbers([*map(np.asarray, batch)])
+    (run,) = step.compiler.programs.values()
     return run
 
 

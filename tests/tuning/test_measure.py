@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 import einsmith as es
-from einsmith.api import jit
+from einsmith.api import tracing
 from einsmith.driver import cpu_kernels
 from einsmith.driver.executable import Executable
 from einsmith.kernels import autoconfig
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def kernel_of(f, *arrays):
-    traced = jit.trace_call(f, arrays, {})
+    traced = tracing.trace_call(f, arrays, {})
     run = Executable(traced.graph, traced.bind, 1)
     return run.plan.calls[0].kernel, run.target
 

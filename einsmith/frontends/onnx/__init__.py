@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from einsmith.api.jit import names_of
+from einsmith.api.tracing import names_of
 from einsmith.base import files, locks
 from einsmith.base.arguments import check_arguments, refuse_torch, show
 from einsmith.base.arrays import detached, to_array

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from einsmith import ops as F
-from einsmith.api.jit import trace_shapes
+from einsmith.api.tracing import trace_shapes
 from einsmith.base import environment
 from einsmith.base.caches import Cache
 from einsmith.base.dtypes import dtype_of

@@ -82,7 +82,7 @@ class Explorer:
                 return None
             current = None if self._current is None else self._current()
             if current is not None:
-                current.end("its program is no longer used")
+                current.state.end("its program is no longer used")
             exploration = Exploration(run, self._take_workshop(run, threads), seconds)
             self._current = weakref.ref(exploration)
             return exploration
@@ -90,7 +90,7 @@ class Explorer:
     def _is_exploring(self, programs: Sequence[Executable]) -> bool:
         """Return whether one of `programs` is being explored."""
         current = None if self._current is None else self._current()
-        return current is not None and not current.over and any(run is current.run for run in programs)
+        return current is not None and not current.state.over and any(run is current.run for run in programs)
 
     def _take_workshop(self, run: Executable, threads: int) -> Workshop:
         """Return the workshop that was prepared, for a program; a new one where none was prepared for its back end."""

@@ -18,6 +18,7 @@ from einsmith.codegen.llvm import jit
 from einsmith.distributed.launch import init
 from einsmith.training.exchanges import Exchanges
 from einsmith.training.search import ProgramSearch
+from einsmith.training.settings import TuningSettings
 from tests.base.system import systems
 from tests.codegen import object_symbols
 
@@ -42,7 +43,7 @@ def test_kernels_are_compiled_in_one_process(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize(("mode", "tune"), [("dynamic", 0), ("static", 60)])
 def test_programs_are_not_tuned(monkeypatch: pytest.MonkeyPatch, mode: str, tune: int) -> None:
-    search = ProgramSearch(mode, tune)
+    search = ProgramSearch(TuningSettings(mode, tune))
     assert search.can_tune()
     systems.windows(monkeypatch)
     with pytest.warns(EinsmithWarning, match="not tuned on Windows"):
