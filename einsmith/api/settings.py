@@ -48,7 +48,7 @@ class CompileSettings:
         max_stored: largest result between two reductions, as bytes or "32MiB" (the default), that is stored although it
             need not be, because that is predicted to be faster. Larger ones, such as the scores of attention, are used
             up tile by tile, if that is predicted to take at most a quarter more time, and computed again for the
-            backward pass, which adds in another order (docs/patterns.md, "Chains of reductions"). The evaluation of a
+            backward pass, which adds in another order (docs/chains.md). The evaluation of a
             step has the default.
         memory_limit: most memory of a training step, as bytes or "800MB": parameters, state, batch and intermediate
             results. Where intermediate results are too large, some are recomputed before their gradients, first those
