@@ -94,7 +94,7 @@ def lower_box(b: Builder, kernel: Kernel, box: Box, config: PointwiseConfig, fir
     if tile is not None:
         _, along, across = tile
         emit_tile = partial(_emit_transposed_tile, em, box, along, across)
-        return loops.sweep_box(em, box, along, 1, config.tasks, emit_tile, first, alone, (across, em.lanes))
+        return loops.BoxSweep(em, box, along, 1, emit_tile, across, em.lanes).emit_tasks(config.tasks, first, alone)
 
     def bind_lanes(lanes: LanePattern, active: int | None) -> None:
         if axis is not None:
@@ -110,7 +110,7 @@ def lower_box(b: Builder, kernel: Kernel, box: Box, config: PointwiseConfig, fir
             bind_lanes(*at)
             loops.store_point(em, box, values)
 
-    return loops.sweep_box(em, box, axis, config.unroll, config.tasks, emit, first, alone)
+    return loops.BoxSweep(em, box, axis, config.unroll, emit).emit_tasks(config.tasks, first, alone)
 
 
 def _emit_transposed_tile(

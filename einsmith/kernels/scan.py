@@ -172,10 +172,10 @@ class ScanEmitter:
             self.part = part
 
         c = self.config
-        return loops.sweep_box(
-            self.em, self.box, self.column, c.unroll, c.tasks, lambda ramps, *_: point(ramps), 0, True,
-            parts=parts, begin=begin, own=self.scan.axis,
-        )  # fmt: skip
+        sweep = loops.BoxSweep(
+            self.em, self.box, self.column, c.unroll, lambda ramps, *_: point(ramps), own=self.scan.axis
+        )
+        return sweep.emit_tasks(c.tasks, 0, True, parts, begin)
 
     def emit_totals(self, ramps: Ramps) -> None:
         """Emit the total of a part, and its store."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple
 
@@ -186,98 +187,108 @@ def emit_vector_tiles(
     emit_groups(em.b, extent, group, [], body, tile, tiles, within)
 
 
-def sweep_box(
-    em: VectorEmitter,
-    box: Box,
-    axis: int | None,
-    unroll: int,
-    tasks: int,
-    emit: Callable[[Ramps, SSAValue | int, int], None],
-    first: int,
-    alone: bool,
-    tile: tuple[int, int] | None = None,
-    inside: bool = False,
-    parts: int = 1,
-    begin: Callable[[SSAValue], None] | None = None,
-    own: int | None = None,
-) -> int:
-    """Emit the loops over a box's outputs for about `tasks` tasks; return how many tasks it takes.
+@dataclass(frozen=True)
+class BoxSweep:
+    """The loops over a box's outputs, with vectors along one axis and registers for several rows of another.
 
-    `emit(vectors, base, rows)` is called for `unroll` vectors along `axis` at every point of the other axes.
-
-    Args:
+    Attributes:
         em: The emitter.
         box: The box.
         axis: Axis of the vectors; None: scalar code.
         unroll: Vectors emitted together.
-        tasks: About how many tasks there shall be.
-        emit: Emits the vectors at one point.
-        first: Number of the box's first task.
-        alone: No other box shares the launch.
-        tile: (axis, rows) of a register tile; `emit` takes that many rows at once, from `base` on.
-        inside: Loop over the tile's axis inside the loop over vectors, so that their operands stay in cache for the
-            next rows; else around it.
-        parts: Tasks that share each set of outputs.
-        begin: Called with the part's number at the beginning of a task; needed for several parts.
+        emit: Called as `emit(vectors, base, rows)` for `unroll` vectors at every point of the other axes.
+        row: Axis of a register tile, of which `emit` takes `height` rows at once, from `base` on; None: one row.
+        inside: Loop over `row` inside the loop over vectors, so that their operands stay in cache for the next rows;
+            else around it.
         own: Axis that `emit` loops over itself.
     """
-    b, (row, height) = em.b, tile or (None, 1)
-    row_tiles = 1 if row is None else -(-box.extents[row] // height)
-    others = [a for a in range(box.rank) if a not in (axis, row, own)]
-    sizes = [box.extents[a] for a in others]
-    if row is not None and not inside:
-        at = 0 if em.limit is not None and row == 0 else len(others)  # an axis with a limit is the outermost one
-        others.insert(at, row)
-        sizes.insert(at, row_tiles)
-    points = prod(sizes)
-    row_runs, tiles = min(points, tasks), 1
 
-    def steps_below_limit(size: int) -> SSAValue | None:
+    em: VectorEmitter
+    box: Box
+    axis: int | None
+    unroll: int
+    emit: Callable[[Ramps, SSAValue | int, int], None]
+    row: int | None = None
+    height: int = 1
+    inside: bool = False
+    own: int | None = None
+
+    def emit_tasks(
+        self, tasks: int, first: int, alone: bool, parts: int = 1, begin: Callable[[SSAValue], None] | None = None
+    ) -> int:
+        """Emit the loops for about `tasks` tasks; return how many tasks they take.
+
+        Args:
+            tasks: About how many tasks there shall be.
+            first: Number of the box's first task.
+            alone: No other box shares the launch.
+            parts: Tasks that share each set of outputs.
+            begin: Called with the part's number at the beginning of a task; needed for several parts.
+        """
+        em, b, box, row = self.em, self.em.b, self.box, self.row
+        others = [a for a in range(box.rank) if a not in (self.axis, row, self.own)]
+        sizes = [box.extents[a] for a in others]
+        if row is not None and not self.inside:
+            at = 0 if em.limit is not None and row == 0 else len(others)  # an axis with a limit is the outermost one
+            others.insert(at, row)
+            sizes.insert(at, self._row_tiles(row))
+        points = prod(sizes)
+        row_runs, tiles = min(points, tasks), 1
+        if points >= tasks:  # in whole rows, which take equal time
+            row_runs = tile_count(_choose_leading_axes(sizes, tasks)[1], tasks, 1)
+        elif self.inside and row is not None:
+            tiles = tile_count(self._row_tiles(row), -(-tasks // points), 1)
+        elif self.axis is not None:
+            tiles = tile_count(box.extents[self.axis], -(-tasks // points), em.lanes * self.unroll)
+        with task_range(b, b.task, first, row_runs * tiles * parts, alone) as task:
+            if parts > 1:
+                assert begin is not None
+                begin(b.op("mod", task, parts))
+                task = b.op("floordiv", task, parts)
+            number: SSAValue | None = None
+            if tiles > 1:
+                number = b.op("mod", task, tiles)
+                task = b.op("floordiv", task, tiles)
+            limit = self._count_steps(self.height if row == 0 else 1) if is_limited(others) else None
+            with loop_over_rows(em, others, sizes, task, row_runs, limit):
+                self._emit_vectors(number, tiles)
+        return row_runs * tiles * parts
+
+    def _row_tiles(self, row: int) -> int:
+        return -(-self.box.extents[row] // self.height)
+
+    def _count_steps(self, size: int) -> SSAValue | None:
         """Return the number of steps of `size` points of axis 0 that hold those below the limit; None: all."""
-        return None if em.limit is None else b.op("floordiv", b.add(em.limit, size - 1), size)
+        b, limit = self.em.b, self.em.limit
+        return None if limit is None else b.op("floordiv", b.add(limit, size - 1), size)
 
-    if points >= tasks:
-        row_runs = tile_count(_choose_leading_axes(sizes, tasks)[1], tasks, 1)  # in whole rows, which take equal time
-    elif inside and row is not None:
-        tiles = tile_count(row_tiles, -(-tasks // points), 1)
-    elif axis is not None:
-        tiles = tile_count(box.extents[axis], -(-tasks // points), em.lanes * unroll)
-    with task_range(b, b.task, first, row_runs * tiles * parts, alone) as task:
-        if parts > 1:
-            assert begin is not None
-            begin(b.op("mod", task, parts))
-            task = b.op("floordiv", task, parts)
-        number: SSAValue | None = None
-        if tiles > 1:
-            number = b.op("mod", task, tiles)
-            task = b.op("floordiv", task, tiles)
-        limit = steps_below_limit(height if row == 0 else 1) if is_limited(others) else None
-        with loop_over_rows(em, others, sizes, task, row_runs, limit):
-            row_base = None if row is None or inside else em.position(row)
+    def _emit_vectors(self, number: SSAValue | None, tiles: int) -> None:
+        """Emit part `number` of `tiles` of the vectors, and of the rows inside, at one point of the other axes."""
+        em, b, row, axis = self.em, self.em.b, self.row, self.axis
+        row_base = None if row is None or self.inside else em.position(row)
 
-            def emit_rows(ramps: Ramps) -> None:
-                if row is None:
-                    emit(ramps, 0, 1)
-                    return
-                bounds = part_bounds(b, row_tiles, number, tiles)
-                if row == 0 and (steps := steps_below_limit(height)) is not None:
-                    bounds = _split_limited(b, steps, number, tiles)
-                with nullcontext() if row_base is not None else b.loop(*bounds) as loop:
-                    at = row_base if loop is None else loop.var
-                    assert isinstance(at, SSAValue)
-                    blocks(b, at, box.extents[row], height, lambda base, n: emit(ramps, base, n))
+        def emit_rows(ramps: Ramps) -> None:
+            if row is None:
+                self.emit(ramps, 0, 1)
+                return
+            bounds = part_bounds(b, self._row_tiles(row), number, tiles)
+            if row == 0 and (steps := self._count_steps(self.height)) is not None:
+                bounds = _split_limited(b, steps, number, tiles)
+            with nullcontext() if row_base is not None else b.loop(*bounds) as loop:
+                at = row_base if loop is None else loop.var
+                assert isinstance(at, SSAValue)
+                blocks(b, at, self.box.extents[row], self.height, lambda base, n: self.emit(ramps, base, n))
 
-            if axis is None:
-                emit_rows([(LanePattern(0, ()), None)])
-            elif inside and row is not None:
-                emit_vector_tiles(em, box.extents[axis], unroll, emit_rows)
-            else:
-                within, group = None, em.lanes * unroll
-                if axis == 0 and (groups := steps_below_limit(group)) is not None:
-                    low, high = (b.mul(x, group) for x in _split_limited(b, groups, number, tiles))
-                    within = low, b.op("min", high, box.extents[axis])
-                emit_vector_tiles(em, box.extents[axis], unroll, emit_rows, number, tiles, within)
-    return row_runs * tiles * parts
+        if axis is None:
+            emit_rows([(LanePattern(0, ()), None)])
+        elif self.inside and row is not None:
+            emit_vector_tiles(em, self.box.extents[axis], self.unroll, emit_rows)
+        else:
+            within, group = None, em.lanes * self.unroll
+            if axis == 0 and (groups := self._count_steps(group)) is not None:
+                low, high = (b.mul(x, group) for x in _split_limited(b, groups, number, tiles))
+                within = low, b.op("min", high, self.box.extents[axis])
+            emit_vector_tiles(em, self.box.extents[axis], self.unroll, emit_rows, number, tiles, within)
 
 
 def load_transposed(

@@ -61,10 +61,8 @@ def lower_box(
         for slot, memory in places:
             em.place(slot, BufferMemory(b.address(memory.pointer, offset, memory.elem), memory.buffer))
 
-    tile = None if s.tile is None else (s.tile, config.rows)
-    return loops.sweep_box(
-        em, box, s.column, config.unroll, config.tasks, emit, first, alone, tile, True, s.parts, begin
-    )
+    loop = loops.BoxSweep(em, box, s.column, config.unroll, emit, s.tile, config.rows, inside=True)
+    return loop.emit_tasks(config.tasks, first, alone, s.parts, begin)
 
 
 def _split_reduction(box: Box, parts: int) -> tuple[Box, Box, list[tuple[int, int, KernelBuffer]], int]:

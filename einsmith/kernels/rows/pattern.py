@@ -255,11 +255,8 @@ class _RowsLowering:
         whole, rest = divmod(kernel.rows, config.block)
         b = Builder(self.sequence.name, len(kernel.buffers) + 1)
         places = block_places(kernel)
-        kernels = {
-            count: cost.kernels_of(kernel, config, count)
-            for count, present in ((config.block, whole), (rest, rest))
-            if present
-        }
+        counts = [config.block] * (whole > 0) + [rest] * (rest > 0)
+        kernels = {count: cost.kernels_of(kernel, config, count) for count in counts}
         by_count = {
             count: [(self.lower(x.kernel, self.one), x.places) for x in parts] for count, parts in kernels.items()
         }
@@ -269,11 +266,7 @@ class _RowsLowering:
         for n, place in self.followed_places.items():
             copied[n].append(([place], [follow_of(kernel, n).buffer]))
         copies = {n: [self.lower(copy_kernel(x), self.one) for _, x in some] for n, some in copied.items()}
-        all_lowered = [
-            *fills.values(),
-            *chain(*copies.values()),
-            *(x for parts in by_count.values() for x, _ in parts),
-        ]
+        all_lowered = [*chain(fills.values(), *copies.values()), *(x for some in by_count.values() for x, _ in some)]
         used = {place for parts in by_count.values() for _, at in parts for place in at}
         # pointers that are the same for all blocks, by place
         fixed: dict[int, SSAValue] = {}
@@ -288,9 +281,8 @@ class _RowsLowering:
             if n in self.followed_places:
                 own = dict(zip(kernel.members[n].places, kernel.members[n].kernel.buffers, strict=True))
                 fixed |= {p: b.alloc(elem_of(own[p].dtype), own[p].size) for p in results_of(kernel.members[n])}
-        scratch = b.alloc(
-            "i8", max((launch.function.scratch_bytes for x in all_lowered for launch in x.launches), default=0)
-        )
+        functions = (launch.function for x in all_lowered for launch in x.launches)
+        scratch = b.alloc("i8", max((f.scratch_bytes for f in functions), default=0))
         workspace = b.alloc("i8", max(x.workspace for x in all_lowered))
         fixed[places.number] = b.alloc("i32", int(places.number in used))
 
@@ -309,26 +301,7 @@ class _RowsLowering:
 
         for n, part in fills.items():
             emit_launches(part, accumulators[n])
-        lo, step = b.mul(b.task, self.chunk), 1
-        hi = b.op("min", b.add(lo, self.chunk), whole)
-        if kernel.reuses or (kernel.active is not None and not kernel.active.extents):
-            # Every task has blocks from everywhere: masks may leave most of the work to the last rows, and limits to
-            # the first ones.
-            lo, hi, step = b.task, b.const(whole), self.tasks
-        runs_some = kernel.active is not None and kernel.active.some
-        with b.loop(lo, hi, step=step, init=[b.const(True, "i1")] if runs_some else []) as loop:
-            row = b.mul(loop.var, config.block)
-            runs = self._is_active(b, row, config.block)
-            if runs is not None and runs_some:
-                (is_idle,) = loop.carried
-                is_last = b.op("le", hi, b.add(loop.var, step))
-                runs = b.op("or", runs, b.op("and", is_idle, is_last))
-                loop.next = [b.select(runs, b.const(False, "i1"), is_idle)]
-            emit_block(row, config.block, runs)
-        if rest:
-            with b.if_(b.op("eq", b.task, self.tasks - 1)):
-                row = b.const(whole * config.block)
-                emit_block(row, rest, None if runs_some and not whole else self._is_active(b, row, rest))
+        self._emit_blocks(b, emit_block)
         for n, some in copied.items():
             sources = [accumulators[n]]
             if n in self.followed_places:
@@ -340,6 +313,33 @@ class _RowsLowering:
                     targets.append(b.address(b.buffers[-1], offset, elem_of(x.dtype)))
                 emit_launches(part, [*source, *targets])
         return b.finish()
+
+    def _emit_blocks(self, b: Builder, emit: Callable[[SSAValue, int, SSAValue | None], None]) -> None:
+        """Emit the loop over a task's blocks, and the rows that do not fill one, which the last task has.
+
+        emit: function (first row, number of rows, whether the block runs or None for always) -> None."""
+        active, block = self.kernel.active, self.config.block
+        whole, rest = divmod(self.kernel.rows, block)
+        lo, step = b.mul(b.task, self.chunk), 1
+        hi = b.op("min", b.add(lo, self.chunk), whole)
+        if self.kernel.reuses or (active is not None and not active.extents):
+            # Every task has blocks from everywhere: masks may leave most of the work to the last rows, and limits to
+            # the first ones.
+            lo, hi, step = b.task, b.const(whole), self.tasks
+        runs_some = active is not None and active.some
+        with b.loop(lo, hi, step=step, init=[b.const(True, "i1")] if runs_some else []) as loop:
+            row = b.mul(loop.var, block)
+            runs = self._is_active(b, row, block)
+            if runs is not None and runs_some:
+                (is_idle,) = loop.carried
+                is_last = b.op("le", hi, b.add(loop.var, step))
+                runs = b.op("or", runs, b.op("and", is_idle, is_last))
+                loop.next = [b.select(runs, b.const(False, "i1"), is_idle)]
+            emit(row, block, runs)
+        if rest:
+            with b.if_(b.op("eq", b.task, self.tasks - 1)):
+                row = b.const(whole * block)
+                emit(row, rest, None if runs_some and not whole else self._is_active(b, row, rest))
 
     def _is_active(self, b: Builder, first: SSAValue, count: int) -> SSAValue | None:
         """Return whether the kernel may be active on some of `count` rows from `first` on, an i1; None: it always
