@@ -18,7 +18,7 @@ import pytest
 from numpy.random import Generator
 
 import einsmith as es
-from einsmith.api.jit import trace_shapes
+from einsmith.api.tracing import trace_shapes
 from einsmith.base.dtypes import dtype_of
 from einsmith.driver.executable import Executable
 from einsmith.ir.nodes import Compute, postorder

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 import einsmith as es  # noqa: E402
 from einsmith import functional as F  # noqa: E402
-from einsmith.api.jit import trace_shapes  # noqa: E402
+from einsmith.api.tracing import trace_shapes  # noqa: E402
 from einsmith.base.dtypes import dtype_of  # noqa: E402
 from einsmith.base.errors import ArgumentError, DtypeError, ShapeError  # noqa: E402
 from einsmith.ir.nodes import Compute  # noqa: E402
