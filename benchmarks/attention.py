@@ -6,45 +6,42 @@ best is the faster of scaled_dot_product_attention, where it can express the mas
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
+from typing import Any
 
-from benchmarks import chosen_cases
-from benchmarks.attention_problems import HEADS, LENGTHS, MASKS, WIDTHS, Attention, attention, draw
-from benchmarks.problem import Workload
-
-PEERS = ("torch", "compile")
-QUICK_SECONDS = 210.0
-"""No quick case begins after this time."""
+from benchmarks.attention_problems import HEADS, LENGTHS, MASKS, WIDTHS, attention, draw
+from benchmarks.report import QUICK, run
 
 
-def fit(problem: Workload, peers: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the peers that can run a problem, and a word on each of the others."""
-    from benchmarks.peers.torch_attention import MOST_BYTES, variants
+def fit(problem: Any, peers: list[str]) -> list[str]:
+    """Return the peers that can run a problem: the scores fit into memory."""
+    from benchmarks.peers.torch_attention import variants
 
-    assert isinstance(problem, Attention)
-    fitting = [p for p in peers if variants(problem, p)]
-    return fitting, [f"{p}: the scores take over {MOST_BYTES / 1e9:g} GB" for p in peers if p not in fitting]
+    return [p for p in peers if p == "einsmith" or variants(problem, p)]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = chosen_cases.parser("Times attention under masks, forward and backward.", PEERS)
-    parser.add_argument("--masks", default="", help=f"comma-separated: {', '.join(MASKS)}")
-    parser.add_argument("--lengths", type=int, action="append", help=f"can be repeated; {LENGTHS}, quick: 256, 1024")
-    parser.add_argument("--heads", type=int, action="append", help=f"batch x heads; {HEADS}, quick: 8")
-    parser.add_argument("--widths", type=int, action="append", help=f"can be repeated; {WIDTHS}, quick: 64")
-    args = parser.parse_args(argv)
-    masks = args.masks.split(",") if args.masks else MASKS
-    if not set(masks) <= set(MASKS):
-        parser.error(f"--masks are of {', '.join(MASKS)}")
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--all", action="store_true")
+    parser.add_argument("--masks", default=",".join(MASKS))
+    for name in ("lengths", "heads", "widths"):
+        parser.add_argument(f"--{name}", type=int, action="append")
+    parser.add_argument("--seed", type=int)
+    parser.add_argument("--count", type=int, default=8)
+    args, others = parser.parse_known_args(argv)
+    masks = args.masks.split(",")
     lengths = args.lengths or (LENGTHS if args.all else (256, 1024))
     heads, widths = args.heads or (HEADS if args.all else (8,)), args.widths or (WIDTHS if args.all else (64,))
-    if min(*lengths, *heads, *widths, 2) < 1:
-        parser.error("--lengths, --heads and --widths are at least 1")
+    if not set(masks) <= set(MASKS) or min(*lengths, *heads, *widths, args.count, 2) < 1:
+        parser.error(f"--masks are of {', '.join(MASKS)}; --lengths, --heads, --widths and --count are at least 1")
     cases = [attention(m, t, n, d) for t in lengths for n in heads for d in widths for m in masks]
     if args.seed is not None:
         cases = [draw(args.seed, n) for n in range(args.count)]
-    return chosen_cases.run(args, parser, cases, PEERS, fit, QUICK_SECONDS)
+    title = f"""Times attention under masks, forward and backward. Cases: --masks of {",".join(MASKS)}; --lengths,
+        --heads and --widths, which can be repeated; --all; or --count that are drawn from --seed."""
+    return run(title, {c.name: c for c in cases}, others, ("torch", "compile"), fit, **QUICK)
 
 
 if __name__ == "__main__":

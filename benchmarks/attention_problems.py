@@ -25,6 +25,7 @@ class Attention(Workload):
     "softcap" are causal."""
 
     kind = "attention"
+    has_reference = True
 
     length: int = 0
     heads: int = 0

@@ -199,38 +199,6 @@ def verdicts(cells: Sequence[dict]) -> list[tuple[str, str, str, bool | None]]:
     return out
 
 
-def picture(cells: dict[str, dict], path: Path) -> None:
-    """One column a convolution: every measured candidate's time over the best one's, the chosen one in a ring."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    order = sorted(cells, key=lambda k: regret(cells[k]))
-    names = sorted({c["pattern"] for cell in cells.values() for c in measured(cell)})
-    figure, axes = plt.subplots(figsize=(max(8.0, 0.16 * len(order)), 6))
-    for name in names:
-        points = [
-            (x, c["measured"] / min(d["measured"] for d in measured(cells[key])))
-            for x, key in enumerate(order)
-            for c in measured(cells[key])
-            if c["pattern"] == name
-        ]
-        axes.scatter(*zip(*points, strict=True), s=14, alpha=0.7, label=name)
-    chosen = [1 + regret(cells[key]) for key in order]
-    axes.scatter(range(len(order)), chosen, s=60, facecolors="none", edgecolors="black", label="chosen")
-    axes.axhline(1 + MEDIAN_REGRET, color="gray", linewidth=0.7)
-    axes.axhline(1 + MOST_REGRET, color="gray", linewidth=0.7, linestyle="--")
-    axes.set_yscale("log")
-    axes.set_ylabel("measured time, best = 1")
-    axes.set_xticks(range(len(order)), order, rotation=90, fontsize=5)
-    axes.legend(loc="upper left")
-    figure.tight_layout()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Measures the choices of algorithm and configuration.")
     only = "networks, or convolutions whose name contains this; may be given several times"
@@ -242,7 +210,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--winograd", action="store_true", help="allow Winograd's form")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no cell after this time")
     parser.add_argument("--json", type=Path, help="results are kept here; what it holds already is not run again")
-    parser.add_argument("--picture", type=Path, help="where the picture goes (.png, .svg)")
     parser.add_argument("--fresh", action="store_true", help="run again what the JSON file holds")
     args = parser.parse_args(argv)
     if args.threads < 1 or args.count < 1 or args.cap <= 0 or any(b < 1 for b in args.batch):
@@ -272,9 +239,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if shown:
         console.print(table(shown))
         console.print(asked(f"over {len(shown)} convolutions", verdicts(list(shown.values()))))
-        if args.picture:
-            picture(shown, args.picture)
-            console.print(f"picture: {args.picture}")
     return 0
 
 

@@ -76,57 +76,13 @@ def python_seconds(tensors: int) -> tuple[int, float]:
     return plan(8 + -(-(tensors - more) * 4 // (more - few)))
 
 
-def resnet18(width: int = 64, classes: int = 1000):
-    """ResNet-18 of the layers there are: batch norm, whose running statistics take no part, is a formula."""
-    import einsmith as es
-    from benchmarks.peers.einsmith_kernels import BATCH_NORM, by_name
-
-    nn, batch_norm = es.nn, by_name(BATCH_NORM, "X scale shift")
-
-    class Norm(nn.Module):
-        def __init__(self, channels: int):
-            super().__init__()
-            self.weight = nn.Parameter(np.ones(channels, np.float32))
-            self.bias = nn.Parameter(np.zeros(channels, np.float32))
-
-        def forward(self, x):
-            return batch_norm(x, self.weight, self.bias)
-
-    def conv(c_in: int, c_out: int, kernel: int, stride: int):
-        return nn.Sequential(
-            nn.Conv2d(c_in, c_out, kernel, stride=stride, padding=kernel // 2, bias=False), Norm(c_out)
-        )
-
-    class Block(nn.Module):
-        def __init__(self, c_in: int, c_out: int, stride: int):
-            super().__init__()
-            self.first, self.second = conv(c_in, c_out, 3, stride), conv(c_out, c_out, 3, 1)
-            self.shortcut = conv(c_in, c_out, 1, stride) if stride > 1 or c_in != c_out else nn.Identity()
-
-        def forward(self, x):
-            h = self.second(es.functional.relu(self.first(x)))
-            return es.functional.relu(h + self.shortcut(x))
-
-    class Mean(nn.Module):
-        def forward(self, x):
-            return x.mean((2, 3))
-
-    blocks, c_in = [], width
-    for stage in range(4):
-        for n in range(2):
-            blocks.append(Block(c_in, width << stage, 2 if stage and not n else 1))
-            c_in = width << stage
-    stem = [conv(3, width, 7, 2), nn.ReLU(), nn.MaxPool2d(3, stride=2, padding=1)]
-    return nn.Sequential(*stem, *blocks, Mean(), nn.Linear(c_in, classes))
-
-
 def step_budgets(batch: int = 16, size: int = 224, width: int = 64) -> list[Budget]:
     """Of one training step of ResNet-18, nothing of it compiled before."""
     import einsmith as es
     from einsmith.kernels import autoconfig
     from einsmith.training.definition import batch_arrays
 
-    model = resnet18(width)
+    model = es.models.get("resnet18", width=width)
     step = es.TrainStep(model, es.functional.cross_entropy, es.optim.SGD(lr=0.01, momentum=0.9))
     rng = np.random.default_rng(0)
     inputs = rng.standard_normal((batch, 3, size, size), np.float32), rng.integers(0, 1000, batch)

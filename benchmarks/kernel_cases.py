@@ -33,6 +33,7 @@ class Case(Workload):
     """
 
     kind = "kernels"
+    has_reference = True
 
     shapes: Mapping[str, tuple[int, ...]] | None = None
     wrt: tuple[str, ...] = ()

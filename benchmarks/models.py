@@ -4,7 +4,7 @@ papers."""
 from __future__ import annotations
 
 import functools
-import json
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable
@@ -53,7 +53,7 @@ def _export(name: str) -> NetworkGraph:
     if done.returncode:
         last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
         raise ImportError(f"the network cannot be exported from PyTorch: {' '.join(last)}")
-    return NetworkGraph.from_json(json.loads(done.stdout))
+    return pickle.loads(done.stdout)
 
 
 def _case(make: Callable[[int], NetworkStep], batch: int) -> NetworkCase:

@@ -27,6 +27,7 @@ class Pairs(Workload):
     of sum(o * G) by all inputs; "second": the gradient by x of the squared norm of the gradient by x."""
 
     kind = "pairs"
+    has_reference = True
 
     order: str = "values"
     points: int = 0

@@ -6,52 +6,46 @@ the rows of every result is verified in float64 before anything is timed.
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
-from importlib.util import find_spec
+from typing import Any
 
-from benchmarks import chosen_cases
-from benchmarks.pair_problems import DIMENSIONS, KINDS, ORDERS, POINTS, Pairs, draw, orders, pairs
-from benchmarks.problem import Workload
-
-PEERS = ("torch", "compile", "keops")
-QUICK_SECONDS = 150.0
-"""No quick case begins after this time."""
+from benchmarks.pair_problems import DIMENSIONS, KINDS, ORDERS, POINTS, draw, orders, pairs
+from benchmarks.report import QUICK, run
 
 
-def fit(problem: Workload, peers: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the peers that can run a problem, and a word on each of the others."""
-    assert isinstance(problem, Pairs)
-    lacking = {}
-    if find_spec("pykeops") is None:
-        lacking["keops"] = "pykeops is not installed"
-    if problem.order == "second":
-        lacking["compile"] = "torch.compile has no second derivatives"
-    return [p for p in peers if p not in lacking], [f"{p}: {lacking[p]}" for p in peers if p in lacking]
+def fit(problem: Any, peers: list[str]) -> list[str]:
+    """Return the peers that can run a problem: torch.compile has no second derivatives."""
+    return [p for p in peers if p != "compile" or problem.order != "second"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = chosen_cases.parser("Times kernel methods over clouds of points.", PEERS)
-    parser.add_argument("--kinds", default="", help=f"comma-separated: {', '.join(KINDS)}")
-    parser.add_argument("--orders", default="", help=f"comma-separated: {', '.join(ORDERS)}")
-    parser.add_argument("--points", type=int, action="append", help=f"can be repeated; {POINTS}, quick: 10000")
-    parser.add_argument("--dimensions", type=int, action="append", help=f"can be repeated; {DIMENSIONS}, quick: 3")
-    args = parser.parse_args(argv)
-    kinds, wanted = args.kinds.split(",") if args.kinds else KINDS, args.orders.split(",") if args.orders else ORDERS
-    if not set(kinds) <= set(KINDS) or not set(wanted) <= set(ORDERS):
-        parser.error(f"--kinds are of {', '.join(KINDS)}, --orders of {', '.join(ORDERS)}")
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--all", action="store_true")
+    parser.add_argument("--kinds", default=",".join(KINDS))
+    parser.add_argument("--orders", default="")
+    parser.add_argument("--points", type=int, action="append")
+    parser.add_argument("--dimensions", type=int, action="append")
+    parser.add_argument("--seed", type=int)
+    parser.add_argument("--count", type=int, default=8)
+    args, others = parser.parse_known_args(argv)
+    kinds, wanted = args.kinds.split(","), args.orders.split(",") if args.orders else ORDERS
     points = args.points or (POINTS if args.all else POINTS[:1])
     dimensions = args.dimensions or (DIMENSIONS if args.all else DIMENSIONS[:1])
-    if min(*points, *dimensions, 2) < 1:
-        parser.error("--points and --dimensions are at least 1")
-    cases = [
-        pairs(k, n, d, o) for n in points for d in dimensions for k in kinds for o in orders(k, n) if o in wanted
-    ]  # fmt: skip
+    if not set(kinds) <= set(KINDS) or not set(wanted) <= set(ORDERS) or min(*points, *dimensions, args.count, 2) < 1:
+        parser.error(
+            f"--kinds are of {', '.join(KINDS)}, --orders of {', '.join(ORDERS)}; --points, --dimensions and --count "
+            "are at least 1"
+        )
+    cases = [pairs(k, n, d, o) for n in points for d in dimensions for k in kinds for o in orders(k, n) if o in wanted]
     if args.seed is not None:
         cases = [draw(args.seed, n) for n in range(args.count)]
     elif not (args.all or args.orders):
         cases = [c for c in cases if c.order != "second" or c.network == "gaussian"]
-    return chosen_cases.run(args, parser, cases, PEERS, fit, QUICK_SECONDS)
+    title = f"""Times kernel methods over clouds of points. Cases: --kinds of {",".join(KINDS)}; --orders of
+        {",".join(ORDERS)}; --points and --dimensions, which can be repeated; --all; or --count drawn from --seed."""
+    return run(title, {c.name: c for c in cases}, others, ("torch", "compile", "keops"), fit, **QUICK)
 
 
 if __name__ == "__main__":

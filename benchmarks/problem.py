@@ -34,6 +34,8 @@ class Workload:
 
     kind: ClassVar[str] = "operators"
     """What runs it in a library: `benchmarks.peers.LIBRARY_KIND`."""
+    has_reference: ClassVar[bool] = False
+    """Whether results are verified against those of the peer "reference" in float64, not against the other peers."""
     verified_steps: ClassVar[int] = 5
     """Training steps whose losses and results are verified before anything is timed."""
     exact: ClassVar[bool] = False

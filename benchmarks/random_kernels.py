@@ -9,24 +9,23 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
 from benchmarks import autoconfig, random_cases
 from benchmarks.kernel_cases import LIBRARIES, Case
-from benchmarks.report import asked, begin, finished, store
-from benchmarks.run import Pace, run_problem
-from benchmarks.worker import Crew
+from benchmarks.report import run
 
 MEAN, USUAL, LEAST = 1.15, 0.9, 0.7
 """The ratio to the best peer: its geometric mean, what nine of ten cases reach, and every case."""
 REGRET, MOST_REGRET = 0.05, 0.20
 """The median of regrets, and the 95th percentile."""
+
+
+SHOWN = 10
+"""Cases of which the choice is told."""
 
 
 def regret(case: Case, threads: int, count: int, cap: float) -> dict:
@@ -38,9 +37,10 @@ def regret(case: Case, threads: int, count: int, cap: float) -> dict:
     return {"regret": chosen / best - 1, "cells": cells}
 
 
-def verdicts(cells: Sequence[dict]) -> list[tuple[str, str, str, bool]]:
-    """What is asked of all cases together: (what, found, asked for, whether it holds)."""
-    out = []
+def verdicts(by_name: Mapping[str, dict]) -> list[tuple[str, str, str, bool | None]]:
+    """What is asked of all cases together (see `report.Verdicts`), and what was chosen where it loses most."""
+    out: list[tuple[str, str, str, bool | None]] = []
+    cells = list(by_name.values())
     failed = [c for c in cells if c["peers"].get("einsmith", {}).get("status") != "ok"]
     out.append(("cases that fail or are wrong", f"{len(failed)} of {len(cells)}", "0", not failed))
     ratios = np.array([c["speedup"] for c in cells if c.get("speedup")])
@@ -58,87 +58,35 @@ def verdicts(cells: Sequence[dict]) -> list[tuple[str, str, str, bool]]:
             ("regret, median", f"{100 * middle:.1f} %", f"{100 * REGRET:.0f} %", middle <= REGRET),
             ("regret, 95 of 100 cases", f"{100 * most:.1f} %", f"{100 * MOST_REGRET:.0f} %", most <= MOST_REGRET),
         ]
-    return [(what, found, asked, bool(holds)) for what, found, asked, holds in out]
+    for name, lost in sorted(_losses(by_name).items(), key=lambda x: -x[1])[:SHOWN]:
+        kernels = [r for x in by_name[name]["choice"]["cells"] for r in x["candidates"] if r.get("chosen")]
+        text = " | ".join(f"{r['pattern']} {r['config']}" for r in kernels)
+        out.append((name, f"{100 * lost:.0f} %: {text}", "", None))
+    return [(what, text, limit, None if holds is None else bool(holds)) for what, text, limit, holds in out]
 
 
-def table(cells: dict[str, dict]) -> Table:
-    """One row a case, the least ratio first."""
-    out = Table(title="shapes drawn at random")
-    for name in ("", "ms", "best peer", "ms", "ratio", "% of roofline", "regret", "chosen"):
-        out.add_column(name, justify="left" if name in ("", "best peer", "chosen") else "right", no_wrap=name == "")
-    for name, cell in sorted(cells.items(), key=lambda x: x[1].get("speedup") or 0.0):
-        ours, best, ratio = cell["peers"].get("einsmith", {}), cell.get("best_peer"), cell.get("speedup")
-        lost = cell["choice"]["regret"] if "choice" in cell else None
-        chosen = [r for x in cell.get("choice", {}).get("cells", ()) for r in x["candidates"] if r.get("chosen")]
-        color = "" if ratio is None or ratio >= USUAL else "[yellow]" if ratio >= LEAST else "[red]"
-        out.add_row(
-            name, f"{1e3 * ours['median']:.3f}" if "median" in ours else ours.get("status", ""), best or "",
-            f"{1e3 * cell['peers'][best]['median']:.3f}" if best else "",
-            f"{color}{ratio:.2f}" if ratio else "", f"{ours['floor_percent']:.0f}" if "floor_percent" in ours else "",
-            "" if lost is None else f"{100 * lost:.0f} %", " | ".join(f"{r['pattern']} {r['config']}" for r in chosen),
-        )  # fmt: skip
-    return out
+def _losses(by_name: Mapping[str, dict]) -> dict[str, float]:
+    return {n: c["choice"]["regret"] for n, c in by_name.items() if c.get("choice", {}).get("regret", 0.0) > REGRET}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Times products and convolutions of random shapes in every library.")
-    parser.add_argument("--seed", type=int, required=True, help="what the shapes are drawn from")
-    parser.add_argument("--count", type=int, default=30, help="cases")
-    parser.add_argument("--only", default="", help="cases whose name contains this")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--peers", default=",".join(LIBRARIES), help="comma-separated; none: regrets alone")
-    parser.add_argument("--candidates", type=int, default=12, help="of a pattern that are measured; 0: no regrets")
-    parser.add_argument("--cap", type=float, default=40.0, help="seconds that a peer, or a regret, may take on a case")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no case after this time")
-    parser.add_argument("--json", type=Path, help="results are kept here; what it holds already is not run again")
-    parser.add_argument("--fresh", action="store_true", help="run again what the JSON file holds")
-    args = parser.parse_args(argv)
-    if args.seed < 0 or args.count < 1 or args.threads < 1 or args.rounds < 1 or args.candidates < 0 or args.cap <= 0:
-        parser.error("count, threads and rounds are at least 1, seed and candidates at least 0, the cap is positive")
-    cases = [c for n in range(args.count) if args.only in (c := random_cases.draw(args.seed, n)).name]
-    if not cases:
-        parser.error(f"no case of this seed has {args.only!r} in its name")
-    say, console, results = begin(args.json, 200)
-    shown = _run(cases, args, results, say)
-    if shown:
-        console.print(table(shown))
-        console.print(asked(f"over {len(shown)} cases", verdicts(list(shown.values()))))
-    return int(not all(holds for *_, holds in verdicts(list(shown.values()))))
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--count", type=int, default=30)
+    parser.add_argument("--candidates", type=int, default=12)
+    args, others = parser.parse_known_args(argv)
+    if args.seed < 0 or args.count < 1 or args.candidates < 0:
+        parser.error("count is at least 1, seed and candidates at least 0")
+    cases = {c.name: c for c in (random_cases.draw(args.seed, n) for n in range(args.count))}
+    title = """Times products and convolutions of random shapes in every library. Cases: --count (30) that are drawn
+        from --seed. --candidates (12) of a pattern are measured; 0: no regrets. --peers= : regrets alone."""
 
+    def choice(case: Any, threads: int, cap: float) -> dict:
+        return regret(case, threads, args.candidates, cap)
 
-def _run(cases: Sequence[Case], args: argparse.Namespace, results: dict, say: Console) -> dict[str, dict]:
-    """The cells of the cases, by name; stores after every case."""
-    peers = ["einsmith", *filter(None, args.peers.split(","))]
-    crew, begun, shown = Crew(args.threads, None), time.monotonic(), {}
-    try:
-        for case in cases:
-            key = f"{case.name}-t{args.threads}"
-            cell = results["cells"].get(key)
-            if cell is None or args.fresh or not finished(cell, peers) or (args.candidates and "choice" not in cell):
-                if time.monotonic() - begun > args.seconds:
-                    say.print("out of time; the same command goes on from here")
-                    break
-                for peer in (*peers, "peak", "copy", "reference"):
-                    crew.start(peer)
-                cell = run_problem(case, peers, args.threads, Pace(args.rounds, 0.05, 1, 1), args.cap, say.print, crew)
-                if args.candidates:
-                    cell["choice"] = regret(case, args.threads, args.candidates, args.cap)
-                results["cells"][key] = cell
-                store(args.json, results)
-                say.print(_line(case.name, cell))
-            shown[case.name] = cell
-    finally:
-        crew.close()
-    return shown
-
-
-def _line(name: str, cell: dict) -> str:
-    ours = cell["peers"].get("einsmith", {})
-    took = f"{1e3 * ours['median']:.3f} ms" if "median" in ours else ours.get("status", "not run")
-    ratio = f", {cell['speedup']:.2f} times {cell['best_peer']}" if cell.get("speedup") else ""
-    lost = f", regret {100 * cell['choice']['regret']:.0f} %" if "choice" in cell else ""
-    return f"{name}: {took}{ratio}{lost}"
+    chosen = choice if args.candidates else None
+    defaults = {"rounds": 7, "seconds": 2.0, "cap": 40.0, "shared": True}
+    return run(title, cases, others, LIBRARIES, verdicts=verdicts, choice=chosen, **defaults)
 
 
 if __name__ == "__main__":

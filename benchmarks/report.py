@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -20,7 +21,11 @@ from rich.table import Table
 from benchmarks.problem import Workload
 from benchmarks.run import PEERS, Pace, run_problem
 from benchmarks.worker import PEERS as LIBRARIES
+from benchmarks.worker import Crew
 from einsmith.bench.compare import machine
+
+QUICK = {"rounds": 5, "seconds": 1.0, "cap": 30.0}
+"""Defaults of options where there are many short cases."""
 
 
 def geometric_mean(ratios: Sequence[float]) -> float | None:
@@ -28,16 +33,67 @@ def geometric_mean(ratios: Sequence[float]) -> float | None:
     return statistics.geometric_mean(ratios) if ratios else None
 
 
+Verdicts = Sequence[tuple[str, str, str, bool | None]]
+"""What was found beside what is asked for: (what, found, asked for, whether it holds, None: not asked)."""
+
+
 def run(
     title: str, problems: Mapping[str, Workload], argv: Sequence[str] | None = None, known: Sequence[str] = PEERS,
     fit: Callable[[Workload, list[str]], list[str]] = lambda problem, peers: peers,
-    verdicts: Callable[[Mapping[str, dict]], Sequence[tuple[str, str, str, bool | None]]] | None = None,
+    verdicts: Callable[[Mapping[str, dict]], Verdicts] | None = None,
+    choice: Callable[[Workload, int, float], dict] | None = None, **defaults: Any,
 ) -> int:  # fmt: skip
-    """The whole program: parses the arguments, runs what is not in the JSON file yet, prints. The exit status.
+    """Run the whole program: parse the arguments, run what is not in the JSON file yet, print. Return the exit status.
 
-    known: the peers that there are for these problems; fit: of those asked for, the ones that a problem has. verdicts:
-    what is found beside what is asked for (see `asked`) in the cells by problem.
+    Args:
+        title: what the program says of itself
+        problems: the problems by name
+        argv: arguments; None for the process's own
+        known: the peers that there are for these problems
+        fit: returns those of the peers asked for that a problem has
+        verdicts: returns what is found beside what is asked for in the cells by problem
+        choice: measures what the choices of kernels lose; from a problem, the threads and the most seconds
+        defaults: of options, by name
     """
+    parser = _parser(title, problems, known)
+    parser.set_defaults(**defaults)
+    args = parser.parse_args(argv)
+    chosen, peers = _chosen(parser, args, problems, known)
+    say, console, results = begin(args.json, 170, timing=not (args.alone or args.summary))
+    cells: dict[str, dict] = results["cells"]
+    crew = Crew(args.threads, None) if args.shared else None
+    try:
+        for problem in chosen if not args.summary else ():
+            key = f"{problem.name}-t{args.threads}"
+            fitting = fit(problem, peers)
+            old = cells.get(key)
+            if old is not None and finished(old, fitting) and not args.fresh and (choice is None or "choice" in old):
+                say.print(f"{problem.name}: already in {args.json}")
+            else:
+                pace = Pace(args.rounds, seconds=args.seconds)
+                cells[key] = run_problem(
+                    problem, fitting, args.threads, pace, args.cap, say.print, crew=crew, keeper=args.alone
+                )
+                if choice is not None:
+                    cells[key]["choice"] = choice(problem, args.threads, args.cap)
+                store(args.json, results)
+            console.print(table(problem, cells[key]))
+    finally:
+        if crew is not None:
+            crew.close()
+    chosen = [p for p in chosen if f"{p.name}-t{args.threads}" in cells]
+    shown = {p.name: cells[f"{p.name}-t{args.threads}"] for p in chosen}
+    console.print(summary(chosen, list(shown.values())))
+    columns = list(dict.fromkeys(peer for p in chosen for peer in fit(p, peers)))
+    console.print(first_calls({n: c["peers"] for n, c in shown.items()}, columns))
+    statuses = [(peer, r["status"]) for c in shown.values() for peer, r in c["peers"].items()]
+    failed = any(s == "wrong" or (peer == "einsmith" and s != "ok") for peer, s in statuses)
+    if verdicts is not None:
+        console.print(asked(title, verdicts(shown)))
+    return int(failed)
+
+
+def _parser(title: str, problems: Mapping[str, Workload], known: Sequence[str]) -> argparse.ArgumentParser:
     networks = sorted({p.network for p in problems.values()} | set(problems))
     parser = argparse.ArgumentParser(description=title)
     parser.add_argument("network", nargs="*", help=f"which (default: all): {', '.join(networks)}")
@@ -58,50 +114,30 @@ def run(
         "--alone", metavar="COMMAND", help="a shell command that keeps other work away while times are taken, as on a"
         " shared machine: timing begins when it prints a line, and at the end its input is closed and its end awaited"
     )  # fmt: skip
+    parser.add_argument("--shared", action="store_true", help="one process of a peer for all problems, and its caches")
     parser.add_argument("--without-einsmith", action="store_true", help="the peers alone")
-    args = parser.parse_args(argv)
-    args.network += filter(None, args.networks.split(","))
-    unknown = [n for n in args.network if n not in networks]
+    return parser
+
+
+def _chosen(
+    parser: argparse.ArgumentParser, args: argparse.Namespace, problems: Mapping[str, Workload], known: Sequence[str]
+) -> tuple[list[Workload], list[str]]:
+    """Return the problems and the peers that are asked for; end the process where there are none."""
+    wanted = {*args.network, *filter(None, args.networks.split(","))}
     peers = [p for p in args.peers.split(",") if p]
-    if unknown or not set(peers) <= set(known):
-        parser.error(f"unknown: {', '.join(unknown + sorted(set(peers) - set(known)))}")
+    unknown = wanted - {p.network for p in problems.values()} - set(problems) | set(peers) - set(known)
+    if unknown:
+        parser.error(f"unknown: {', '.join(sorted(unknown))}")
     if args.only and not fnmatch.filter(problems, args.only):
         parser.error(f"no problem matches {args.only}; there are {', '.join(problems)}")
     if args.threads < 1 or args.rounds < 1 or args.cap <= 0 or (args.seconds is not None and args.seconds <= 0):
         parser.error("threads and rounds are at least 1, the seconds and the cap are positive")
-    if not args.without_einsmith:
-        peers = ["einsmith", *peers]
-    chosen = [p for p in problems.values() if not args.network or {p.name, p.network} & set(args.network)]
+    chosen = [p for p in problems.values() if not wanted or {p.name, p.network} & wanted]
     chosen = [p for p in chosen if not args.only or fnmatch.fnmatch(p.name, args.only)]
     chosen = [p for p in chosen if not args.batch or p.batch in args.batch]
     if not chosen:
         parser.error(f"no problem has batch size {', '.join(map(str, args.batch))} of those asked for")
-
-    say, console, results = begin(args.json, 170, timing=not (args.alone or args.summary))
-    for problem in chosen:
-        key = f"{problem.name}-t{args.threads}"
-        old = results["cells"].get(key)
-        if args.summary:
-            continue
-        fitting = fit(problem, peers)
-        if old is not None and finished(old, fitting) and not args.fresh:
-            say.print(f"{problem.name}: already in {args.json}")
-        else:
-            results["cells"][key] = run_problem(
-                problem, fitting, args.threads, Pace(args.rounds, seconds=args.seconds), args.cap, say.print,
-                keeper=args.alone,
-            )  # fmt: skip
-            store(args.json, results)
-        console.print(table(problem, results["cells"][key]))
-    chosen = [p for p in chosen if f"{p.name}-t{args.threads}" in results["cells"]]
-    cells = [results["cells"][f"{p.name}-t{args.threads}"] for p in chosen]
-    console.print(summary(chosen, cells))
-    shown = list(dict.fromkeys(peer for p in chosen for peer in fit(p, peers)))
-    console.print(first_calls(dict(zip([p.name for p in chosen], [c["peers"] for c in cells], strict=True)), shown))
-    if verdicts is not None:
-        console.print(asked(title, verdicts({p.name: c for p, c in zip(chosen, cells, strict=True)})))
-    statuses = [(peer, r["status"]) for c in cells for peer, r in c["peers"].items()]
-    return 1 if any(s == "wrong" or (peer == "einsmith" and s != "ok") for peer, s in statuses) else 0
+    return chosen, [*([] if args.without_einsmith else ["einsmith"]), *peers]
 
 
 def begin(path: Path | None, width: int, timing: bool = True) -> tuple[Console, Console, dict]:
@@ -117,7 +153,7 @@ def begin(path: Path | None, width: int, timing: bool = True) -> tuple[Console, 
     return say, console, results
 
 
-def asked(title: str, verdicts: Sequence[tuple[str, str, str, bool | None]]) -> Table:
+def asked(title: str, verdicts: Verdicts) -> Table:
     """What was found beside what is asked for: (what, found, asked for, whether it holds, None: not asked)."""
     out = Table(title=title)
     for name in ("", "found", "asked for", ""):

@@ -74,8 +74,7 @@ def run_problem(
     (see `Allowance`). `keeper`: a command that keeps other work away while times are taken (see `worker.alone`).
 
     Without a `crew` every peer gets a process and caches of its own, and its first call is that of a newcomer. The
-    processes of a crew go on to the next problem with whatever they have cached, and results are compared with those of
-    the peer "reference" where it is at hand; elsewhere with the median of all peers.
+    processes of a crew go on to the next problem with whatever they have cached.
     """
     cell: dict = {
         "batch": problem.batch,
@@ -93,7 +92,7 @@ def run_problem(
         if crew is None:
             crew = Crew(threads, folder)
             stack.callback(crew.close)
-            if keeper is not None:
+            if keeper is not None or problem.has_reference:
                 crew.keep_calibration()
         run = _Run(problem, cap, crew, cell, say)
         results: dict[str, PeerResults] = {}
@@ -105,7 +104,7 @@ def run_problem(
 
         def timed() -> None:
             """Verify the peers that are at hand, and time them."""
-            run.verify(results, exact, fresh)
+            run.verify(results, exact)
             for what in measured:
                 rates.setdefault(what, _Rate(what, run))
             cell.setdefault("groups", []).append(list(run.workers))
@@ -124,7 +123,7 @@ def run_problem(
             if fresh or keeper:
                 say(f"{problem.name}: {peer}: first call")
             run.attempt(peer, partial(run.begin, peer, results))
-            if fresh and peer == "einsmith" and peer in run.workers:
+            if fresh and not problem.has_reference and peer == "einsmith" and peer in run.workers:
 
                 def again(allowance: Allowance) -> None:
                     caches = run.crew.caches("einsmith")
@@ -210,11 +209,11 @@ class _Run:
             self.cell["peers"][peer] |= {"variant": chosen["variant"], "variants": chosen["seconds"]}
         results[peer] = self.results(peer, worker, allowance)
 
-    def verify(self, results: dict[str, PeerResults], exact: PeerResults | None, fresh: bool) -> None:
+    def verify(self, results: dict[str, PeerResults], exact: PeerResults | None) -> None:
         """End the part of peers at hand whose results are wrong, or cannot be told from wrong ones."""
         verified = {p: r for p, r in results.items() if p in self.workers}
         losses, changes = {p: r.losses for p, r in verified.items()}, {p: r.changes for p, r in verified.items()}
-        reference = None if fresh or self.problem.training else self.reference()
+        reference = self.reference() if self.problem.has_reference and not self.problem.training else None
         status, by = "wrong", "results agree"
         if exact is not None:
             by = f"against PyTorch in float64: a step's changes, and the losses of {len(exact.losses)}"
@@ -223,6 +222,7 @@ class _Run:
             known = Exact(exact.losses, exact.changes, self.start_values, float32)
             wrong = {p: w for p in verified if (w := step_error(losses[p], changes[p], known))}
         elif reference is not None:
+            by = "against PyTorch in float64"
             wrong = {p: w for p in verified if (w := error(changes[p], reference.changes))}
         elif self.problem.exact and len(results) > 1:
             # What float32 rounds off a deep network's gradients is more than `disagreements` allows.

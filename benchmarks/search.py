@@ -1,4 +1,4 @@
-"""How much of what can be found does a search find? python -m benchmarks.search --seed S --count N [--picture FILE]
+"""How much of what can be found does a search find? python -m benchmarks.search --seed S --count N
 
 Kernels of random shapes (`random_cases`). Each is searched by the genetic search that the cost model guides, by the
 same one without the model, and by chance, with as many candidates each; and everything that the patterns hold to be
@@ -12,7 +12,6 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
-from importlib.util import find_spec
 from math import inf
 from pathlib import Path
 from statistics import median
@@ -128,25 +127,6 @@ def table(cells: dict[str, dict]) -> Table:
     return out
 
 
-def draw(cells: Sequence[dict], path: Path) -> None:
-    """The time of the best so far over the choice's, after each candidate: the geometric mean over all kernels."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 4), dpi=120, layout="constrained")
-    axes = figure.subplots()
-    for name in STRATEGIES:
-        length = max(len(c["curves"][name]) for c in cells)
-        rows = [[*c["curves"][name], *[c["curves"][name][-1]] * (length - len(c["curves"][name]))] for c in cells]
-        axes.plot(np.arange(1, length + 1), np.exp(np.log(rows).mean(0)), label=name)
-    axes.set(xlabel="candidates measured", ylabel="time of the best so far, over the choice's")
-    axes.grid(alpha=0.25)
-    axes.legend(frameon=False)
-    figure.savefig(path, format="png")
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Compares searches of configurations on kernels of random shapes.")
     parser.add_argument("--seed", type=int, required=True, help="what the shapes are drawn from")
@@ -155,12 +135,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=inf, help="begin no kernel after this time")
     parser.add_argument("--json", type=Path, help="results are kept here; what it holds already is not run again")
-    parser.add_argument("--picture", type=Path, help="a PNG of the searches' progress")
     args = parser.parse_args(argv)
     if args.seed < 0 or min(args.count, args.candidates, args.threads) < 1:
         parser.error("count, candidates and threads are at least 1, the seed is at least 0")
-    if args.picture is not None and find_spec("matplotlib") is None:
-        parser.error("--picture needs matplotlib; pip install matplotlib")
     say, console, results = begin(args.json, 200)
     begun, shown = time.monotonic(), {}
     drawn = (random_cases.draw(args.seed, n) for n in range(args.count))
@@ -178,8 +155,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if shown:
         console.print(table(shown))
         console.print(asked(f"over {len(shown)} kernels", verdicts(list(shown.values()))))
-        if args.picture:
-            draw(list(shown.values()), args.picture)
     return int(not shown or not all(holds for *_, holds in verdicts(list(shown.values()))))
 
 

@@ -1,4 +1,4 @@
-"""Print a network's graph of PyTorch's operations as JSON: python -m benchmarks.graphs.exporter resnet18-b4
+"""Write a network's graph of PyTorch's operations as a pickle: python -m benchmarks.graphs.exporter resnet18-b4
 
 What is exported is the training forward and its loss, before anything is decomposed: a convolution, a batch norm, an
 attention is one operation, which each library then has in its own best form.
@@ -6,7 +6,7 @@ attention is one operation, which each library then has in its own best form.
 
 from __future__ import annotations
 
-import json
+import pickle
 import sys
 from typing import Any
 
@@ -58,7 +58,7 @@ def _complete(node: torch.fx.Node, schema: Any) -> tuple:
 
 
 def _plain(a: Any) -> Any:
-    """Return an argument as JSON can hold it."""
+    """Return an argument without anything of PyTorch."""
     if isinstance(a, torch.fx.Node):
         return ValueRef(a.name)
     if isinstance(a, (list, tuple)):
@@ -69,14 +69,14 @@ def _plain(a: Any) -> Any:
 
 
 def main(name: str) -> None:
-    """Print the graph of a problem."""
+    """Write the graph of a problem."""
     from benchmarks.models import NETWORKS
 
     network, _, batch = name.rpartition("-b")
     problem = NETWORKS[network](int(batch))
     x, y = (torch.from_numpy(a) for a in problem.inputs_and_targets())
     graph = export(TorchWithLoss(problem), x, y)
-    json.dump(graph.to_json(), sys.stdout)
+    sys.stdout.buffer.write(pickle.dumps(graph))
 
 
 if __name__ == "__main__":

@@ -67,31 +67,6 @@ class NetworkGraph:
             total += 2 * macs * (1 + sum(f in trained for f in (factors[k] for k in of)))
         return total
 
-    def to_json(self) -> dict:
-        """Return the graph as JSON can hold it."""
-        nodes = [[n.name, n.op, _coded(n.args), n.shape] for n in self.nodes]
-        return {"inputs": self.inputs, "nodes": nodes, "result": self.result, "parameters": self.parameters,
-                "shapes": self.shapes}  # fmt: skip
-
-    @staticmethod
-    def from_json(data: dict) -> NetworkGraph:
-        """Return the graph that `to_json` has written."""
-        return NetworkGraph(
-            tuple((a, b) for a, b in data["inputs"]),
-            tuple(GraphNode(name, op, _decoded(args), tuple(shape)) for name, op, args, shape in data["nodes"]),
-            data["result"],
-            tuple(data["parameters"]),
-            {n: tuple(s) for n, s in data["shapes"].items()},
-        )
-
-
-def _coded(a: Any) -> Any:
-    return {"ref": a.name} if isinstance(a, ValueRef) else [_coded(x) for x in a] if isinstance(a, tuple) else a
-
-
-def _decoded(a: Any) -> Any:
-    return ValueRef(a["ref"]) if isinstance(a, dict) else tuple(_decoded(x) for x in a) if isinstance(a, list) else a
-
 
 def _macs(node: GraphNode, shapes: list[tuple[int, ...]]) -> tuple[int, tuple[int, ...]]:
     """Return the multiply-adds of an operation, and which of its first arguments are the factors."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from benchmarks.graphs.graph import GraphNode, NetworkGraph, ValueRef
-from benchmarks.graphs.layout import Laid, Shaped, beside, in_order, plain, reshaped
+from benchmarks.graphs.layout import Laid, beside, in_order, plain, reshaped
 
 IMAGE = (0, 2, 3, 1)
 """Images with their channels last."""
@@ -17,83 +17,29 @@ FILTER = (2, 3, 1, 0)
 """[height, width, in, out] of PyTorch's [out, in, height, width]."""
 
 
-class ArrayLibrary(Shaped, Protocol):
-    """A library's functions of arrays as they lie in memory; arithmetic and slices are the arrays' own.
+Library = Any
+"""A library's functions of arrays as they lie in memory; arithmetic and slices are the arrays' own. Images have their
+channels last, [B, H, W, C], filters are [H, W, in / groups, out], and `padding` is (before, after) of height and width.
 
-    Images have their channels last: [B, H, W, C]. padding: (before, after) of height and width.
-    """
-
-    def concat(self, parts: list[Any], axis: int) -> Any:
-        """Join arrays along an axis."""
-
-    def broadcast(self, a: Any, shape: Sequence[int]) -> Any:
-        """Repeat an array to a shape."""
-
-    def einsum(self, spec: str, *arrays: Any) -> Any:
-        """Contract two arrays."""
-
-    def dense(self, x: Any, w: Any, turned: bool) -> Any:
-        """Multiply x by w [in, out], or by w [out, in] if `turned`."""
-
-    def sum(self, a: Any, axes: Sequence[int], keep: bool) -> Any:
-        """Add over axes."""
-
-    def mean(self, a: Any, axes: Sequence[int], keep: bool) -> Any:
-        """Average over axes."""
-
-    def sqrt(self, a: Any) -> Any:
-        """Return the square roots."""
-
-    def relu(self, a: Any) -> Any:
-        """Return the positive parts."""
-
-    def clip(self, a: Any, low: float, high: float) -> Any:
-        """Clip to [low, high]."""
-
-    def gelu(self, a: Any, tanh: bool) -> Any:
-        """Apply GELU, or its approximation by a tanh."""
-
-    def softmax(self, a: Any, axis: int) -> Any:
-        """Apply the softmax along an axis."""
-
-    def one_hot(self, a: Any, classes: int) -> Any:
-        """Return one-hot vectors of floats."""
-
-    def gather(self, table: Any, ids: Any) -> Any:
-        """Return rows of a table."""
-
-    def layer_norm(self, x: Any, scale: Any, shift: Any, eps: float) -> Any:
-        """Normalize over the last axis."""
-
-    def batch_norm(self, x: Any, scale: Any, shift: Any, eps: float) -> tuple[Any, Any, Any]:
-        """Normalize over all axes but the last; return the result, the mean, and the variance divided by n - 1."""
-
-    def conv(self, x: Any, w: Any, stride: Sequence[int], padding: Pads, dilation: Sequence[int], groups: int) -> Any:
-        """Convolve images [B, H, W, C] with filters [H, W, in / groups, out]."""
-
-    def conv_transpose(self, x: Any, w: Any) -> Any:
-        """Apply a transposed convolution whose stride is the extent of its filters [in, out, H, W]."""
-
-    def max_pool(self, x: Any, size: Sequence[int], stride: Sequence[int], padding: Pads) -> Any:
-        """Return the maxima of windows."""
-
-    def average_pool(self, x: Any, size: Sequence[int], stride: Sequence[int], padding: Pads) -> Any:
-        """Return the means of windows."""
-
-    def attention(self, q: Any, k: Any, v: Any, causal: bool) -> Any:
-        """Attend with queries, keys and values [B, T, heads, width]."""
-
-    def cross_entropy(self, logits: Any, labels: Any) -> Any:
-        """Return the mean cross entropy of logits [N, classes]."""
-
-
-Pads = Sequence[tuple[int, int]]
+reshape(a, shape), transpose(a, axes), concat(parts, axis), broadcast(a, shape), einsum(spec, a, b), sqrt(a), relu(a),
+clip(a, low, high), softmax(a, axis), one_hot(a, classes), gather(table, ids): as in NumPy
+sum(a, axes, keep), mean(a, axes, keep): over axes
+dense(x, w, turned): x times w [in, out], or w [out, in] if `turned`
+gelu(a, tanh): GELU, or its approximation by a tanh
+layer_norm(x, scale, shift, eps): over the last axis
+batch_norm(x, scale, shift, eps): over all axes but the last; the result, the mean, and the variance divided by n - 1
+conv(x, w, stride, padding, dilation, groups)
+conv_transpose(x, w): a transposed convolution whose stride is the extent of its filters [in, out, H, W]
+max_pool(x, size, stride, padding), average_pool(x, size, stride, padding): of windows
+attention(q, k, v, causal): of queries, keys and values [B, T, heads, width]
+cross_entropy(logits, labels): the mean, of logits [N, classes]
+"""
 
 
 class Env(NamedTuple):
     """The context of an operation: the library, the new values of the state by name of the input, and the node."""
 
-    lib: ArrayLibrary
+    lib: Library
     updates: dict[str, Any]
     node: GraphNode
 
@@ -146,7 +92,7 @@ def told_arrays(arrays: Mapping[str, np.ndarray], held: Mapping[str, tuple[int, 
 
 
 def loss(
-    graph: NetworkGraph, lib: ArrayLibrary, given: Mapping[str, Any], held: Mapping[str, tuple[int, ...]]
+    graph: NetworkGraph, lib: Library, given: Mapping[str, Any], held: Mapping[str, tuple[int, ...]]
 ) -> tuple[Any, dict[str, Any]]:
     """Return the loss, and the new values of running statistics by name, for arrays that lie in memory as `held` says.
 

@@ -9,17 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
-
-
-class Shaped(Protocol):
-    """The functions of a library that a layout needs, of arrays as they lie in memory."""
-
-    def reshape(self, a: Any, shape: Sequence[int]) -> Any:
-        """Return the array in another shape."""
-
-    def transpose(self, a: Any, axes: Sequence[int]) -> Any:
-        """Return the array with its axes in another order."""
+from typing import Any, NamedTuple
 
 
 class Laid(NamedTuple):
@@ -55,14 +45,14 @@ def plain(array: Any) -> Laid:
     return Laid(array, tuple(range(len(array.shape))))
 
 
-def in_order(lib: Shaped, x: Laid, order: Sequence[int]) -> Laid:
+def in_order(lib: Any, x: Laid, order: Sequence[int]) -> Laid:
     """Return x with its axes in memory in that order."""
     if tuple(order) == x.order:
         return x
     return Laid(lib.transpose(x.array, [x.order.index(k) for k in order]), tuple(order))
 
 
-def beside(lib: Shaped, x: Laid, order: Sequence[int]) -> Any:
+def beside(lib: Any, x: Laid, order: Sequence[int]) -> Any:
     """Return x in memory as an operand of an array in that order, which may have more axes in front."""
     missing = len(order) - len(x.order)
     held = in_order(lib, x, [k - missing for k in order if k >= missing]).array
@@ -72,7 +62,7 @@ def beside(lib: Shaped, x: Laid, order: Sequence[int]) -> Any:
     return lib.reshape(held, [next(shape) if k >= missing else 1 for k in order])
 
 
-def reshaped(lib: Shaped, x: Laid, shape: Sequence[int]) -> Laid:
+def reshaped(lib: Any, x: Laid, shape: Sequence[int]) -> Laid:
     """Return x in another shape, as PyTorch's reshape; -1 stands for the extent that is left."""
     old = x.shape
     if -1 in shape:
@@ -117,7 +107,7 @@ def _blocks(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], lis
     return out
 
 
-def _with_ones(lib: Shaped, x: Laid, shape: Sequence[int]) -> Laid:
+def _with_ones(lib: Any, x: Laid, shape: Sequence[int]) -> Laid:
     """Return x with axes of extent 1 put in where `shape` has them, each behind the axis before it."""
     wide = [k for k, n in enumerate(shape) if n != 1]
     order = [wide[k] for k in x.order]

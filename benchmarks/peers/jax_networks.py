@@ -14,7 +14,7 @@ from benchmarks.models import NetworkCase
 from einsmith.bench.networks import LR
 
 
-class JaxArrays(interpreter.ArrayLibrary):
+class JaxArrays:
     """JAX's functions of arrays, in one of the formulations."""
 
     def __init__(self, form: forms.Formulation):

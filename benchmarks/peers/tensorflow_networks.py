@@ -10,7 +10,7 @@ from benchmarks.models import NetworkCase
 from einsmith.bench.networks import LR
 
 
-class TensorFlowArrays(interpreter.ArrayLibrary):
+class TensorFlowArrays:
     """TensorFlow's functions of arrays, in one of the formulations."""
 
     def __init__(self, form: forms.Formulation, xla: bool):

@@ -70,11 +70,11 @@ def test_an_interrupted_run_resumes(tmp_path: Path, monkeypatch, capsys: pytest.
         return cell(("a", 1, 1.05), ("b", 2, 1.0), ("b", 3, 9.0))
 
     monkeypatch.setattr(autoconfig, "measure", fake)
-    path, image = tmp_path / "out" / "auto.json", tmp_path / "out" / "auto.png"
-    arguments = ["--only", "7x7s2", "--json", str(path), "--picture", str(image)]
+    path = tmp_path / "out" / "auto.json"
+    arguments = ["--only", "7x7s2", "--json", str(path)]
     assert autoconfig.main([*arguments, "--batch", "1"]) == 0 and [b for _, b in calls] == [1]
     assert autoconfig.main(arguments) == 0 and [b for _, b in calls] == [1, 16]
-    assert len(json.loads(path.read_text())["cells"]) == 2 and image.stat().st_size > 1000
+    assert len(json.loads(path.read_text())["cells"]) == 2
     out = capsys.readouterr().out
     assert "5 %" in out and "holds" in out
     for wrong in (["--only", "9x9"], ["--only", "shufflenet"], ["--count", "0"]):

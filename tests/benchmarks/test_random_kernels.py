@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import autoconfig, kernel_cases, random_kernels
+from benchmarks import autoconfig, kernel_cases, random_kernels, report
 from benchmarks.convolutions import Conv
 from benchmarks.random_cases import ELEMENTS, MACS, draw, named
+from benchmarks.run import _summarize
 from benchmarks.verify import error
 from tests.benchmarks.test_kernels import results
 
@@ -64,36 +65,34 @@ def test_the_kernels_of_a_case_are_chosen_and_measured() -> None:
 
 
 def _cell(ratio: float, regret: float, status: str = "ok") -> dict:
-    return {"peers": {"einsmith": {"status": status}}, "speedup": ratio, "choice": {"regret": regret}}
+    choice = {"regret": regret, "cells": []}
+    return {"peers": {"einsmith": {"status": status}}, "speedup": ratio, "choice": choice}
 
 
 def test_verdicts() -> None:
-    def held(*cells: dict) -> list[bool]:
-        return [holds for *_, holds in random_kernels.verdicts(cells)]
+    def held(*cells: dict) -> list[bool | None]:
+        return [holds for *_, holds in random_kernels.verdicts({str(n): c for n, c in enumerate(cells)})]
 
     assert held(_cell(1.2, 0.0), _cell(1.2, 0.05)) == [True] * 6
     assert held(_cell(1.1, 0.0)) == [True, False, True, True, True, True]
     assert held(*[_cell(2.0, 0.0)] * 9, _cell(0.6, 0.0))[1:4] == [True, True, False]
     assert held(*[_cell(2.0, 0.0)] * 7, *[_cell(0.8, 0.0)] * 3)[1:4] == [True, False, True]
-    assert held(_cell(2.0, 0.06), _cell(2.0, 0.3))[4:] == [False, False]
+    assert held(_cell(2.0, 0.06), _cell(2.0, 0.3))[4:] == [False, False, None, None]
     assert held(_cell(2.0, 0.0), _cell(2.0, 0.0, "wrong"))[0] is False
 
 
 def test_an_interrupted_run_resumes(tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
     calls = []
 
-    class NoCrew:
-        def __init__(self, *_) -> None: ...
-        def start(self, peer: str) -> None: ...
-        def close(self) -> None: ...
-
-    def fake(case, peers, *_):
+    def fake(case, peers, threads, pace, cap, say, crew, keeper):
+        assert crew is not None
         calls.append(case.name)
-        ok = {"status": "ok", "median": 1e-3, "floor_percent": 50.0}
-        return {"peers": {p: ok for p in peers}, "best_peer": "torch", "speedup": 1.5}
+        cell = {"peers": {p: {"status": "ok", "rounds": [1e-3 if p == "einsmith" else 2e-3]} for p in peers}}
+        _summarize(cell | {"flops": case.flops, "nbytes": 0, "threads": threads, "verified": True}, None)
+        cell |= {"threads": threads, "verified": True, "best_peer": "torch", "speedup": 2.0}
+        return cell
 
-    monkeypatch.setattr(random_kernels, "Crew", NoCrew)
-    monkeypatch.setattr(random_kernels, "run_problem", fake)
+    monkeypatch.setattr(report, "run_problem", fake)
     row = {"pattern": "a", "config": "c", "predicted": 1.0, "measured": 1.0, "chosen": True}
     monkeypatch.setattr(random_kernels, "regret", lambda *_: {"regret": 0.01, "cells": [{"candidates": [row]}]})
     path = tmp_path / "out.json"

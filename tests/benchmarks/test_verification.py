@@ -72,7 +72,7 @@ def verified(rng: np.random.Generator) -> Callable[..., dict]:
             for p, noise in peers.items()
         }
         made.workers = dict.fromkeys(peers)  # type: ignore[arg-type]
-        made.verify(found, made.reference(), fresh=True)
+        made.verify(found, made.reference())
         return cell | {"timed": list(made.workers)}
 
     return run
