@@ -65,7 +65,8 @@ def capture(x: Any, name: str) -> CapturedArray:
 
 
 def _references(x: CapturedArray) -> tuple[int, int]:
-    """Return the references to the source of x, an array, and to the array of which that is a view."""
+    """Return the reference counts of x's source array, and of the array of which the source is a view (0 without
+    one)."""
     source = x.source
     base = source.base
     return sys.getrefcount(source), 0 if base is None else sys.getrefcount(base)

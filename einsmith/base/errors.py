@@ -176,8 +176,8 @@ class SaveError(EinsmithError, OSError):
 
 
 class StoreError(EinsmithError, OSError):
-    """Error for a store of tuned configurations, or a file of them, that cannot be read or written or is none of
-    Einsmith's."""
+    """Error for a store of tuned configurations, or a file of them, that cannot be read or written or is not in
+    Einsmith's format."""
 
 
 class ArgumentError(EinsmithError, ValueError):

@@ -90,8 +90,8 @@ def read_text(path: str | os.PathLike) -> str:
 
 
 def open_lock(path: Path, mode: int = 0o666) -> int:
-    """Return a descriptor of a lock file, which is created where it is missing. Raises OSError, also for a link, and
-    for a file that has another name somewhere else: what a lock file holds is overwritten."""
+    """Return a descriptor of a lock file, which is created where it is missing. Raises OSError, also for a symbolic
+    link and for a file with a second hard link, because the content of a lock file is overwritten."""
     descriptor = open_plain(path, os.O_RDWR | os.O_CREAT | NO_FOLLOW, mode)
     if os.fstat(descriptor).st_nlink > 1:
         os.close(descriptor)

@@ -24,7 +24,8 @@ def _load(path: str | os.PathLike) -> Any:
 
 
 def read_array(path: str | os.PathLike) -> np.ndarray:
-    """Return the array of a .npy file. Raises OSError where it cannot be read, ValueError where it is none."""
+    """Return the array of a .npy file. Raises OSError where it cannot be read, ValueError where it is not such a
+    file."""
     content = _load(path)
     if not isinstance(content, np.ndarray):
         raise ValueError("it holds several arrays by name, not one")
@@ -32,7 +33,8 @@ def read_array(path: str | os.PathLike) -> np.ndarray:
 
 
 def read_arrays(path: str | os.PathLike) -> dict[str, np.ndarray]:
-    """Return the arrays of a .npz file by name. Raises OSError where it cannot be read, ValueError where it is none."""
+    """Return the arrays of a .npz file by name. Raises OSError where it cannot be read, ValueError where it is not such
+    a file."""
     content = _load(path)
     if isinstance(content, np.ndarray):
         raise ValueError("it holds one array without a name")

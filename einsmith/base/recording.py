@@ -101,7 +101,7 @@ class Recorder:
         return True
 
     def add_phase(self, name: str, start: int, end: int, args: Mapping[str, Any]) -> None:
-        """Add a phase of compilation of the thread that asks, from `start` to `end` (nanoseconds)."""
+        """Add a phase of compilation of the calling thread, from `start` to `end` (nanoseconds)."""
         row = self.row()
         with self._lock:
             if self._has_room(1):

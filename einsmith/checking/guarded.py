@@ -19,8 +19,8 @@ PAGE = mmap.PAGESIZE
 GUARD_BYTES = 16 * PAGE
 """Bytes on either side of a block that cannot be accessed."""
 WILD_BYTES = 1 << 34, 1 << 40
-"""Bytes before the first block and behind the last one that cannot be accessed either, if the system has so many
-addresses: an index that is none, such as 2**31 - 1, leads there."""
+"""Bytes before the first block and behind the last one that cannot be accessed either, if the system has enough
+addresses: a garbage index, such as 2**31 - 1, leads there."""
 RED_BYTE = 0xA5
 """Byte that fills the rest of a block's pages, so that a write there is noticed."""
 

@@ -34,7 +34,7 @@ def init() -> ProcessGroup:
     It waits for the other processes for 30 minutes at most, and says so after a minute; Ctrl-C ends the wait.
 
     Raises GroupError where the launcher's engine is not installed, where two launchers' variables are set or RANK is
-    none of the group's, where the others have not come in time, and where the processes have different versions.
+    not below the group's size, where the others have not come in time, and where the processes have different versions.
     """
     group = ProcessGroup(_begin(_find_engine(os.environ)))
     if group.size > 1:

@@ -445,7 +445,7 @@ class _Parser:
 
     @staticmethod
     def written(name: str) -> str:
-        """Return how an unknown function is written, or which names are near."""
+        """Return a hint for an unknown function: its formula, or similar names."""
         if name in WRITTEN:
             return f"write {WRITTEN[name]}"
         if name in UNWRITTEN:

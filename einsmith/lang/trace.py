@@ -231,8 +231,8 @@ def current_trace() -> Trace | None:
 
 @contextmanager
 def recording_order() -> Iterator[dict[Tensor, int]]:
-    """Yield the numbers of the tensors that functions return inside the block, in their order, which extents do not
-    change."""
+    """Yield the numbers of the tensors that functions return inside the block, in the order of the calls, which does
+    not depend on extents."""
     trace = current_trace()
     assert trace is not None
     before, trace.order = trace.order, {}

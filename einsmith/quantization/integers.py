@@ -167,7 +167,7 @@ def _less_zero(args: list[Tensor], values: Tensor, place: tuple[Expr, ...], zero
 
 
 def _only_element(slot: int, t: Tensor) -> Expr:
-    """Return the element of an integer tensor of one, in int32."""
+    """Return the element of an integer tensor with a single element, in int32."""
     return cast(Read(slot, tuple(Const(0, dt.i32) for _ in t.shape), t.dtype), dt.i32)
 
 

@@ -104,7 +104,7 @@ class ParameterStore:
                 del known[name]
 
     def keep(self, kinds: Collection[str]) -> None:
-        """Remove the state of all names but `kinds`."""
+        """Remove the state of all names except `kinds`."""
         self.drop({n.rpartition("/")[2] for n in (*self.state, *self.shards)} - set(kinds))
 
     def drop(self, kinds: Collection[str]) -> None:

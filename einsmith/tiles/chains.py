@@ -36,7 +36,7 @@ MOST_UNROLLED = 8
 
 
 class _NoChain(Exception):
-    """The members do not form a chain that sweeps can compute."""
+    """Exception for members that do not form a chain that sweeps can compute."""
 
 
 @dataclass
@@ -285,7 +285,7 @@ class _Joining:
         return x
 
     def roots(self, n: int, axes: Iterable[int]) -> set[tuple[int, int]]:
-        """Return the roots of axes of a member."""
+        """Return the representatives (`root`) of axes of a member."""
         return {self.root((n, a)) for a in axes}
 
     def add(self, place: int) -> None:
@@ -450,7 +450,7 @@ def _find_sinks(chain: Chain) -> None:
 
 
 def _divide(chain: Chain) -> None:
-    """Divide the sinks into phases and sweeps, in an order in which each finds what it reads."""
+    """Divide the sinks into phases and sweeps, in an order in which operands precede their readers."""
     at: dict[int, tuple[int, int]] = {}  # place -> (step, sweep) that makes it
     for n in _order(chain):
         m = chain.members[n]

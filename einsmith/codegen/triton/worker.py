@@ -88,7 +88,8 @@ class TritonCompiler:
 
 
 def _function(text: str, name: str) -> Any:
-    """Return a function of a text. Triton looks for its source, and for the functions that it calls by their module."""
+    """Return the function that a source text defines. Triton looks for its source, and for the functions that it calls
+    by their module."""
     file = f"<kernels {hashlib.sha256(text.encode()).hexdigest()[:24]}>"
     linecache.cache[file] = len(text), None, text.splitlines(True), file
     space: dict[str, Any] = {"__name__": "einsmith_kernels"}

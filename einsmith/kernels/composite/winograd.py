@@ -215,7 +215,7 @@ def _find_convolution(kernel: Kernel) -> _MatchedConvolution | None:
 
 
 def _match_convolution(kernel: Kernel, p: Problem, x: Operand, w: Operand) -> _MatchedConvolution | None:
-    """Return the convolution of image `x` with weights `w`; None where the operands are none."""
+    """Return the convolution of image `x` with weights `w`; None if the operands do not form one."""
     if not isinstance(x.expr, Read) or not isinstance(w.expr, Read) or w.guards:
         return None
     of_x, of_w = affine(x.expr), affine(w.expr)

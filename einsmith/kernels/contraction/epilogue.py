@@ -302,7 +302,7 @@ class Epilogue:
         self.store(self.values(states, row, sums, companion_sums))
 
     def store(self, cursors_and_values: Sequence[tuple[LaneCursor, Sequence[SSAValue]]]) -> None:
-        """Store what `values` returned."""
+        """Store the results of `values`."""
         for at, values in cursors_and_values:
             for i, value in enumerate(values):
                 pointer = self.b.buffers[self.outputs[i]]

@@ -247,10 +247,10 @@ def _is_in_bounds(template: Template, operand: Operand, extents: Sequence[int]) 
 
 
 def _keep_indices_inside(template: Template, operand: Operand, guards: Sequence[Expr]) -> Operand:
-    """Return an operand in which each index that is read from memory is one where it is checked at all.
+    """Return an operand in which each index that is read from memory is valid wherever it is evaluated.
 
-    An index is checked where all guards of the term hold. Those on its axes that the operand does not have leave it
-    anything elsewhere, and it is moved into its dimension."""
+    An index is checked only where all guards of the term hold. Where guards on axes that the operand lacks fail, its
+    value is arbitrary, so it is clamped to its dimension."""
 
     def clamp(r: Expr) -> Expr | None:
         if not isinstance(r, Read) or not any(map(has_read, r.index)):
@@ -283,7 +283,7 @@ def _make_operand(factors: Sequence[tuple[Expr, tuple[Expr, ...]]], axes: frozen
 
 
 def _match_piece(template: Template, piece: Piece) -> Problem | None:
-    """Return a piece as a contraction with the operands of the fewest points, or None where it is none."""
+    """Return a piece as a contraction with the operands of the fewest points, or None if it is not a contraction."""
     body = piece.body
     if not isinstance(body, Reduce) or body.combiner != "sum" or len(body.bodies) != 1:
         return None

@@ -141,8 +141,8 @@ class _PinnedMemory:
 
 @dataclass(eq=False)
 class _Graph:
-    """An executable graph, the template that names its nodes, what they are, whose machine code and communicators it
-    needs, and the events that it records."""
+    """An executable graph, its template (which identifies nodes), the nodes with the machine code and communicators
+    that they need, and the events that it records."""
 
     executable: _Handle
     template: _Handle

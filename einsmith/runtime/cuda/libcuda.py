@@ -242,7 +242,7 @@ class LibCuda:
 
 
 def spell_version(version: int) -> str:
-    """Return a CUDA version of a driver as people write it, as in "12.8"."""
+    """Return a driver's CUDA version in the usual notation, as in "12.8"."""
     return f"{version // 1000}.{version % 1000 // 10}"
 
 
