@@ -12,7 +12,6 @@ from einsmith.ir.nodes import Compute, Graph, Template, Tensor
 from einsmith.schedule.kernel import Kernel
 from einsmith.schedule.kernel_calls import kernel_call
 from einsmith.schedule.plan import Cost
-from einsmith.schedule.schedule import Copy
 
 
 def no_cost(kernel: Kernel, target: Target) -> float:
@@ -52,4 +51,4 @@ class PassContext:
 
     def price(self, *nodes: Compute) -> float:
         """Return the predicted seconds of a kernel that computes these tensors; each may read the ones before it."""
-        return self.cost(kernel_call([Copy(n) for n in nodes], nodes, {}, ()).kernel, self.target)
+        return self.cost(kernel_call(nodes, nodes, {}, ()).kernel, self.target)

@@ -11,7 +11,6 @@ from einsmith.ir.views import producer, storage
 from einsmith.schedule.fusion import maker
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows, Stage
 from einsmith.schedule.plan import KernelCall, LoopCall, Plan
-from einsmith.schedule.schedule import Copy
 
 
 def copy_of(t: Tensor) -> Compute:
@@ -21,12 +20,11 @@ def copy_of(t: Tensor) -> Compute:
 
 
 def kernel_call(
-    copies: Sequence[Copy], needed: Collection[Tensor], home: Mapping[Tensor, Leaf], non_temporal: Collection[Tensor]
+    nodes: Sequence[Compute], needed: Collection[Tensor], home: Mapping[Tensor, Leaf], non_temporal: Collection[Tensor]
 ) -> KernelCall:
     """Return the kernel of a group. Its buffers are the arguments in order of first use, then the stored results; those
     in `non_temporal` are too large for the caches. A scatter that starts from the old value of the parameter that it is
     stored to has one buffer for both."""
-    nodes: list[Compute] = [c.node for c in copies]  # type: ignore[misc]
     place: dict[Compute, int] = {n: i for i, n in enumerate(nodes)}
     tensors: list[Tensor] = []
     written: list[bool] = []
@@ -41,7 +39,7 @@ def kernel_call(
         return numbers[t, write]
 
     stages = []
-    for n, (_, number) in zip(nodes, copies, strict=True):
+    for n in nodes:
         args: list[tuple] = []
         for a in n.args:
             p, member = producer(a)
@@ -51,14 +49,14 @@ def kernel_call(
                 args.append(("stage", place[p], member) if p in place else ("buffer", buffer(a, False)))
         count = len(n.template.dtypes)
         results: list[Tensor] = [n] if count == 1 else [Item(n, m) for m in range(count)]
-        outputs = tuple(buffer(r, True) if r in needed and not number else None for r in results)
+        outputs = tuple(buffer(r, True) if r in needed else None for r in results)
         stages.append(Stage(n.template, tuple(args), outputs))
     if nodes[0].template.is_scatter:
         non_temporal = set()  # it reads its own stores
     buffers = tuple(
         KernelBuffer(t.dtype, t.shape, w and t in non_temporal) for t, w in zip(tensors, written, strict=True)
     )
-    return KernelCall(Kernel(tuple(stages), buffers), tuple(tensors), tuple(written), tuple(copies))
+    return KernelCall(Kernel(tuple(stages), buffers), tuple(tensors), tuple(written), tuple(nodes))
 
 
 def is_non_temporal(t: Tensor, unread: bool, target: Target) -> bool:

@@ -13,7 +13,6 @@ from einsmith.ir.rebuild import with_args
 from einsmith.ir.views import is_view, storage
 from einsmith.schedule.kernel import Kernel
 from einsmith.schedule.row_clusters import Refusal
-from einsmith.schedule.schedule import Copy
 
 Cost = Callable[[Kernel, Target], float]
 """Predicts the seconds of a kernel on a target."""
@@ -63,32 +62,24 @@ class KernelCall(_Accesses):
         kernel: the kernel.
         tensors: the tensor in each buffer.
         written: whether each buffer is stored to.
-        copies: what the kernel computes, stage by stage; empty if it only stores a tensor in another order.
+        nodes: what the kernel computes, stage by stage; empty if it only stores a tensor in another order.
         offsets: bytes into its tensor at which each buffer begins; empty if all are 0.
         parts: the calls that row fusion joined into this one, each of which can run separately.
+        is_recomputation: whether the call only computes again what an earlier call has computed.
     """
 
     kernel: Kernel
     tensors: tuple[Tensor, ...]
     written: tuple[bool, ...]
-    copies: tuple[Copy, ...]
+    nodes: tuple[Compute | LoweredLoop, ...]
     offsets: tuple[int, ...] = ()
     parts: tuple[KernelCall, ...] = ()
-
-    @property
-    def nodes(self) -> tuple[Compute | LoweredLoop, ...]:
-        """Return the nodes that the call computes, recomputed ones included."""
-        return tuple(c.node for c in self.copies)
+    is_recomputation: bool = False
 
     @property
     def own(self) -> tuple[Compute | LoweredLoop, ...]:
-        """Return the nodes that other kernels read from this call: those whose copy 0 it computes."""
-        return tuple(c.node for c in self.copies if not c.number)
-
-    @property
-    def is_recomputation(self) -> bool:
-        """Return whether the call only recomputes nodes."""
-        return bool(self.copies) and not self.own
+        """Return the nodes that other kernels read from this call."""
+        return () if self.is_recomputation else self.nodes
 
     @property
     def packed_once(self) -> set[Tensor]:

@@ -23,7 +23,7 @@ from einsmith.ir.interned import Node
 from einsmith.ir.loop import LoopSegment, LoweredLoop
 from einsmith.ir.nodes import Compute, Graph, Item, Leaf, Tensor, nbytes, postorder, received
 from einsmith.ir.views import is_view, producer, storage
-from einsmith.schedule.fusion import fusion_groups, maker, needs_check, reads_only_own_element
+from einsmith.schedule.fusion import FusionGroup, fusion_groups, maker, needs_check, reads_only_own_element
 from einsmith.schedule.gradients_apart import compute_apart
 from einsmith.schedule.graph_decisions import cut_nodes
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows, Stage
@@ -35,7 +35,6 @@ from einsmith.schedule.residency import plan_seconds
 from einsmith.schedule.row_clusters import MAX_STORED_BYTES, freed
 from einsmith.schedule.row_fusion import RowPart
 from einsmith.schedule.row_joins import RowJoiner
-from einsmith.schedule.schedule import Copy, GroupSchedule, Refine, keep_all
 from einsmith.schedule.slices import slice_call
 from einsmith.schedule.sum_calls import Unfused
 
@@ -56,7 +55,6 @@ def fuse(
     finite: Tensor | None = None,
     target: Target | None = None,
     on_lines: bool = True,
-    refine: Refine = keep_all,
     cost: Cost | None = None,
     most: int = MAX_STORED_BYTES,
     repeats: bool = False,
@@ -70,7 +68,6 @@ def fuse(
         finite: a tensor that the program checks before it commits anything; writes into leaves come after it.
         target: the machine, whose caches row fusion is fitted to.
         on_lines: whether results begin on a cache line.
-        refine: may change the schedule, in which each node occurs once, before it is ordered.
         cost: predicts kernels; long rows are fused where that takes less time by it.
         most: most bytes of a result that is stored, where it need not be, because that takes less time.
         repeats: whether the backward pass repeats products of the forward pass (`repeat_products`): no kernel that
@@ -88,7 +85,7 @@ def fuse(
     def plan_with(apart: Collection[Compute]) -> Plan:
         copied: set[Leaf] = set()
         while True:
-            plan, stuck = _plan(graph, copied, finite, refine, apart, options)
+            plan, stuck = _plan(graph, copied, finite, apart, options)
             if plan is not None:
                 return plan
             if not stuck - copied:
@@ -104,15 +101,13 @@ def fuse(
 class _Grouping:
     """A graph whose nodes are grouped into kernels.
 
-    graph: the graph, in which every update can be written into the memory of its leaf. finite: see `fuse`. schedule:
-    the nodes of each group. before: bitset of the groups that each needs, directly or not. of: the group of each node.
-    early: the runtime checks and the nodes that they are computed from. kept: storages that are stored in any case.
+    graph: the graph, in which every update can be written into the memory of its leaf. finite: see `fuse`. groups:
+    the groups, of which some are empty. of: the group of each node. early: the runtime checks and the nodes that they are computed from. kept: storages that are stored in any case.
     """
 
     graph: Graph
     finite: Tensor | None
-    schedule: GroupSchedule
-    before: Sequence[int]
+    groups: Sequence[FusionGroup]
     of: Mapping[Compute | LoweredLoop, int]
     early: Collection[Compute | LoweredLoop]
     kept: set[Tensor]
@@ -129,7 +124,7 @@ class _Grouping:
     @cached_property
     def operands(self) -> list[set[Tensor]]:
         """Return the tensors that each group reads from memory."""
-        return [self.schedule.operands(g) for g in range(len(self.before))]
+        return [{a for n in g.nodes for a in n.args if maker(a) not in g.nodes} for g in self.groups]
 
     @cached_property
     def read(self) -> set[Tensor]:
@@ -165,7 +160,6 @@ def _plan(
     graph: Graph,
     copied: set[Leaf],
     finite: Tensor | None,
-    refine: Refine,
     apart: Collection[Compute],
     options: PlanOptions,
 ) -> tuple[Plan | None, set[Leaf]]:
@@ -174,18 +168,18 @@ def _plan(
     copied: leaves whose updates are computed into separate memory and copied. apart: nodes that no pointwise node is
     fused with. The other arguments are those of `fuse`.
     """
-    grouping = _group(graph, copied, finite, refine, apart, options)
+    grouping = _group(graph, copied, finite, apart, options)
     after, stuck = _find_dependences(grouping)
     if stuck - copied:
         return None, stuck
     order = _order(grouping, after)
     if order is None:
-        cyclic = find_cycles(len(grouping.before), after)
+        cyclic = find_cycles(len(grouping.groups), after)
         return None, {p for p, t in grouping.graph.updates if grouping.group_of(t) in cyclic}
     non_temporal = _place_past_caches(grouping, options) if options.on_lines else set()
     needed = grouping.kept | grouping.read
-    groups = grouping.schedule.groups
-    singles = [_lower_group(groups[g], needed, grouping.home, non_temporal, options) for g in order]
+    nodes = [grouping.groups[g].nodes for g in order]
+    singles = [_lower_group(n, needed, grouping.home, non_temporal, options) for n in nodes]
     return _join(grouping, singles, order, after, options), set()
 
 
@@ -193,7 +187,6 @@ def _group(
     graph: Graph,
     copied: set[Leaf],
     finite: Tensor | None,
-    refine: Refine,
     apart: Collection[Compute],
     options: PlanOptions,
 ) -> _Grouping:
@@ -209,10 +202,7 @@ def _group(
     groups, of = fusion_groups(nodes, alone, early, gate, stores, levels, options.cut)
     external = {*graph.outputs, *(t for t, _ in graph.checks), *([finite] if finite is not None else [])}
     kept = {*map(storage, external), *(t for _, t in graph.updates)}
-    schedule = GroupSchedule(groups, of)
-    refine(schedule)
-    schedule.drop_unread(kept)
-    return _Grouping(graph, finite, schedule, [g.before for g in groups], of, early, kept)
+    return _Grouping(graph, finite, groups, of, early, kept)
 
 
 def _separate_updates(graph: Graph, copied: set[Leaf]) -> Graph:
@@ -238,7 +228,7 @@ def _separate_updates(graph: Graph, copied: set[Leaf]) -> Graph:
 
 def _find_dependences(grouping: _Grouping) -> tuple[dict[int, set[int]], set[Leaf]]:
     """Return (the groups that each group needs, leaves whose updates have to be copied)."""
-    of, schedule, waits = grouping.of, grouping.schedule, received(grouping.graph.inputs)
+    of, groups, waits = grouping.of, grouping.groups, received(grouping.graph.inputs)
     written = dict(grouping.graph.updates)
     after: dict[int, set[int]] = defaultdict(set)
     readers: dict[Leaf, set[int]] = defaultdict(set)
@@ -250,9 +240,9 @@ def _find_dependences(grouping: _Grouping) -> tuple[dict[int, set[int]], set[Lea
                     after[g] |= {grouping.group_of(written[s]) for x, s in waits.items() if x.id <= source.id}
             else:
                 after[g].add(of[source])
-    for g in range(len(grouping.before)):
-        for h in grouping.checking if any(map(needs_check, schedule.nodes(g))) else ():
-            if h == g or grouping.before[h] >> g & 1:
+    for g, group in enumerate(groups):
+        for h in grouping.checking if any(map(needs_check, group.nodes)) else ():
+            if h == g or groups[h].before >> g & 1:
                 break  # the remaining checks come later than this read
             after[g].add(h)
     gates, stuck = grouping.gates, set[Leaf]()
@@ -260,7 +250,7 @@ def _find_dependences(grouping: _Grouping) -> tuple[dict[int, set[int]], set[Lea
         g = grouping.group_of(t)
         if leaf in grouping.sent:  # others wait for it, which the gates may follow
             continue
-        if g in gates or not _can_replace(leaf, schedule.nodes(g)):
+        if g in gates or not _can_replace(leaf, groups[g].nodes):
             stuck.add(leaf)
         after[g] |= (readers[leaf] | gates) - {g}
     return after, stuck
@@ -269,11 +259,11 @@ def _find_dependences(grouping: _Grouping) -> tuple[dict[int, set[int]], set[Lea
 def _order(grouping: _Grouping, after: Mapping[int, Collection[int]]) -> list[int] | None:
     """Return the order of the groups that are not empty; None if there is none."""
     sizes = {t: nbytes(t) for t in grouping.read - grouping.kept}
-    produced = [0] * len(grouping.before)
+    produced = [0] * len(grouping.groups)
     for t, n in sizes.items():
         produced[grouping.group_of(t)] += n
     order = memory_greedy_order(after, produced, [set(map(storage, args)) for args in grouping.operands], sizes)
-    return None if order is None else [g for g in order if grouping.schedule.groups[g]]
+    return None if order is None else [g for g in order if grouping.groups[g].nodes]
 
 
 def _place_past_caches(grouping: _Grouping, options: PlanOptions) -> set[Tensor]:
@@ -364,16 +354,15 @@ def _is_work(n: Node) -> bool:
 
 
 def _lower_group(
-    copies: list[Copy],
+    nodes: list[Compute | LoweredLoop],
     needed: set[Tensor],
     home: dict[Tensor, Leaf],
     non_temporal: set[Tensor],
     options: PlanOptions,
 ) -> KernelCall | LoopCall:
-    first = copies[0].node
-    if isinstance(first, LoweredLoop):
-        return _loop_call(first, options)
-    return kernel_call(copies, needed, home, non_temporal)
+    if isinstance(nodes[0], LoweredLoop):
+        return _loop_call(nodes[0], options)
+    return kernel_call([n for n in nodes if isinstance(n, Compute)], needed, home, non_temporal)
 
 
 def _loop_call(loop: LoweredLoop, options: PlanOptions) -> LoopCall:
@@ -386,7 +375,7 @@ def _loop_call(loop: LoweredLoop, options: PlanOptions) -> LoopCall:
         stage = Stage(t, tuple(("buffer", i) for i in range(last)), (last,))
         kernel = Kernel((stage,), tuple(KernelBuffer(x.dtype, x.shape) for x in tensors))
         node = Compute(t, tensors[:-1])
-        before.append(slice_call(KernelCall(kernel, tensors, (False,) * last + (True,), (Copy(node),))))
+        before.append(slice_call(KernelCall(kernel, tensors, (False,) * last + (True,), (node,))))
         members.add(j)
     results = tuple(Item(loop, j) for j in sorted(members))
     written = (False,) * len(loop.args) + (True,) * len(results)

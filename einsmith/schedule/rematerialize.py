@@ -35,7 +35,6 @@ from einsmith.schedule.in_place import Known, find_overwrites
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows, Stage
 from einsmith.schedule.kernel_calls import copy_of
 from einsmith.schedule.plan import KernelCall, LoopCall, Plan
-from einsmith.schedule.schedule import Copy
 
 _MAX_CHAIN = 24
 """Most kernels in a chain that run again for one result."""
@@ -348,7 +347,7 @@ class _Timeline:
         calls: list[KernelCall | LoopCall] = []
         for call in recomputation.calls:
             new |= {s: self._new_copy(s) for s in call.results}
-            calls.append(replace(call.exchange(new), copies=tuple(Copy(c.node, c.number + 1) for c in call.copies)))
+            calls.append(replace(call.exchange(new), is_recomputation=True))
         rest = [c.exchange(new) if isinstance(c, KernelCall) else c for c in state.calls[before:]]
         origin = [*state.origin[:before], *[None] * len(calls), *state.origin[before:]]
         originals = state.originals | {c: s for s, c in new.items()}
@@ -402,9 +401,10 @@ def _call_of_stages(call: KernelCall, stages: Sequence[Stage], b: int) -> Kernel
     sources = [(n, call.kernel.buffers[n]) for n in numbers]
     buffers = tuple(x if n == b else KernelBuffer(x.dtype, x.shape, False, x.strides) for n, x in sources)
     kernel = Kernel(tuple(_renumber_buffers(st, place) for st in stages), buffers)
-    copies = tuple(c for c, st in zip(call.copies, call.kernel.stages, strict=True) if b in st.outputs)
+    nodes = tuple(n for n, st in zip(call.nodes, call.kernel.stages, strict=True) if b in st.outputs)
     offsets = tuple(call.offsets[n] for n in numbers) if call.offsets else ()
-    return KernelCall(kernel, tuple(call.tensors[n] for n in numbers), tuple(n == b for n in numbers), copies, offsets)
+    tensors, written = tuple(call.tensors[n] for n in numbers), tuple(n == b for n in numbers)
+    return KernelCall(kernel, tensors, written, nodes, offsets, is_recomputation=call.is_recomputation)
 
 
 def _renumber_buffers(stage: Stage, place: Mapping[int, int]) -> Stage:

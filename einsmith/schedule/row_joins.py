@@ -115,7 +115,7 @@ class RowJoiner:
         results = {t for p in parts for t in p.results}
         outside = {t for t in results if t in self.kept or self._readers[t] > own[t]}
         whole = join(parts, outside, self.options.target)
-        return KernelCall(*whole, tuple(c for x in calls for c in x.copies), parts=tuple(calls))
+        return KernelCall(*whole, tuple(n for x in calls for n in x.nodes), parts=tuple(calls))
 
     def _pays(self, members: Sequence[int]) -> bool:
         """Return whether kernels take less time fused."""

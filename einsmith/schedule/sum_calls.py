@@ -158,8 +158,8 @@ class SumJoiner:
             members.append(Member(c.kernel, tuple(number[t] for t in use), (0,) * len(use), False))
         buffers, own = (tuple(KernelBuffer(t.dtype, t.shape) for t in ts) for ts in (tensors, local))
         kernel = Rows(1, tuple(members), buffers, own, None, True)
-        copies = tuple(copy for c in calls for copy in c.copies)
-        return KernelCall(kernel, tuple(tensors), tuple(t in results for t in tensors), copies, parts=tuple(calls))
+        nodes = tuple(node for c in calls for node in c.nodes)
+        return KernelCall(kernel, tuple(tensors), tuple(t in results for t in tensors), nodes, parts=tuple(calls))
 
     def _find_loss(self, c: int, whole: KernelCall, rest: Mapping[int, Cluster]) -> float:
         """Return the predicted seconds that cluster c with the sums, and what is `rest` of those that have them now,

@@ -38,7 +38,6 @@ from einsmith.schedule.kernel_calls import kernel_call
 from einsmith.schedule.plan import Plan
 from einsmith.schedule.planner import fuse
 from einsmith.schedule.row_fusion import MAX_MEMBERS, RowPart, consistent_forms, join_forms, rows_of
-from einsmith.schedule.schedule import Copy
 from einsmith.schedule.slices import slice_kernel
 
 VARIANTS = 64
@@ -166,7 +165,7 @@ def _results(graph: Graph, nodes: Sequence[Compute], inside: Collection[Compute]
 def _kernels(inside: Sequence[Compute], stored: Collection[Tensor], rows: bool) -> Iterator[Kernel]:
     """Every kernel that makes tensors: stages of one, or kernels that share their rows."""
     if (group := _group(inside)) is not None:
-        yield kernel_call([Copy(n) for n in group], stored, {}, ()).kernel
+        yield kernel_call(group, stored, {}, ()).kernel
     if not rows or len(inside) < 2:
         return
     for parts in _splits(inside):
@@ -180,7 +179,7 @@ def _kernels(inside: Sequence[Compute], stored: Collection[Tensor], rows: bool) 
 
 def _part(group: Sequence[Compute], inside: Sequence[Compute], stored: Collection[Tensor]) -> RowPart:
     near = {storage(a) for n in inside if n not in group for a in n.args}
-    call = kernel_call([Copy(n) for n in group], {*stored, *near}, {}, ())
+    call = kernel_call(group, {*stored, *near}, {}, ())
     return RowPart(call.kernel, call.tensors, call.written)
 
 
