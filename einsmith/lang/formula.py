@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -87,7 +87,6 @@ class Form:
     loads: bool
     at: tuple[str, int] | None
     args: tuple[Form, ...]
-    LEAF: ClassVar[bool] = False
 
     def __init__(self, ty: Ty, args: Sequence[Form] = (), at: tuple[str, int] | None = None):
         self.ty, self.args, self.at = ty, tuple(args), at

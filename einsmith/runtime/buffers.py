@@ -132,17 +132,10 @@ def recycle(shape: tuple[int, ...], dtype: np.dtype, nbytes: int) -> tuple[np.nd
     return np.ndarray(shape, dtype, block, offset), at + offset
 
 
-def zeros(shape: tuple[int, ...], dtype: Any, alignment: int = ALIGNMENT) -> np.ndarray:
+def zeros(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     """Allocate an array as `empty` does, filled with zeros."""
-    out = empty(shape, dtype, alignment)
+    out = empty(shape, dtype)
     out.fill(0)
-    return out
-
-
-def aligned_copy(array: np.ndarray, alignment: int = ALIGNMENT) -> np.ndarray:
-    """Return an aligned C-contiguous copy of an array."""
-    out = empty(array.shape, array.dtype, alignment)
-    out[...] = array
     return out
 
 

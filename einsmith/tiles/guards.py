@@ -80,7 +80,7 @@ def accessed(f: TileFunction) -> tuple[Sequence[bool], Sequence[bool]]:
     for x in operations(f.body):
         if x.memory is not None:
             (loaded if x.name == "load" else stored).add(x.memory)
-            if x.name in ("atomic_add", "grid_barrier"):
+            if x.name == "grid_barrier":
                 loaded.add(x.memory)
     n = range(len(f.parameters))
     return [i in loaded for i in n], [i in stored for i in n]

@@ -15,8 +15,8 @@ compiler:
   float it rounds to the nearest.
 - A load accesses the lanes where its mask holds, and gives `other` in the rest. A store accesses the lanes where its
   mask holds; no two of them may be one element.
-- An element that one program stores may not be loaded or stored by another program of the function, except by
-  `atomic_add`. A program may load an element that it has stored after a `barrier`. A program may store to an element
+- An element that one program stores may not be loaded or stored by another program of the function. A program may
+  load an element that it has stored after a `barrier`. A program may store to an element
   that it has loaded since the last barrier only in the lane that has loaded it, or with a value that a `reduce` or
   `dot` has made of the loaded tile: other lanes may have yet to load it.
 - In a cooperative function all programs are resident at once, and wait for each other at each `grid_barrier`. An
@@ -398,16 +398,9 @@ class TileBuilder:
 
     def store(self, parameter: int, offset: TileValue, value: TileValue, mask: TileValue | None = None) -> None:
         """Emit a store to a parameter at offsets (elements), where the mask holds (None: everywhere)."""
-        self._write("store", parameter, offset, value, mask)
-
-    def atomic_add(self, parameter: int, offset: TileValue, value: TileValue, mask: TileValue | None = None) -> None:
-        """Add integers to elements atomically over all programs and lanes."""
-        self._write("atomic_add", parameter, offset, value, mask)
-
-    def _write(self, name: str, parameter: int, offset: TileValue, value: TileValue, mask: TileValue | None) -> None:
         shape = common_shape([offset.shape, value.shape, () if mask is None else mask.shape])
         args = [None if x is None else self.broadcast(x, shape) for x in (offset, value, mask)]
-        self._blocks[-1].append(TileOp(name, tuple(args), (), (), parameter))
+        self._blocks[-1].append(TileOp("store", tuple(args), (), (), parameter))
 
     def barrier(self) -> None:
         """Emit a barrier: loads after it see what the program has stored before it."""

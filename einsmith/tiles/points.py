@@ -59,13 +59,6 @@ Slot = TileMemory | TileValue
 """A template's argument: memory, or the result of an earlier stage at the points that are evaluated."""
 
 
-class Flat(NamedTuple):
-    """Points in a box of axes by number, the last axis fastest, and by axis."""
-
-    number: TileValue
-    axes: tuple[TileValue, ...]
-
-
 def number_lanes(b: TileBuilder, lane: TileValue, first: TileValue, count: int) -> TileValue:
     """Return first + lane, in a type that can number `count` points."""
     elem = "i64" if count > MOST_I32_POINTS else "i32"

@@ -271,8 +271,7 @@ class _Text:
     def _store(self, x: TileOp) -> str:
         offset, value, mask = x.args
         masked = "" if mask is None else f", mask={self._name(mask)}"
-        order = ', sem="relaxed"' if x.name == "atomic_add" else ""
-        return f"tl.{x.name}(p{x.memory} + {self._name(offset)}, {self._name(value)}{masked}{order})"
+        return f"tl.store(p{x.memory} + {self._name(offset)}, {self._name(value)}{masked})"
 
 
 def _shape(type: TileType) -> str:
@@ -306,5 +305,4 @@ _SPECIAL: dict[str, Callable[[_Text, TileOp], str]] = {
     "reduce": _Text._reduce,
     "load": _Text._load,
     "store": _Text._store,
-    "atomic_add": _Text._store,
 }

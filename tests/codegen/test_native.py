@@ -71,7 +71,7 @@ class Maker:
 
 def compiled(make: Maker, key: bytes = b"key"):
     native._loaded.clear()
-    return native.compile_cached(key, make, TARGET)
+    return native.compile_many([(key, make)], TARGET)[0]
 
 
 def entries(cache: Path) -> list[Path]:

@@ -126,7 +126,7 @@ class _Program:
 
     def operation(self, x: TileOp) -> Sequence[np.ndarray]:
         args: list[Any] = [None if v is None else self.values[v] for v in x.args]
-        if x.name in ("load", "store", "atomic_add"):
+        if x.name in ("load", "store"):
             return self.access(x, args)
         if x.name == "barrier":
             self.epoch += 1
@@ -194,11 +194,8 @@ class _Program:
             if id(memory) in self.stored:
                 self.loaded.append((x, memory, where, on))
             return (out,)
-        if x.name == "store":
-            self.overwrite(x, memory, where, on)
-            memory.store(at, args[1][on], self.number, self.epoch)
-        else:
-            memory.atomic_add(at, args[1][on])
+        self.overwrite(x, memory, where, on)
+        memory.store(at, args[1][on], self.number, self.epoch)
         return ()
 
     def overwrite(self, x: TileOp, memory: Memory, where: np.ndarray, on: np.ndarray) -> None:

@@ -404,16 +404,10 @@ class _Language:
         self.is_after_lanes = False
         p.memory.store(at, self._value(p, value)[on], self.program, self.epoch)
 
-    def atomic_add(
-        self, p: Pointer, value: Any, mask: Any = None, sem: str = "acq_rel", scope: str = "gpu"
-    ) -> Tensor | None:
-        """The value before; None where no order is asked for. In a cooperative function programs that add in an order
-        arrive at a grid barrier, and those that add nothing look who has arrived."""
+    def atomic_add(self, p: Pointer, value: Any, mask: Any = None, sem: str = "acq_rel", scope: str = "gpu") -> Tensor:
+        """The value before. In a cooperative function programs that add arrive at a grid barrier, and those that add
+        nothing look who has arrived."""
         on, at = self._lanes(p, mask)
-        if sem == "relaxed":
-            self.is_after_lanes = False
-            p.memory.atomic_add(at, self._value(p, value)[on])
-            return None
         if self.crew is None or scope != "gpu" or p.at.ndim:
             raise Fault("an addition in an order")
         if not tensor(value).array:

@@ -1,6 +1,6 @@
 """Compile functions to machine code in this process, through the cache on disk.
 
-`compile_functions` is keyed by the LLVM IR text. `compile_cached` and `compile_many` are keyed by what the caller
+`compile_functions` is keyed by the LLVM IR text. `compile_many` is keyed by what the caller
 knows beforehand (a kernel's digest and configuration), so that a warm process neither lowers a kernel nor builds text.
 """
 
@@ -82,18 +82,13 @@ def compile_text(text: str, names: Sequence[str], target: Any, opt: int = jit.OP
     return loaded or _keep(key, CachedObject(_object(text, names, target, opt), tuple(names), {}))
 
 
-def compile_cached(key: bytes, make: Maker, target: Any) -> NativeCode:
-    """Return the compiled functions of `make`, which is called only if no code is cached under `key`.
-
-    `key` must determine the functions (with Einsmith's sources, the CPU and LLVM, which are added here).
-    """
-    return compile_many([(key, make)], target)[0]
-
-
 def compile_many(
     items: Sequence[tuple[bytes, Maker]], target: Any, prepare: Callable[[Sequence[int]], None] | None = None
 ) -> list[NativeCode]:
-    """Compile several kernels as `compile_cached` does; worker processes share the work where many are missing.
+    """Return the compiled functions of each (key, make); worker processes share the work where many are missing.
+
+    `make` is called only if no code is cached under its key, which must determine the functions (with Einsmith's
+    sources, the CPU and LLVM, which are added here).
     `prepare` is called with the numbers of the missing items before the first of them is lowered."""
     keys = [digest(b"kernel", key, target) for key, _ in items]
     codes = {key: _find(key) for key in dict.fromkeys(keys)}

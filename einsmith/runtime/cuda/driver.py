@@ -277,11 +277,6 @@ class CudaDriver(CudaDevice):
         self._library.check("cuPointerGetAttribute", result)
         return type.value
 
-    def is_device_address(self, address: int) -> bool:
-        """Return whether an address lies in memory of a card."""
-        with self._current():
-            return self._memory_type(address) == libcuda.DEVICE
-
     def upload(self, address: int, array: np.ndarray, stream: int) -> None:
         """Copy a C-contiguous array to the device, in a stream. Pinned memory must not change until that is done;
         other memory may: the copy is waited for."""

@@ -83,7 +83,7 @@ def target(threads: int | None = None) -> Target:
         if _target is None:
             _target, _patterns = _find(), 0
         if _patterns != len(autoconfig.PATTERNS):
-            _target, _patterns = with_patterns(_target, overwrite=False), len(autoconfig.PATTERNS)
+            _target, _patterns = with_patterns(_target), len(autoconfig.PATTERNS)
         machine = _target
     return machine if threads is None or threads >= machine.cores else replace(machine, cores=threads)
 
@@ -167,7 +167,7 @@ def _warn(what: str) -> None:
         warnings.warn(what, StoreWarning, stacklevel=4)
 
 
-def with_patterns(target: Target, overwrite: bool) -> Target:
+def with_patterns(target: Target) -> Target:
     """Return the machine with the coefficients that registered patterns measure for themselves (`Pattern.probes`),
     from the store where they are recorded for the pattern's source. Where nothing can be measured or stored, and while
     the machine is busy, the patterns' defaults stand."""
@@ -180,7 +180,7 @@ def with_patterns(target: Target, overwrite: bool) -> Target:
             continue
         key = hashlib.blake2b(pattern.name.encode() + code, digest_size=8).hexdigest()
         try:
-            known = None if overwrite else store.load_pattern(target, key)
+            known = store.load_pattern(target, key)
             if known is None:
                 _writable(store.path_of(target).parent)
                 start = time.perf_counter()
@@ -191,7 +191,7 @@ def with_patterns(target: Target, overwrite: bool) -> Target:
                     _say(f"the pattern {pattern.name!r} uses its defaults, as the machine is busy: {disturbance}")
                     continue
                 known = {p.name: round_to_step(p.seconds) for p in compiled}
-                known = store.save_pattern(target, key, known, overwrite)
+                known = store.save_pattern(target, key, known)
             measured |= known
         except (OSError, MemoryError, EinsmithError) as e:
             _warn(f"the pattern {pattern.name!r} cannot be measured and uses its defaults: {e}")

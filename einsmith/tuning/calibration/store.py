@@ -115,10 +115,10 @@ def load_pattern(target: Target, pattern: str) -> dict[str, float] | None:
     return body["coefficients"] if body is not None else None
 
 
-def save_pattern(target: Target, pattern: str, coefficients: dict[str, float], overwrite: bool) -> dict[str, float]:
+def save_pattern(target: Target, pattern: str, coefficients: dict[str, float]) -> dict[str, float]:
     """Record the coefficients that a pattern has measured; return the recorded ones, which may be another process's
     (see `save`)."""
-    write_record(target, path_of(target, pattern), {"coefficients": coefficients}, overwrite)
+    write_record(target, path_of(target, pattern), {"coefficients": coefficients}, overwrite=False)
     return load_pattern(target, pattern) or coefficients
 
 

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 MIN_ROUNDS = 5
 """Fewest rounds in which `shortest` runs its candidates."""
+CANDIDATES_SECONDS = 0.05
+"""Seconds in which the candidates of a kernel are measured, without compilation."""
 MAX_RATIO = 4.0
 """Largest ratio of a candidate's time to the fastest one's with which the candidate runs in more than two rounds."""
 INTEGER_BOUND = 8
@@ -230,16 +232,14 @@ def seconds_of(
     candidates: Sequence[tuple[Any, Any]],
     target: Target,
     threads: int,
-    budget: float = 0.05,
     runner: KernelRunner | None = None,
 ) -> list[float]:
     """Measure a kernel in each (pattern, configuration) by `shortest`, on data of its own; return the seconds of each.
 
-    budget: seconds to spend in all, without compilation; runner: of the back end, by default the CPU's. Raises
-    CompileError where a candidate cannot be lowered.
+    runner: of the back end, by default the CPU's. Raises CompileError where a candidate cannot be lowered.
     """
     runner = runner or HostRunner()
     data = [runner.place(example_buffers(kernel))]
     runner.compile_ahead(kernel, candidates, target)
     codes = [runner.compile(kernel, p, c, target) for p, c in candidates]
-    return shortest([runner.prepare(code, data, threads) for code in codes], budget)
+    return shortest([runner.prepare(code, data, threads) for code in codes], CANDIDATES_SECONDS)

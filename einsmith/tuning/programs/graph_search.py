@@ -12,7 +12,7 @@ since the graph decides which kernels there are.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf, sqrt
 
@@ -176,9 +176,7 @@ def price(run: Executable) -> float:
     return total
 
 
-def tune(
-    run: Executable, inputs: Sequence[np.ndarray], seconds: float, tell: Callable[[str], None] = lambda _: None
-) -> GraphReport:
+def tune(run: Executable, inputs: Sequence[np.ndarray], seconds: float) -> GraphReport:
     """Search the genes of a program by running it on these inputs, for about `seconds`.
 
     Stores of the runs are undone; no other thread may use the program meanwhile. Programs compiled from then on from an
@@ -190,7 +188,6 @@ def tune(
 
     def say(what: str) -> None:
         report.log.append(f"  {what}")
-        tell(what)
 
     present = price(run)
     forms: dict[str, ProgramForm] = {}
