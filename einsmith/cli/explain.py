@@ -125,54 +125,12 @@ def gather(run: Executable, inputs: Sequence[np.ndarray], candidates: int, measu
     machine code of each function of the kernel takes (registers, shared memory), where the back end tells it.
     """
     times = run.time_calls(inputs) if measure else [None] * len(run.kernels)
-    kernels = []
     places = (n for n, _, _ in run.plan.kernel_calls())
     results = results_of(run.plan, run.target, [k.decision for k in run.kernels])
-    rows = zip(run.roles, run.calls, places, run.kernels, run.turns, times, results, strict=True)
-    for n, (role, call, place, compiled, turns, seconds, own_results) in enumerate(rows):
-        choice = choice_of(call.kernel, run.target, compiled.decision)
-        taken = (choice.pattern.name, choice.config)
-        shown = _select(choice.alternatives, candidates, taken)
-        alone: Sequence[float | None] = [None] * len(shown)
-        if measure and candidates > 0:
-            pairs = [(autoconfig.pattern_of(n), c) for n, c, _ in shown]
-            alone = run.backend.seconds_of(call.kernel, pairs, run.target, run.threads)
-        kernels.append(
-            {
-                "kernel": name_of(call.kernel)[:8],
-                "call": place,
-                "role": role,
-                "again": call.is_recomputation,
-                "root": label(call),
-                "fused": [_stage(s.template.shape, s) for s in call.kernel.stages],
-                "shape": [call.kernel.rows] if isinstance(call.kernel, Rows) else list(call.kernel.shape),
-                "buffers": [_type(b) for b in call.kernel.buffers],
-                "bytes": sum(size(b.shape) * b.dtype.itemsize for b in call.kernel.buffers),
-                "pattern": compiled.pattern,
-                "config": compiled.config,
-                "tuned": compiled.tuned,
-                "unfollowed": compiled.unfollowed,
-                "tasks": [tasks for _, tasks, _ in compiled.launches],
-                "code": run.describe_code(n),
-                "predicted": terms(choice.cost),
-                "results": own_results,
-                "fusion": _fusion(run, call.kernel, choice.cost.seconds),
-                "turns": turns,
-                "measured": seconds,
-                "considered": len(choice.alternatives),
-                "candidates": [
-                    {
-                        "pattern": n,
-                        "config": str(c),
-                        "predicted": terms(k),
-                        "alone": t,
-                        "taken": (n, c) == taken,
-                        "ruled_out": n in choice.ruled_out,
-                    }
-                    for (n, c, k), t in zip(shown, alone, strict=True)
-                ],
-            }
-        )
+    kernels = [
+        _kernel(run, n, candidates, measure) | {"call": place, "measured": seconds, "results": own_results}
+        for n, (place, seconds, own_results) in enumerate(zip(places, times, results, strict=True))
+    ]
     total = _part("in all", kernels)
     for k in kernels:
         k["share"] = seconds_of(k, measure) / (total["measured" if measure else "predicted"] or 1.0)
@@ -210,6 +168,54 @@ def gather(run: Executable, inputs: Sequence[np.ndarray], candidates: int, measu
         "plan": show_calls(run.plan),
         "edges": _edges(run.plan),
     }
+
+
+def _kernel(run: Executable, n: int, candidates: int, measure: bool) -> dict[str, Any]:
+    """Return what the report tells of kernel n that depends on the kernel alone; see `gather`."""
+    call, compiled = run.calls[n], run.kernels[n]
+    kernel, choice = call.kernel, choice_of(call.kernel, run.target, compiled.decision)
+    return {
+        "kernel": name_of(kernel)[:8],
+        "role": run.roles[n],
+        "again": call.is_recomputation,
+        "root": label(call),
+        "fused": [_stage(s.template.shape, s) for s in kernel.stages],
+        "shape": [kernel.rows] if isinstance(kernel, Rows) else list(kernel.shape),
+        "buffers": [_type(b) for b in kernel.buffers],
+        "bytes": sum(size(b.shape) * b.dtype.itemsize for b in kernel.buffers),
+        "pattern": compiled.pattern,
+        "config": compiled.config,
+        "tuned": compiled.tuned,
+        "unfollowed": compiled.unfollowed,
+        "tasks": [tasks for _, tasks, _ in compiled.launches],
+        "code": run.describe_code(n),
+        "predicted": terms(choice.cost),
+        "fusion": _fusion(run, kernel, choice.cost.seconds),
+        "turns": run.turns[n],
+        "considered": len(choice.alternatives),
+        "candidates": _candidates(run, choice, candidates, measure),
+    }
+
+
+def _candidates(run: Executable, choice: autoconfig.Choice, count: int, measure: bool) -> list[dict[str, Any]]:
+    """Return the candidates of a kernel that the report shows, with their seconds alone if `measure`."""
+    taken = (choice.pattern.name, choice.config)
+    shown = _select(choice.alternatives, count, taken)
+    alone: Sequence[float | None] = [None] * len(shown)
+    if measure and count > 0:
+        pairs = [(autoconfig.pattern_of(name), c) for name, c, _ in shown]
+        alone = run.backend.seconds_of(choice.kernel, pairs, run.target, run.threads)
+    return [
+        {
+            "pattern": name,
+            "config": str(config),
+            "predicted": terms(cost),
+            "alone": seconds,
+            "taken": (name, config) == taken,
+            "ruled_out": name in choice.ruled_out,
+        }
+        for (name, config, cost), seconds in zip(shown, alone, strict=True)
+    ]
 
 
 def _edges(plan: Plan) -> list[dict[str, Any]]:

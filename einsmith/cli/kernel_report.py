@@ -17,13 +17,7 @@ def seconds_of(kernel: Mapping[str, Any], measured: bool) -> float:
 
 def terms(cost: Cost) -> dict[str, float]:
     """Return a predicted cost and its terms in seconds: max(arithmetic, memory) plus special functions and launches."""
-    return {
-        "seconds": cost.seconds,
-        "arithmetic": cost.arithmetic,
-        "memory": cost.memory,
-        "special": cost.special,
-        "launch": cost.launch,
-    }
+    return {name: getattr(cost, name) for name in ("seconds", "arithmetic", "memory", "special", "launch")}
 
 
 def text_of(report: dict[str, Any]) -> str:

@@ -101,15 +101,16 @@ def fuse(
 class _Grouping:
     """A graph whose nodes are grouped into kernels.
 
-    graph: the graph, in which every update can be written into the memory of its leaf. finite: see `fuse`. groups:
-    the groups, of which some are empty. of: the group of each node. early: the runtime checks and the nodes that they are computed from. kept: storages that are stored in any case.
+    graph: the graph, in which every update can be written into the memory of its leaf. finite: see `fuse`. groups: the
+    groups, of which some are empty. of: the group of each node. early: the runtime checks and the nodes that they are
+    computed from. kept: storages that are stored in any case.
     """
 
     graph: Graph
     finite: Tensor | None
     groups: Sequence[FusionGroup]
     of: Mapping[Compute | LoweredLoop, int]
-    early: Collection[Compute | LoweredLoop]
+    early: set[Compute | LoweredLoop]
     kept: set[Tensor]
 
     def group_of(self, t: Tensor) -> int:
