@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -25,7 +25,7 @@ from einsmith.frontends.aten.graph import AtenNode, Guards, Kind, OperatorGraph,
 from einsmith.frontends.aten.module import AtenModule
 from einsmith.frontends.graph import ModulePart
 from einsmith.frontends.torch_nodes import KNOWN, addresses_memory, kind_of, line_of, node_of, operator_name
-from einsmith.frontends.torch_operator import FIXED
+from einsmith.frontends.torch_symbolic import FIXED, describe_fixed
 from einsmith.frontends.torch_whole import keep_whole
 from einsmith.lang import trace
 from einsmith.nn.module import Module
@@ -198,27 +198,11 @@ def _graph(module: torch.nn.Module, example: tuple, dynamic_shapes: Any, name: s
     except TraceError:
         raise
     except Exception as e:
-        remedy = f"{_remedy(fixed)}\n" if fixed else ""
+        remedy = f"{describe_fixed(fixed)}\n" if fixed else ""
         raise TraceError(f"{remedy}torch.export cannot export {name}: {str(e).strip() or type(e).__name__}") from e
     finally:
         FIXED.reset(token)
-    return _convert(core, _guards(exported, module, _remedy(fixed)), name)
-
-
-def _remedy(fixed: Mapping[str, Sequence[str]]) -> str:
-    """Say which operators of Einsmith fixed sizes (name -> `torch_operator.FIXED`) and what leaves sizes open."""
-    if not fixed:
-        return ""
-    several = len(fixed) > 1
-    sizes = [", ".join(why) for why in fixed.values() if any(why)]
-    calls = "es.op" if len(sizes) == len(fixed) else "es.op or function"
-    named = f" ({'; '.join(sizes)})" if sizes else ""
-    return (
-        f"The operator{'s' * several} {', '.join(fixed)} (einsmith.frontends.torch.operator) "
-        f"fix{'' if several else 'es'} sizes{named}: PyTorch's graph keeps open "
-        "only those that a formula copies, indexing them by plain axes alone. Write that part as an es.nn.Module which "
-        f"calls the {calls} itself"
-    )
+    return _convert(core, _guards(exported, module, describe_fixed(fixed)), name)
 
 
 @contextmanager

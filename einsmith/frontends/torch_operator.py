@@ -14,14 +14,12 @@ import keyword
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
 import torch
 
 from einsmith.api.tracing import trace_shapes
-from einsmith.api.transforms import batched, jvp, vjp
 from einsmith.base import locks
 from einsmith.base.arguments import check_options, describe, refuse_torch, show
 from einsmith.base.caches import Bound, Cache
@@ -32,20 +30,15 @@ from einsmith.driver.executable import PROGRAMS, Executable
 from einsmith.frontends import torch_device, torch_threads
 from einsmith.frontends.aten.table import enter
 from einsmith.frontends.torch_nodes import TORCH, TYPES
-from einsmith.frontends.torch_register import Program, register
+from einsmith.frontends.torch_program import Program, differentiate, read
+from einsmith.frontends.torch_register import register
+from einsmith.frontends.torch_symbolic import copied_sizes, fix, hint, is_symbolic
 from einsmith.lang import trace
 from einsmith.lang.builder import Value, as_value
 from einsmith.lang.gradient_text import FormulaText
-from einsmith.lang.infer import find_copied_dimensions
 from einsmith.lang.op import Operator
 from einsmith.runtime.arena import Arena
 from einsmith.runtime.buffers import ALIGNMENT
-
-_PART = re.compile(r"(\d+)([:>*])([\d,]*)")
-"""A program is a text: names of tensors passed by keyword, then a part for each derivative or batch, which says how
-many inputs it has, what it is (`torch_register.derive`) and the positions. "scale|3:0,2" is the pullback by inputs 0
-and 2 of a formula with two inputs and a tensor for `scale`. A name with ~ behind it is that of a Python number, with ~~
-that of an integer which int32 does not hold."""
 
 __all__ = ["TorchOperator", "operator"]
 
@@ -54,9 +47,6 @@ Key = tuple[Any, ...]
 _DEFINITIONS: dict[str, _Definition] = {}
 _TRACED = Bound("traced operators of PyTorch", 1024)
 _COUNT = itertools.count()
-FIXED: ContextVar[dict[str, list[str]] | None] = ContextVar("einsmith_fixed_sizes", default=None)
-"""Names of the operators that fixed a symbolic size while a module was exported -> each size of a formula with the
-part that needs it, "" for an operator that fixes all of its sizes."""
 _lock = locks.Awaited("registering an operator")
 """Held during a registration; a forked child could not use one that is half done."""
 
@@ -216,16 +206,6 @@ class TorchOperator:
         return f"<torch operator {self._definition.qualname}>"
 
 
-def _is_symbolic(n: Any) -> bool:
-    return isinstance(n, torch.SymInt) and not n.node.expr.is_number
-
-
-def _hint(n: Any) -> int:
-    """Return the example's value of a size, without fixing a symbolic one. Raises RuntimeError where there is none."""
-    hint = n.node.hint if isinstance(n, torch.SymInt) else n
-    return int(n if hint is None else hint)
-
-
 class _Compiled:
     """A program for one combination of shapes and types, with all that a call needs."""
 
@@ -267,7 +247,7 @@ class _Definition:
 
     def function(self, program: Program) -> Callable:
         """Return a program's function of traced tensors. The function returns a tuple."""
-        names, parts = _read(program)
+        names = read(program)[0]
 
         def base(*values: Any) -> tuple:
             n = len(values) - len(names)
@@ -277,14 +257,11 @@ class _Definition:
             }
             return tuple(as_value(x) for x in flatten(self.f(*values[:n], **self.params | given))[0])
 
-        f: Callable = base
-        for n, kind, at in parts:
-            f = _DERIVED[kind](f, n, at)
-        return f
+        return differentiate(base, program)
 
     def argument(self, program: Program, k: int) -> str:
         """Return the name of a program's input k for messages."""
-        names, parts = _read(program)
+        names, parts = read(program)
         names = [x.rstrip("~") for x in names]
         n = parts[0][0] if parts else None
         for known, kind, _ in parts:
@@ -308,10 +285,12 @@ class _Definition:
             if torch_device.device_of(x) != device:
                 self._check_number(program, k, x, device)
         try:
-            symbolic = any(_is_symbolic(n) for x in tensors for n in x.shape)
-            free, why = self._copied(program, tensors) if symbolic else ({}, {})
+            symbolic = any(is_symbolic(n) for x in tensors for n in x.shape)
+            free, why = copied_sizes(self.formula, program, tensors) if symbolic else ({}, {})
             sizes = [
-                tuple(_hint(n) if (k, d) in free else self._fix(n, d, why.get((k, d))) for d, n in enumerate(x.shape))
+                tuple(
+                    hint(n) if (k, d) in free else fix(self.name, n, d, why.get((k, d))) for d, n in enumerate(x.shape)
+                )
                 for k, x in enumerate(tensors)
             ]
         except RuntimeError as e:
@@ -321,65 +300,13 @@ class _Definition:
         found = _outputs(self._trace(program, [(s, x.dtype) for s, x in zip(sizes, tensors, strict=True)]))
         if not free:
             return found
-        parts = _read(program)[1]
+        parts = read(program)[1]
         if parts:
             return [(tuple(tensors[k].shape), dtype) for k, (_, dtype) in zip(parts[0][2], found, strict=True)]
         return [
             (tuple(free.get((-1 - o, d), n) for d, n in enumerate(shape)), dtype)
             for o, (shape, dtype) in enumerate(found)
         ]
-
-    def _copied(
-        self, program: Program, tensors: Sequence[torch.Tensor]
-    ) -> tuple[dict[tuple[int, int], Any], dict[tuple[int, int], tuple[str, str]]]:
-        """Return the symbolic size of every copied dimension, and (input, reason) of the others.
-
-        Both are by (position of the tensor, dimension). Positions of a formula's outputs are -1, -2, ... and those of a
-        pullback's cotangents follow the inputs'.
-        """
-        parts = _read(program)[1]
-        if self.formula is None or len(parts) > 1 or (parts and parts[0][1] != ":"):
-            return {}, {}
-        shapes = {n: x.shape for n, x in zip(self.inputs, tensors, strict=False)}
-        if any(len(s) != self.formula.program.inputs[n] for n, s in shapes.items()):
-            return {}, {}  # tracing raises the error
-        copied = find_copied_dimensions(self.formula.program, {n: (1,) * len(s) for n, s in shapes.items()})
-        why = {(self.inputs.index(n), d): (n, reason) for (n, d), reason in copied.why.items()}
-        apart: dict[tuple[str, int], tuple[str, int]] = {}
-        for (name, d), (tensor, e) in copied.sources.items():
-            if name in shapes and shapes[tensor][e] != shapes[name][d]:  # a comparison of symbols is a guard
-                apart[tensor, e] = name, d
-        free: dict[tuple[int, int], Any] = {}
-        outputs = self.formula.program.outputs
-        for (name, d), source in copied.sources.items():
-            if source in apart:
-                if name in shapes:
-                    tensor, e = apart[source]
-                    one, two = f"{source[0]}.shape[{source[1]}]", f"{tensor}.shape[{e}]"
-                    why[self.inputs.index(name), d] = name, f"one axis for {one} and {two}, which differ in the example"
-                continue
-            size = shapes[source[0]][source[1]]
-            if name in shapes:
-                free[self.inputs.index(name), d] = size
-            if name in outputs:
-                free[-1 - outputs.index(name), d] = size
-        if parts:  # a cotangent has the shape of an output
-            n = parts[0][0]
-            free |= {(k, d): size for k, x in enumerate(tensors[n:], n) for d, size in enumerate(x.shape)}
-        return free, why
-
-    def _fix(self, n: Any, d: int, why: tuple[str, str] | None) -> int:
-        """Return a size as a number, which a symbolic one is from then on, and note that it was fixed here.
-
-        why: the input with this size as its dimension d, and the part of the formula that needs it.
-        """
-        symbolic, size = _is_symbolic(n), int(n)
-        if symbolic and (noted := FIXED.get()) is not None:
-            reasons = noted.setdefault(self.name, [])
-            reason = f"{why[0]}.shape[{d}] = {size} by {why[1]}" if why else ""
-            if reason not in reasons:
-                reasons.append(reason)
-        return size
 
     def _trace(self, program: Program, kinds: Sequence[tuple[Sequence[int], torch.dtype]]) -> Any:
         key = (program, *kinds)
@@ -463,57 +390,6 @@ class _Definition:
                 found = _Compiled(traced, threads, arena, place.target(threads))
                 self._compiled.put(key, found)
             return found
-
-
-def _pullback(f: Callable, n: int, wrt: Sequence[int]) -> Callable:
-    """Return the pullback: (n inputs of f, a cotangent for each float output) -> gradients by the inputs at `wrt`."""
-
-    def pull(*values: Any) -> tuple:
-        inputs, cotangents = values[:n], values[n:]
-
-        def floats(*moving: Any) -> tuple:
-            given = dict(zip(wrt, moving, strict=True))
-            out = f(*(given.get(i, x) for i, x in enumerate(inputs)))
-            return tuple(o for o in out if o.dtype.is_float)
-
-        return vjp(floats, *(inputs[i] for i in wrt))[1](tuple(cotangents))
-
-    return pull
-
-
-def _pushforward(f: Callable, n: int, wrt: Sequence[int]) -> Callable:
-    """Return the pushforward: (n inputs of f, tangents of the inputs at `wrt`) -> tangents of the float outputs."""
-
-    def push(*values: Any) -> tuple:
-        inputs, tangents = values[:n], values[n:]
-
-        def floats(*moving: Any) -> tuple:
-            given = dict(zip(wrt, moving, strict=True))
-            out = f(*(given.get(i, x) for i, x in enumerate(inputs)))
-            return tuple(o for o in out if o.dtype.is_float)
-
-        return jvp(floats, tuple(inputs[i] for i in wrt), tuple(tangents))[1]
-
-    return push
-
-
-_DERIVED: dict[str, Callable[[Callable, int, list[int]], Callable]] = {
-    ":": _pullback,
-    ">": _pushforward,
-    "*": lambda f, n, at: batched(f, at),
-}
-
-
-def _read(program: Program) -> tuple[list[str], list[tuple[int, str, list[int]]]]:
-    """Parse a program into its names and its parts (number of inputs, kind, positions)."""
-    extra, *parts = program.split("|")
-    found = []
-    for part in parts:
-        match = _PART.fullmatch(part)
-        assert match is not None, program
-        n, kind, at = match.groups()
-        found.append((int(n), kind, [int(i) for i in at.split(",") if i]))
-    return (extra.split(",") if extra else []), found
 
 
 # ------------------------------------------------------------------------------------------------- registration

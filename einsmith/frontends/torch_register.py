@@ -1,6 +1,6 @@
 """Register operators with PyTorch: backward, forward mode and vmap, each by a call of the operator, and shapes.
 
-A registered function takes tensors and a program, which is a text that names the computation (see `torch_operator`). A
+A registered function takes tensors and a program, which is a text that names the computation (see `torch_program`). A
 derivative or a batch of a program is a program, so everything composes to any order, inside torch.func too. The
 autograd kernel is one function for all operators; it works at one level of torch.func's, which nests them.
 """
@@ -17,8 +17,8 @@ from torch.autograd import forward_ad
 from torch.autograd.function import _SingleLevelFunction
 
 from einsmith.frontends import torch_device
+from einsmith.frontends.torch_program import Program, derive
 
-Program = str
 Kind = tuple[tuple[int, ...], torch.dtype]
 
 
@@ -37,15 +37,6 @@ class Definition(Protocol):
 _LIBRARY = torch.library.Library("einsmith", "FRAGMENT")
 _AUTOCAST = {"cpu": torch._C.DispatchKey.AutocastCPU, "cuda": torch._C.DispatchKey.AutocastCUDA}
 _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
-
-
-def derive(program: Program, inputs: int, kind: str, positions: Sequence[int]) -> Program:
-    """Return the derived program of a program with `inputs` inputs.
-
-    kind: ":" is the pullback by the inputs at `positions`, ">" the pushforward of their tangents, "*" the program for a
-    batch of them.
-    """
-    return f"{program}|{inputs}{kind}{','.join(map(str, positions))}"
 
 
 class _Derived(_SingleLevelFunction):

@@ -281,7 +281,7 @@ def test_nothing_but_caches_grows_with_shapes(every_object) -> None:
 
 def test_nothing_but_caches_grows_with_pytorchs_shapes_and_lines(torch, every_object) -> None:
     from einsmith.frontends.torch import operator
-    from einsmith.frontends.torch_compile.split import Options
+    from einsmith.frontends.torch_compile.options import Options
 
     where = modules()
     product = operator(es.op("C[i,j] = sum[k](A[i,k] * B[k,j])"))

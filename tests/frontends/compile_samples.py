@@ -140,9 +140,10 @@ def _compiled(
     module: Call, tensors: list[torch.Tensor], gradients: bool, **options: Any
 ) -> tuple[Run, list[str], bool]:
     """(`run` by the backend, what it said, whether it draws random numbers of its own)."""
-    from einsmith.frontends.torch_compile import region, split
+    from einsmith.frontends.torch_compile import options as backend_options
+    from einsmith.frontends.torch_compile import region
 
-    split._SAID.clear()
+    backend_options._SAID.clear()
     made: list[region.Region] = []
     prepare = region.Region.prepare
 

@@ -35,7 +35,7 @@ from torch.utils._pytree import tree_map
 import einsmith as es
 import einsmith.frontends.torch  # registers the backend
 from benchmarks.models_of_others import MODELS, Trained, converted, get, missing
-from einsmith.frontends.torch_compile import split
+from einsmith.frontends.torch_compile import options
 
 WHOLE = ("bert", "gpt2", "llama", "vit", "t5", "whisper_encoder")
 """Those of which no operator may run in PyTorch."""
@@ -164,7 +164,7 @@ def row(name: str) -> Row:
     with Widened():
         exact = steps(made, torch.float64, lambda m: m)
     eager = distance(steps(made, torch.float32, lambda m: m), exact)
-    split._SAID.clear()
+    options._SAID.clear()
     torch._dynamo.reset()
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")

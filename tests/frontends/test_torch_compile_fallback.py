@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="its backend is tested")
 
 from einsmith.base.errors import EinsmithError  # noqa: E402
-from einsmith.frontends.torch_compile import aot, region, saved, split  # noqa: E402
+from einsmith.frontends.torch_compile import aot, options, region, saved  # noqa: E402
 from tests.frontends.torch_compiled import agree, compiled, fresh, randn  # noqa: E402, F401
 
 
@@ -146,4 +146,4 @@ def test_other_types_and_layouts():
 
 def test_errors_are_einsmiths():
     with pytest.raises(EinsmithError):
-        split.Options("error").say("aten.foo", "no formula", "here")
+        options.Options("error").say("aten.foo", "no formula", "here")

@@ -9,14 +9,14 @@ import pytest
 import torch
 
 import einsmith.frontends.torch  # noqa: F401 - registers the backend
-from einsmith.frontends.torch_compile import split
+from einsmith.frontends.torch_compile import options
 
 
 @pytest.fixture(autouse=True)
 def fresh() -> None:
     torch._dynamo.reset()
     torch.manual_seed(0)
-    split._SAID.clear()
+    options._SAID.clear()
 
 
 def compiled(f: Callable, **options: Any) -> Callable:

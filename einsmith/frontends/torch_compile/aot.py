@@ -19,9 +19,10 @@ from einsmith.base.errors import ArgumentError, UnknownOptionError
 from einsmith.driver.sizes import check_sizes
 from einsmith.frontends import torch_device, torch_linalg
 from einsmith.frontends.aten import TABLE
+from einsmith.frontends.torch_compile.options import Options
 from einsmith.frontends.torch_compile.recurrences import replace_recurrences
 from einsmith.frontends.torch_compile.saved import partition
-from einsmith.frontends.torch_compile.split import Options, split
+from einsmith.frontends.torch_compile.split import split
 from einsmith.frontends.torch_compile.validation import checking, is_refused
 from einsmith.frontends.torch_compile.writes import find_lost_write
 from einsmith.frontends.torch_nodes import line_of, operator_name

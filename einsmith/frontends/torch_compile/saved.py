@@ -24,7 +24,8 @@ from torch.utils.checkpoint import CheckpointPolicy
 from einsmith.cost.facts import host
 from einsmith.cost.recomputation import POINTWISE_SECONDS, Option, kept_tensors, saved_set, seconds_to_keep
 from einsmith.frontends.aten import TABLE
-from einsmith.frontends.torch_compile.split import COPY, Options, is_number, is_view, reason
+from einsmith.frontends.torch_compile.options import Options
+from einsmith.frontends.torch_compile.reasons import COPY, is_number, is_view, reason
 from einsmith.frontends.torch_nodes import operator_name
 
 _ONCE = CheckpointPolicy.MUST_SAVE
