@@ -19,11 +19,11 @@ from einsmith.base.arguments import describe
 from einsmith.base.arrays import to_array
 from einsmith.base.dtypes import ALL, dtype_of
 from einsmith.base.errors import ArgumentError, DtypeError, KindError, ShapeError, TraceError, UnknownNameError
-from einsmith.frontends import torch_linalg
-from einsmith.frontends.aten import TABLE, check
+from einsmith.frontends.aten import check
 from einsmith.frontends.aten.graph import AtenNode, Guards, Kind, OperatorGraph, Ref
 from einsmith.frontends.aten.module import AtenModule
 from einsmith.frontends.graph import ModulePart
+from einsmith.frontends.torch_decompositions import decompositions
 from einsmith.frontends.torch_nodes import KNOWN, addresses_memory, kind_of, line_of, node_of, operator_name
 from einsmith.frontends.torch_symbolic import FIXED, describe_fixed
 from einsmith.frontends.torch_whole import keep_whole
@@ -181,11 +181,6 @@ def _graph(module: torch.nn.Module, example: tuple, dynamic_shapes: Any, name: s
         except TypeError as e:
             raise ArgumentError(f"{name}'s forward does not take the example: {e}") from None
         dynamic_shapes = {n: tree_map(_first, x) for n, x in arguments.items()}
-    known = torch.export.default_decompositions()
-    known.update(torch_linalg.APART)
-    for op in list(known):
-        if operator_name(op) in TABLE:
-            del known[op]
     fixed: dict[str, list[str]] = {}
     token = FIXED.set(fixed)
     try:
@@ -194,7 +189,7 @@ def _graph(module: torch.nn.Module, example: tuple, dynamic_shapes: Any, name: s
             warnings.simplefilter("ignore", FutureWarning)
             exported = torch.export.export(module, example, dynamic_shapes=dynamic_shapes)
             _detach_without_gradients(exported, name)
-            core = exported.run_decompositions(known)
+            core = exported.run_decompositions(decompositions())
     except TraceError:
         raise
     except Exception as e:

@@ -14,20 +14,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import einsmith as es
 from einsmith.base.errors import EinsmithError
-from einsmith.frontends.aten import TABLE, evaluate
+from einsmith.frontends.aten import evaluate
 from einsmith.frontends.aten.graph import AtenNode, Guards, OperatorGraph, missing
+from einsmith.frontends.torch_decompositions import decompositions
 from einsmith.frontends.torch_nodes import KNOWN, PLACES, argument, kind_of, operator_name
 from einsmith.lang.builder import Value, as_value
-
-DECOMPOSITIONS: dict = {}
-
-
-def decompositions() -> dict:
-    """PyTorch's, but for what the table has."""
-    if not DECOMPOSITIONS:
-        known = torch.export.default_decompositions()
-        DECOMPOSITIONS.update({op: f for op, f in known.items() if operator_name(op) not in TABLE})
-    return DECOMPOSITIONS
 
 
 @dataclass

@@ -9,7 +9,7 @@ from einsmith import ops as F
 from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType
 from einsmith.frontends.aten.promotion import DEFAULT, convert, type_of
-from einsmith.frontends.aten.table import aten, enter
+from einsmith.frontends.aten.table import aten
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
 
@@ -27,34 +27,16 @@ def full_like(x: Value, value: Any, dtype: DType | None = None) -> Value:
     return full(x.shape, value, dtype or x.dtype)
 
 
-@aten("fill.Scalar")
-def fill(x: Value, value: Any) -> Value:
-    """a constant, in the shape and type of x"""
-    return full(x.shape, value, x.dtype)
-
-
-@aten("fill.Tensor")
-def fill_tensor(x: Value, value: Value) -> Value:
-    """the value of a 0-d tensor, in the shape and type of x"""
-    return F.broadcast_to(value.astype(x.dtype), x.shape)
-
-
 @aten("scalar_tensor.default")
 def scalar_tensor(value: Any, dtype: DType | None = None) -> Value:
     """a number as a 0-d tensor"""
     return full((), value, dtype or type_of(float(value)))
 
 
-def _filled_factory(value: float) -> Any:
-    return lambda size, dtype=None: full(size, value, dtype or type_of(1.0))
-
-
-enter(
-    "zeros.default _efficientzerotensor.default empty.memory_format",
-    "0; also for uninitialized tensors",
-    _filled_factory(0),
-)
-enter("ones.default", "1", _filled_factory(1))
+@aten("_efficientzerotensor.default empty.memory_format")
+def empty(size: Sequence[int], dtype: DType | None = None) -> Value:
+    """0; also for uninitialized tensors"""
+    return full(size, 0, dtype or type_of(1.0))
 
 
 @aten("empty_strided.default")
@@ -63,22 +45,16 @@ def empty_strided(size: Sequence[int], stride: Sequence[int], dtype: DType | Non
     return full(size, 0, dtype or type_of(1.0))
 
 
+@aten("empty_like.default")
+def empty_like(x: Value, dtype: DType | None = None) -> Value:
+    """0, for uninitialized tensors"""
+    return full(x.shape, 0, dtype or x.dtype)
+
+
 @aten("new_empty_strided.default new_empty.default")
 def new_empty_strided(x: Value, size: Sequence[int], stride: Sequence[int] = (), dtype: DType | None = None) -> Value:
     """0, for uninitialized tensors, in the type of x"""
     return full(size, 0, dtype or x.dtype)
-
-
-@aten("zeros_like.default empty_like.default")
-def zeros_like(x: Value, dtype: DType | None = None) -> Value:
-    """0, in the shape of x"""
-    return full(x.shape, 0, dtype or x.dtype)
-
-
-@aten("ones_like.default")
-def ones_like(x: Value, dtype: DType | None = None) -> Value:
-    """1, in the shape of x"""
-    return full(x.shape, 1, dtype or x.dtype)
 
 
 @aten("arange.start_step")
@@ -86,18 +62,6 @@ def arange(start: float, end: float, step: float = 1, dtype: DType | None = None
     """start + step*i"""
     floats = any(isinstance(v, float) for v in (start, end, step))
     return F.arange(start, end, step, dtype=dtype or type_of(1.0 if floats else 1))
-
-
-@aten("eye.m")
-def eye_m(n: int, m: int, dtype: DType | None = None) -> Value:
-    """1 where i == j, else 0"""
-    return F.eye(n, m, dtype=dtype or type_of(1.0))
-
-
-@aten("eye.default")
-def eye(n: int, dtype: DType | None = None) -> Value:
-    """1 where i == j, else 0"""
-    return eye_m(n, n, dtype)
 
 
 @aten("linspace.default linspace.Tensor_Tensor linspace.Tensor_Scalar linspace.Scalar_Tensor")

@@ -58,20 +58,6 @@ def polygamma(n: int, x: Value) -> Value:
     return pullback(F.ones_like(value))[0]
 
 
-def _resizing(name: str) -> None:
-    def run(grad: Value, output_size: Ints, input_size: Ints, *options: Any) -> Value:
-        x = builder.full(tuple(input_size), 0.0, grad.dtype)
-        return vjp(lambda v: TABLE[f"{name}.default"].run(v, output_size, *options), x)[1](grad)[0]
-
-    enter(f"{name}_backward.default", f"the pullback of {name}", run)
-
-
-for _name in ("nearest1d", "nearest2d", "nearest3d", "linear1d", "bilinear2d", "trilinear3d", "bicubic2d"):
-    _resizing(f"upsample_{_name}")
-for _n in (1, 2, 3):
-    _resizing(f"_upsample_nearest_exact{_n}d")
-
-
 def _sampling(name: str) -> None:
     def run(
         grad: Value, x: Value, grid: Value, mode: int, padding: int, align_corners: bool, output_mask: Sequence[bool]
@@ -126,13 +112,6 @@ def convolution_backward(
     return tuple(v if wanted else None for v, wanted in zip((dx, dw, db), output_mask, strict=True))
 
 
-@aten("conv_tbc_backward.default")
-def conv_tbc_backward(grad: Value, x: Value, weight: Value, bias: Value, pad: int) -> tuple[Value, Value, Value]:
-    """the pullback of conv_tbc with respect to x, weight and bias"""
-    dx, dw = vjp(lambda v, w: F.conv_tbc(v, w, bias, pad), x, weight)[1](grad)
-    return dx, dw, F.sum(grad, (0, 1))
-
-
 def _at_maxima(name: str, n: int) -> None:
     """Return the backward of a max over n dimensions whose places are its last argument."""
 
@@ -175,58 +154,3 @@ def shrink_backward(grad: Value, x: Value, lambd: float) -> Value:
 def threshold_backward(grad: Value, x: Value, threshold: float) -> Value:
     """0 where x <= threshold, grad elsewhere"""
     return each((grad, x), lambda g, e: builder.where(e <= threshold, 0.0, g)).astype(grad.dtype)
-
-
-def _normalization_gradient(
-    grad: Value, x: Value, mean: Value, rstd: Value, dims: Ints, weight: Value | None
-) -> tuple[Value, Value]:
-    """Return (the derivative by x, the normalized x); statistics and weight broadcast."""
-    unit = (x - mean) * rstd
-    scaled = grad if weight is None else grad * weight
-    middle, along = F.mean(scaled, tuple(dims), True), F.mean(scaled * unit, tuple(dims), True)
-    return (scaled - middle - unit * along) * rstd, unit
-
-
-@aten("native_layer_norm_backward.default")
-def layer_norm_backward(
-    grad: Value,
-    x: Value,
-    shape: Ints,
-    mean: Value,
-    rstd: Value,
-    weight: Value | None,
-    bias: Value | None,
-    output_mask: Sequence[bool],
-) -> tuple[Value | None, ...]:
-    """rstd*(g - mean(g) - u*mean(g*u)), g = grad*weight, u the normalized x; the sums of grad*u and of grad"""
-    lead = x.ndim - len(shape)
-    dx, unit = _normalization_gradient(grad, x, mean, rstd, range(lead, x.ndim), weight)
-    over = tuple(range(lead))
-    dw, db = (F.sum(v, over) if over else v for v in (grad * unit, grad))
-    return tuple(v if wanted else None for v, wanted in zip((dx, dw, db), output_mask, strict=True))
-
-
-@aten("native_group_norm_backward.default")
-def group_norm_backward(
-    grad: Value,
-    x: Value,
-    mean: Value,
-    rstd: Value,
-    weight: Value | None,
-    n: int,
-    c: int,
-    hxw: int,
-    group: int,
-    output_mask: Sequence[bool],
-) -> tuple[Value | None, ...]:
-    """native_layer_norm_backward for each sample's channel groups"""
-    shape = n, group, c // group, hxw
-
-    def grouped(v: Any) -> Any:
-        return v.reshape((n, group, 1, 1))
-
-    scale = None if weight is None else weight.reshape((1, group, c // group, 1))
-    g = grad.reshape(shape)
-    dx, unit = _normalization_gradient(g, x.reshape(shape), grouped(mean), grouped(rstd), (2, 3), scale)
-    dw, db = (F.sum(v, (0, 3)).reshape((c,)) for v in (g * unit, g))
-    return tuple(v if wanted else None for v, wanted in zip((dx.reshape(x.shape), dw, db), output_mask, strict=True))

@@ -201,13 +201,13 @@ def _integers(x: Value, indices: Sequence[Value | None]) -> list[tuple[int, Valu
     return given
 
 
-@aten("index.Tensor _unsafe_index.Tensor")
+@aten("index.Tensor")
 def index(x: Value, indices: Sequence[Value | None]) -> Value:
     """x[index0[i], index1[i], ..]; indices broadcast, and their dimensions come first unless they are adjacent"""
     return select_by_tensors(x, _integers(x, indices))
 
 
-@aten("index_put.default _unsafe_index_put.default")
+@aten("index_put.default")
 def index_put(x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False) -> Value:
     """x with values stored or added at [index0[i], index1[i], ..]; for one mask and a number, where(mask, number, x)"""
     masks = [i for i in indices if i is not None and i.dtype.is_bool]
@@ -256,9 +256,6 @@ def masked_scatter(x: Value, mask: Value, source: Value) -> Value:
     place = builder.where(where, count - 1, 0)
     taken = F.index_select(source.reshape((-1,)), 0, place)
     return builder.where(where, taken, x.reshape((-1,))).reshape(x.shape).astype(x.dtype)
-
-
-# -------------------------------------------------------------------------------------------- by the place in row-major
 
 
 @aten("take.default")

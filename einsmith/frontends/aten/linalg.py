@@ -315,7 +315,7 @@ def _apply_reflections(v: Value, tau: Value, c: Value) -> Value:
     return steps[0].reshape(c.shape)
 
 
-@aten("linalg_householder_product.default orgqr.default")
+@aten("linalg_householder_product.default")
 def householder_product(v: Value, tau: Value) -> Value:
     """the first columns of the product of the reflections 1 - tau*v*v^T, one for each column of v"""
     return _apply_reflections(v, tau, _eye(v, *v.shape[-2:]))

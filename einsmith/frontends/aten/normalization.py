@@ -1,41 +1,27 @@
-"""Normalization. Results include the tensors that PyTorch saves for its backward pass: means and
-1/sqrt(variance + eps)."""
+"""Normalization, without the statistics that PyTorch saves for its backward pass."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from einsmith import ops as F
 from einsmith.frontends.aten.table import aten
-from einsmith.lang import builder
 from einsmith.lang.builder import Value
-from einsmith.ops.normalization import moments
-
-
-def _statistics(x: Value, dims: Sequence[int], eps: float) -> tuple[Value, Value]:
-    """Return (mean, 1/sqrt(variance + eps)) over dims, which stay with extent 1."""
-    mean, variance = moments(x, dims)
-    shape = tuple(1 if d in dims else n for d, n in enumerate(x.shape))
-    return mean.reshape(shape), builder.rsqrt(variance + eps).reshape(shape)
 
 
 @aten("native_layer_norm.default")
-def layer_norm(
-    x: Value, shape: Sequence[int], weight: Value | None, bias: Value | None, eps: float
-) -> tuple[Value, Value, Value]:
-    """((x - mean)*rsqrt(variance + eps)*weight + bias, mean, rsqrt(variance + eps)) over the last dimensions"""
-    y = F.layer_norm(x, tuple(shape), weight, bias, eps)
-    return (y, *_statistics(x, range(x.ndim - len(shape), x.ndim), eps))
+def layer_norm(x: Value, shape: Sequence[int], weight: Value | None, bias: Value | None, eps: float) -> tuple[Value]:
+    """(x - mean)*rsqrt(variance + eps)*weight + bias over the last dimensions"""
+    return (F.layer_norm(x, tuple(shape), weight, bias, eps),)
 
 
 @aten("native_group_norm.default")
 def group_norm(
     x: Value, weight: Value | None, bias: Value | None, n: int, c: int, hxw: int, group: int, eps: float
-) -> tuple[Value, Value, Value]:
-    """(each sample's channel groups normalized, mean, rsqrt(variance + eps)); statistics are [N, group]"""
-    y = F.group_norm(x, group, weight, bias, eps)
-    mean, rstd = _statistics(x.reshape((n, group, c // group * hxw)), (2,), eps)
-    return y, mean.reshape((n, group)), rstd.reshape((n, group))
+) -> tuple[Value]:
+    """each sample's channel groups normalized"""
+    return (F.group_norm(x, group, weight, bias, eps),)
 
 
 class _Running:
@@ -51,26 +37,6 @@ class _Running:
         self.new = value.astype(self.value.dtype)
 
 
-def _batch(
-    x: Value,
-    weight: Value | None,
-    bias: Value | None,
-    mean: Value | None,
-    variance: Value | None,
-    training: bool,
-    momentum: float,
-    eps: float,
-) -> tuple[Value, ...]:
-    """Return (the output, mean and 1/sqrt(variance + eps) for the backward, the running statistics)."""
-    means, variances = (None if v is None else _Running(v) for v in (mean, variance))
-    y = F.batch_norm(x, means, variances, weight, bias, training, momentum, eps)
-    kept: tuple[Value, Value] = (builder.full((0,), 0.0, x.dtype),) * 2
-    if training:
-        kept = _statistics(x, (0, *range(2, x.ndim)), eps)
-    kept = tuple(v.reshape((v.size,)) for v in kept)  # type: ignore[assignment]
-    return (y, *kept, *(r.new for r in (means, variances) if r is not None))
-
-
 @aten("_native_batch_norm_legit_functional.default")
 def batch_norm_functional(
     x: Value,
@@ -81,30 +47,24 @@ def batch_norm_functional(
     training: bool,
     momentum: float,
     eps: float,
-) -> tuple[Value, ...]:
-    """(each channel normalized, mean, rsqrt(variance + eps), updated running mean, updated running variance)"""
-    return _batch(x, weight, bias, mean, variance, training, momentum, eps)
+) -> tuple[Any, ...]:
+    """(each channel normalized, not available, not available, updated running mean, updated running variance)"""
+    means, variances = _Running(mean), _Running(variance)
+    y = F.batch_norm(x, means, variances, weight, bias, training, momentum, eps)
+    return y, None, None, means.new, variances.new
 
 
 @aten("_native_batch_norm_legit.no_stats")
 def batch_norm_no_stats(
     x: Value, weight: Value | None, bias: Value | None, training: bool, momentum: float, eps: float
-) -> tuple[Value, ...]:
-    """(each channel normalized by the batch's statistics, mean, rsqrt(variance + eps))"""
-    return _batch(x, weight, bias, None, None, True, momentum, eps)
+) -> tuple[Value]:
+    """each channel normalized by the batch's statistics"""
+    return (F.batch_norm(x, None, None, weight, bias, True, momentum, eps),)
 
 
 @aten("_native_batch_norm_legit_no_training.default")
 def batch_norm_no_training(
     x: Value, weight: Value | None, bias: Value | None, mean: Value, variance: Value, momentum: float, eps: float
-) -> tuple[Value, ...]:
-    """(each channel normalized by the running mean and variance, empty, empty)"""
-    return _batch(x, weight, bias, mean, variance, False, momentum, eps)[:3]
-
-
-@aten("_fused_rms_norm.default")
-def rms_norm(x: Value, shape: Sequence[int], weight: Value | None, eps: float | None) -> tuple[Value, Value]:
-    """(x*rsqrt(mean(x*x) + eps)*weight, rsqrt(mean(x*x) + eps)) over the last dimensions"""
-    small = x.dtype.eps if eps is None else eps
-    square = F.mean(x * x, tuple(range(x.ndim - len(shape), x.ndim)), True)
-    return F.rms_norm(x, tuple(shape), weight, small), builder.rsqrt(square + small)
+) -> tuple[Value]:
+    """each channel normalized by the running mean and variance"""
+    return (F.batch_norm(x, mean, variance, weight, bias, False, momentum, eps),)

@@ -19,7 +19,7 @@ from einsmith.lang.builder import Value
 from einsmith.ops.common import each, pointwise
 
 
-@aten("sign.default sgn.default")
+@aten("sign.default")
 def sign(x: Value) -> Value:
     """sign(x); 0 for NaN"""
     if x.dtype.is_float:
@@ -59,12 +59,6 @@ def sub(x: Any, y: Any, alpha: Any = 1) -> Value:
     return tensor(a - b, common) if alpha == 1 else _add_scaled(a, b, -alpha, common)
 
 
-@aten("rsub.Tensor rsub.Scalar")
-def rsub(x: Any, y: Any, alpha: Any = 1) -> Value:
-    """y - alpha*x"""
-    return sub(y, x, alpha)
-
-
 @aten("mul.Tensor mul.Scalar")
 def mul(x: Any, y: Any) -> Value:
     """x*y; for bools, x and y"""
@@ -72,7 +66,7 @@ def mul(x: Any, y: Any) -> Value:
     return _logical(a) & _logical(b) if common.is_bool else tensor(a * b, common)
 
 
-@aten("div.Tensor div.Scalar true_divide.Tensor true_divide.Scalar")
+@aten("div.Tensor div.Scalar")
 def div(x: Any, y: Any) -> Value:
     """x/y, in a float type"""
     (a, b), common = promote(x, y, floats=True, wide=True)
@@ -167,18 +161,6 @@ def clamp(x: Value, low: Any = None, high: Any = None) -> Value:
     return F.clamp(x.astype(common), *bounds).astype(common)
 
 
-@aten("clamp_min.default clamp_min.Tensor")
-def clamp_min(x: Value, low: Any) -> Value:
-    """max(x, low); the derivative at the bound is 1"""
-    return clamp(x, low)
-
-
-@aten("clamp_max.default clamp_max.Tensor")
-def clamp_max(x: Value, high: Any) -> Value:
-    """min(x, high); the derivative at the bound is 1"""
-    return clamp(x, None, high)
-
-
 def _or_the_other(name: str, formula: str, f: Callable, of_bools: Callable) -> None:
     """Enter a maximum or minimum that prefers a number to a NaN. f: whether the first operand wins; true if equal."""
 
@@ -227,28 +209,11 @@ def hypot(x: Value, y: Value) -> Value:
     return builder.where(F.isinf(a) | F.isinf(b), inf, length).astype(common)
 
 
-@aten("heaviside.default")
-def heaviside(x: Value, y: Value) -> Value:
-    """y where x is 0, 1 where x > 0, 0 elsewhere, NaN among it"""
-    (a, b), common = promote(x, y)
-    if common.is_bool:
-        return a | b
-    step = builder.where(a > 0, 1, 0).astype(common)
-    return builder.where(a == 0, b, step).astype(common)
-
-
 @aten("round.decimals")
 def round_decimals(x: Value, decimals: int = 0) -> Value:
     """round(x*10**decimals)/10**decimals"""
     ten, wide = 10.0 ** abs(decimals), x.astype(x.dtype.arithmetic)
     return (F.round(wide * ten) / ten if decimals >= 0 else F.round(wide / ten) * ten).astype(x.dtype)
-
-
-@aten("ldexp.Tensor")
-def ldexp(x: Value, y: Value) -> Value:
-    """x*2**y"""
-    (a, b), common = promote(x, y, floats=True)
-    return tensor(a * F.exp2(b), common)
 
 
 # -------------------------------------------------------------------------------------------------- comparisons, logic
@@ -330,17 +295,11 @@ def bitwise_not(x: Value) -> Value:
     return ~x if x.dtype.is_bool else (-1 - x.astype(dt.i64)).astype(x.dtype)
 
 
-@aten("where.self where.ScalarSelf where.ScalarOther where.Scalar")
+@aten("where.self")
 def where(condition: Value, x: Any, y: Any) -> Value:
     """where(condition, x, y)"""
     (a, b), common = promote(x, y)
     return builder.where(_logical(condition), tensor(a, common), tensor(b, common)).astype(common)
-
-
-@aten("masked_fill.Scalar masked_fill.Tensor")
-def masked_fill(x: Value, mask: Value, value: Any) -> Value:
-    """where(mask, value, x), in the type of x"""
-    return builder.where(mask, tensor(value, x.dtype), x).astype(x.dtype)
 
 
 # --------------------------------------------------------------------------------------------------------- activations
@@ -363,17 +322,6 @@ def hardtanh(x: Value, low: float = -1, high: float = 1) -> Value:
     if not x.dtype.is_float:
         return clamp(x, int(low), int(high))
     return F.hardtanh(x, float(low), float(high)).astype(x.dtype)
-
-
-@aten("nan_to_num.default")
-def nan_to_num(x: Value, nan: float | None = None, posinf: float | None = None, neginf: float | None = None) -> Value:
-    """x, with NaN and infinities replaced by `nan`, `posinf` and `neginf`"""
-    if not x.dtype.is_float:
-        return x
-    top = x.dtype.max
-    return F.nan_to_num(x, nan or 0.0, top if posinf is None else posinf, -top if neginf is None else neginf).astype(
-        x.dtype
-    )
 
 
 @aten("_to_copy.default prims::convert_element_type.default")

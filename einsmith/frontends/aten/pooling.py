@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from einsmith import ops as F
 from einsmith.base import dtypes as dt
-from einsmith.base.errors import ArgumentError
 from einsmith.frontends.aten.table import aten, enter
 from einsmith.lang.builder import Value
 
@@ -27,7 +26,6 @@ def _max(name: str) -> None:
     )
 
 
-_max("max_pool1d")
 _max("max_pool2d")
 _max("max_pool3d")
 
@@ -47,15 +45,13 @@ _fractional("fractional_max_pool3d")
 
 def _adaptive(name: str) -> None:
     pool = getattr(F, name)
-    prefix = "" if name.endswith("1d") else "_"
     enter(
-        f"{prefix}{name}.default",
+        f"_{name}.default",
         "mean of the elements n*i//m to -(-n*(i + 1)//m) - 1",
         lambda x, size: pool(x, tuple(size)),
     )
 
 
-_adaptive("adaptive_avg_pool1d")
 _adaptive("adaptive_avg_pool2d")
 _adaptive("adaptive_avg_pool3d")
 
@@ -70,7 +66,6 @@ def _adaptive_max(name: str) -> None:
     enter(f"{name}.default", "(max of the elements n*i//m to -(-n*(i + 1)//m) - 1, its index)", run)
 
 
-_adaptive_max("adaptive_max_pool1d")
 _adaptive_max("adaptive_max_pool2d")
 _adaptive_max("adaptive_max_pool3d")
 
@@ -78,60 +73,27 @@ _adaptive_max("adaptive_max_pool3d")
 # ------------------------------------------------------------------------------------------------------ interpolation
 
 
-def _resize(x: Value, size: Ints | None, scales: Sequence[float] | None, mode: str, corners: bool | None) -> Value:
-    if size is not None:
-        return F.interpolate(x, tuple(size), None, mode, corners)
-    return F.interpolate(x, None, tuple(scales or ()), mode, corners)
+def _resize(name: str, mode: str, formula: str) -> None:
+    """Enter an interpolation to extents, or by factors where there are none."""
 
+    def run(x: Value, size: Ints | None, corners: bool | None, scales: Sequence[float] | None = None) -> Value:
+        if size is not None:
+            return F.interpolate(x, tuple(size), None, mode, corners)
+        return F.interpolate(x, None, tuple(scales or ()), mode, corners)
 
-def _by_factors(x: Value, size: Ints, scales: Sequence[float | None], mode: str) -> Value:
-    """Interpolate to the extents `size` by `scales`, which need not be the ratios of the extents.
+    def nearest(x: Value, size: Ints | None, scales: Sequence[float] | None = None) -> Value:
+        return run(x, size, None, scales)
 
-    A scale of None is the ratio. Raises ArgumentError if the scales give other extents.
-    """
-    factors = tuple(n / e if s is None else s for s, n, e in zip(scales, size, x.shape[2:], strict=True))
-    value = F.interpolate(x, None, factors, mode, None if mode.startswith("nearest") else False)
-    if value.shape[2:] != tuple(size):
-        raise ArgumentError(f"interpolation to {tuple(size)}, but the factors {factors} give {value.shape[2:]}")
-    return value
-
-
-def _nearest(name: str, mode: str, formula: str) -> None:
-    def run(x: Value, size: Ints | None, scales: Sequence[float] | None = None) -> Value:
-        return _resize(x, size, scales, mode, None)
-
-    enter(f"{name}.vec", formula, run)
-
-    def sized(x: Value, size: Ints, *scales: float | None) -> Value:
-        return _by_factors(x, size, scales, mode) if any(s is not None for s in scales) else run(x, size)
-
-    enter(f"{name}.default", formula, sized)
+    enter(f"{name}.vec", formula, nearest if mode.startswith("nearest") else run)
 
 
 for _n in (1, 2, 3):
-    _nearest(f"upsample_nearest{_n}d", "nearest", "x at floor(p*scale)")
-    _nearest(f"_upsample_nearest_exact{_n}d", "nearest-exact", "x at floor((p + 1/2)*scale)")
-
-
-def _linear(name: str, mode: str) -> None:
-    def run(x: Value, size: Ints | None, align_corners: bool, scales: Sequence[float] | None = None) -> Value:
-        return _resize(x, size, scales, mode, align_corners)
-
-    formula = "interpolation of the neighbours of (p + 1/2)*scale - 1/2, or of p*scale with align_corners"
-    enter(f"{name}.vec", formula, run)
-
-    def sized(x: Value, size: Ints, align_corners: bool, *scales: float | None) -> Value:
-        if any(s is not None for s in scales) and not align_corners:
-            return _by_factors(x, size, scales, mode)
-        return run(x, size, align_corners)
-
-    enter(f"{name}.default", formula, sized)
-
-
-_linear("upsample_linear1d", "linear")
-_linear("upsample_bilinear2d", "bilinear")
-_linear("upsample_trilinear3d", "trilinear")
-_linear("upsample_bicubic2d", "bicubic")
+    _resize(f"upsample_nearest{_n}d", "nearest", "x at floor(p*scale)")
+    _resize(f"_upsample_nearest_exact{_n}d", "nearest-exact", "x at floor((p + 1/2)*scale)")
+for _name, _mode in (("linear1d", "linear"), ("bilinear2d", "bilinear"), ("trilinear3d", "trilinear"),
+                     ("bicubic2d", "bicubic")):  # fmt: skip
+    _neighbours = "interpolation of the neighbours of (p + 1/2)*scale - 1/2, or of p*scale with align_corners"
+    _resize(f"upsample_{_name}", _mode, _neighbours)
 
 
 @aten("im2col.default")

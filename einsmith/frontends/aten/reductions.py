@@ -33,12 +33,6 @@ def _all(dims: Dims, x: Value) -> Sequence[int]:
     return dimensions(dims, x.ndim, "dim")
 
 
-@aten("sum.default")
-def sum_all(x: Value, dtype: DType | None = None) -> Value:
-    """sum[all](x); for integers, in int64"""
-    return total(x, None, False, dtype)
-
-
 @aten("sum.dim_IntList")
 def total(x: Value, dim: Dims = None, keepdim: bool = False, dtype: DType | None = None) -> Value:
     """sum[dim](x), over all dimensions if dim is empty; for integers, in int64"""
@@ -139,18 +133,10 @@ def prod(x: Value, dim: int, keepdim: bool = False, dtype: DType | None = None) 
 def _moments(name: str, formula: str) -> None:
     f = getattr(F, name)
 
-    def correction(x: Value, dim: Dims = None, correction: float | None = None, keepdim: bool = False) -> Any:
+    def run(x: Value, dim: Dims = None, correction: float | None = None, keepdim: bool = False) -> Any:
         return f(x, _all(dim, x), None, keepdim, correction=1 if correction is None else correction)
 
-    def by_dim(x: Value, dim: Dims = None, unbiased: bool = True, keepdim: bool = False) -> Any:
-        return correction(x, dim, 1 if unbiased else 0, keepdim)
-
-    def whole(x: Value, unbiased: bool = True) -> Any:
-        return correction(x, None, 1 if unbiased else 0)
-
-    enter(f"{name}.correction", formula, correction)
-    enter(f"{name}.dim", formula, by_dim)
-    enter(f"{name}.default", formula, whole)
+    enter(f"{name}.correction", formula, run)
 
 
 _moments("var", "sum[dim]((x - mean(x))**2)/(count - correction)")

@@ -28,7 +28,7 @@ enter(
 enter("detach.default", "stop_gradient(x)", builder.stop_gradient)
 
 
-@aten("view.default _unsafe_view.default reshape.default view_copy.default")
+@aten("view.default reshape.default view_copy.default")
 def view(x: Value, size: Sequence[int]) -> Value:
     """x reshaped, in row-major order"""
     return x.reshape(tuple(size))
@@ -47,18 +47,6 @@ def permute(x: Value, dims: Sequence[int]) -> Value:
     return F.permute(x, tuple(dims)) if x.ndim else x
 
 
-@aten("transpose.int")
-def transpose(x: Value, dim0: int, dim1: int) -> Value:
-    """x with two dimensions swapped"""
-    return F.transpose(x, dim0, dim1) if x.ndim else x
-
-
-@aten("t.default")
-def t(x: Value) -> Value:
-    """x with its two dimensions swapped"""
-    return F.transpose(x, 0, 1) if x.ndim == 2 else x
-
-
 @aten("unsqueeze.default")
 def unsqueeze(x: Value, dim: int) -> Value:
     """x with a dimension of extent 1 at dim"""
@@ -66,11 +54,10 @@ def unsqueeze(x: Value, dim: int) -> Value:
     return x.reshape((*x.shape[:d], 1, *x.shape[d:]))
 
 
-@aten("squeeze.default squeeze.dim squeeze.dims")
-def squeeze(x: Value, dim: Sequence[int] | int | None = None) -> Value:
+@aten("squeeze.dims")
+def squeeze(x: Value, dim: Sequence[int]) -> Value:
     """x without the dimensions in dim that have extent 1"""
-    listed = range(x.ndim) if dim is None else (dim,) if isinstance(dim, int) else dim
-    gone = {_dimension(d, x.ndim) for d in listed}
+    gone = {_dimension(d, x.ndim) for d in dim}
     return x.reshape(tuple(n for d, n in enumerate(x.shape) if d not in gone or n != 1))
 
 
@@ -121,14 +108,6 @@ def slice_scatter(
     return _set_slice(x, src, d, *_bounds(x.shape[d], start, end, step), step)
 
 
-@aten("select_scatter.default")
-def select_scatter(x: Value, src: Value, dim: int, index: int) -> Value:
-    """x with one index along dim replaced by src"""
-    d = _dimension(dim, x.ndim)
-    place = index % x.shape[d]
-    return _set_slice(x, unsqueeze(src, d), d, place, place + 1, 1)
-
-
 @aten("diagonal_scatter.default")
 def diagonal_scatter(x: Value, src: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
     """x with its diagonal (i, i + offset) along dim1 and dim2 replaced by src"""
@@ -152,32 +131,12 @@ def split_with_sizes(x: Value, sizes: Sequence[int], dim: int = 0) -> list[Value
     return out
 
 
-@aten("split.Tensor")
-def split(x: Value, size: int, dim: int = 0) -> list[Value]:
-    """x split into parts of equal extent along dim; the last may be smaller"""
-    n = x.shape[_dimension(dim, x.ndim)]
-    return [slice_(x, dim, begin, begin + size) for begin in range(0, max(n, 1), max(size, 1))]
-
-
-@aten("unbind.int")
-def unbind(x: Value, dim: int = 0) -> list[Value]:
-    """x at each index along dim"""
-    return [select(x, dim, n) for n in range(x.shape[_dimension(dim, x.ndim)])]
-
-
 @aten("cat.default")
 def cat(tensors: Sequence[Value], dim: int = 0) -> Value:
     """tensors concatenated along dim, in their common type"""
     common = result_type(*tensors)
     kept = [x for x in tensors if x.shape != (0,)] or [tensors[0]]  # an old form of "nothing"
     return kept[0].astype(common) if len(kept) == 1 else F.cat([x.astype(common) for x in kept], dim)
-
-
-@aten("stack.default")
-def stack(tensors: Sequence[Value], dim: int = 0) -> Value:
-    """tensors of equal shape, stacked along a new dimension"""
-    common = result_type(*tensors)
-    return F.stack([x.astype(common) for x in tensors], dim)
 
 
 @aten("flip.default")
@@ -204,16 +163,8 @@ def diagonal(x: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
     return F.diagonal(x, offset, dim1, dim2)
 
 
-@aten("tril.default")
-def tril(x: Value, diagonal: int = 0) -> Value:
-    """where(j - i <= diagonal, x[i, j], 0)"""
-    return F.tril(x, diagonal)
-
-
-@aten("triu.default")
-def triu(x: Value, diagonal: int = 0) -> Value:
-    """where(j - i >= diagonal, x[i, j], 0)"""
-    return F.triu(x, diagonal)
+for _name, _sign in (("tril", "<="), ("triu", ">=")):
+    enter(f"{_name}.default", f"where(j - i {_sign} diagonal, x[i, j], 0)", getattr(F, _name))
 
 
 @aten("unfold.default")

@@ -12,48 +12,26 @@ import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch import config as functorch_config
 from torch._functorch.aot_autograd import make_boxed_func
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from einsmith.base.errors import ArgumentError, UnknownOptionError
 from einsmith.driver.sizes import check_sizes
-from einsmith.frontends import torch_device, torch_linalg
-from einsmith.frontends.aten import TABLE
+from einsmith.frontends import torch_device
 from einsmith.frontends.torch_compile.options import Options
 from einsmith.frontends.torch_compile.recurrences import replace_recurrences
 from einsmith.frontends.torch_compile.saved import partition
 from einsmith.frontends.torch_compile.split import split
 from einsmith.frontends.torch_compile.validation import checking, is_refused
 from einsmith.frontends.torch_compile.writes import find_lost_write
-from einsmith.frontends.torch_nodes import line_of, operator_name
+from einsmith.frontends.torch_decompositions import NORMS, decompositions, decompositions_of
+from einsmith.frontends.torch_nodes import line_of
 from einsmith.frontends.torch_whole import keep_whole
-
-_APART = [
-    getattr(torch.ops.aten, name)
-    for name in (
-        "_native_batch_norm_legit_functional",
-        "native_layer_norm",
-        "native_group_norm",
-        "native_layer_norm_backward",
-        "native_batch_norm_backward",
-        "native_group_norm_backward",
-        "_batch_norm_with_update_functional",
-        "batch_norm_backward",
-        "dist",
-        "narrow_copy",
-        "permute_copy",
-        "unbind_copy",
-    )
-]
 
 
 @cache
-def decompositions() -> dict:
-    """Return PyTorch's decompositions of operators that the table lacks or whose parts the backward can recompute."""
-    known = torch._decomp.core_aten_decompositions()
-    found = {op: f for op, f in known.items() if operator_name(op) not in TABLE}
-    found |= torch._decomp.get_decompositions(_APART) | torch_linalg.APART
-    return {op: checking(op, f) for op, f in found.items()}
+def _decompositions() -> dict:
+    """Return the decompositions that a graph is traced with: calls that PyTorch may refuse stay whole."""
+    return {op: checking(op, f) for op, f in (decompositions() | decompositions_of(NORMS)).items()}
 
 
 def backend(
@@ -96,25 +74,19 @@ def backend(
             settings.say("a graph", f"{type(e).__name__}: {e}", "")
             return make_boxed_func(graph.forward)
 
-    def compile_aot(apart: dict) -> Callable[..., Any]:
-        traced = aot_autograd(
-            fw_compiler=compiler,
-            decompositions=apart,
-            partition_fn=partial(partition, options=settings),
-            keep_inference_input_mutations=True,
-        )
-        with ExitStack() as stack:
-            stack.enter_context(keep_whole())
-            # A graph may run its backward twice, so saved tensors must not be overwritten.
-            stack.enter_context(functorch_config.patch(donated_buffer=False))
-            # Decompose attention into operators that have formulas, instead of fused operators for it and its gradient.
-            stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-            return traced(gm, example_inputs)
-
-    try:
-        return compile_aot(decompositions())
-    except (DataDependentOutputException, DynamicOutputShapeException):  # raised by a decomposition
-        return compile_aot({})
+    traced = aot_autograd(
+        fw_compiler=compiler,
+        decompositions=_decompositions(),
+        partition_fn=partial(partition, options=settings),
+        keep_inference_input_mutations=True,
+    )
+    with ExitStack() as stack:
+        stack.enter_context(keep_whole())
+        # A graph may run its backward twice, so saved tensors must not be overwritten.
+        stack.enter_context(functorch_config.patch(donated_buffer=False))
+        # Decompose attention into operators that have formulas, instead of fused operators for it and its gradient.
+        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        return traced(gm, example_inputs)
 
 
 def _options(given: Mapping[str, Any]) -> Options:

@@ -12,6 +12,7 @@ from functools import wraps
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
 Arguments = Mapping[str, Any]
 Rule = Callable[[Arguments], bool]
@@ -149,14 +150,17 @@ def is_checked(target: torch._ops.OpOverload, args: Iterable[Any], kwargs: Mappi
     return rule(known)
 
 
-def checking(target: Any, decomposition: Callable) -> Callable:
-    """Return a decomposition that leaves calls to PyTorch whose arguments it may refuse."""
-    if not isinstance(target, torch._ops.OpOverload) or target._schema.name.partition("::")[2] not in _RULES:
-        return decomposition
+def checking(target: torch._ops.OpOverload, decomposition: Callable) -> Callable:
+    """Return a decomposition that leaves calls whole whose arguments PyTorch may refuse, or whose elements it reads."""
 
     @wraps(decomposition)
     def decompose(*args: Any, **kwargs: Any) -> Any:
-        return NotImplemented if is_checked(target, args, kwargs) else decomposition(*args, **kwargs)
+        if is_checked(target, args, kwargs):
+            return NotImplemented
+        try:
+            return decomposition(*args, **kwargs)
+        except (DataDependentOutputException, DynamicOutputShapeException):
+            return NotImplemented
 
     return decompose
 
