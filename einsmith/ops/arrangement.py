@@ -87,19 +87,19 @@ def _triangle(name: str, input: Any, diagonal: int, lower: bool) -> Value:
     return builder.compute(x.shape, body)
 
 
-@operator()
+@operator(aten="tril.default", converts=False)
 def tril(input: Any, diagonal: int = 0) -> Value:
     """Keep the elements of the last two dimensions on and below the diagonal, 0 above; `diagonal` counts upward."""
     return _triangle("tril", input, diagonal, True)
 
 
-@operator()
+@operator(aten="triu.default", converts=False)
 def triu(input: Any, diagonal: int = 0) -> Value:
     """Keep the elements of the last two dimensions on and above the diagonal, 0 below; `diagonal` counts upward."""
     return _triangle("triu", input, diagonal, False)
 
 
-@operator()
+@operator(aten="diagonal.default", converts=False)
 def diagonal(input: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
     """Return the elements whose index along dim2 is the index along dim1 plus offset, as a last dimension."""
     x = tensor(input, "diagonal", "input")

@@ -141,7 +141,7 @@ def cdist(x1: Any, x2: Any, p: float = 2.0, compute_mode: str | None = None) -> 
     return _length((*lead, a.shape[-2], b.shape[-2]), over, order, element)
 
 
-@operator()
+@operator(aten="_pdist_forward.default")
 def pdist(input: Any, p: float = 2.0) -> Value:
     """Return the distances of all pairs of rows i < j in the p-norm, in row-major order: [N, M] -> [N*(N - 1)/2]."""
     x = tensor(input, "pdist", "input", rank=2, kind="float")

@@ -134,7 +134,7 @@ def take_along_dim(input: Any, indices: Any, dim: int | None = None) -> Value:
     )
 
 
-@operator()
+@operator(aten="index_select.default", converts=False)
 def index_select(input: Any, dim: int, index: Any) -> Value:
     """Return the slices along `dim` that a vector of integers names."""
     x, k = tensor(input, "index_select", "input"), tensor(index, "index_select", "index", rank=(0, 1), kind="int")
@@ -157,7 +157,7 @@ def scattering(sign: str, rank: int, d: int, one: bool = False) -> Operator:
     return op(f"z[{axes}] = x[{axes}]\nz[{target}] {sign} s[{source}]\nreturn z")
 
 
-@operator()
+@operator(aten="scatter_add.default", converts=False)
 def scatter_add(input: Any, dim: int, index: Any, src: Any) -> Value:
     """Add src[i] to the input at [.., index[i], ..] along `dim`, for each i of the index; places may repeat."""
     x, k = tensor(input, "scatter_add", "input"), tensor(index, "scatter_add", "index", kind="int")

@@ -38,7 +38,10 @@ class OperatorRow:
         call: the function, which takes arrays and traced tensors.
         family: what operators of one kind have in common: the name without its number of dimensions, or the module.
         layer: name of the layer in `einsmith.nn`, "" if there is none.
-        aten: names of ATen's overloads with the same arguments, as in "softplus.default", separated by blanks.
+        aten: names of ATen's overloads with the same arguments, as in "softplus.default", separated by blanks. One
+            followed by a colon and a setting's name does what the operator does where that setting is true. The last of
+            several results are places, which ATen gives as int64.
+        converts: whether ATen converts the operands to their common type, which is then the results'.
         onnx: name of ONNX's operator, "" if it has none of the same meaning.
         attributes: settings -> names of ONNX's attributes, where these differ from the settings' names.
         options: further arguments of the layer's class: see `einsmith.nn.operator_layer.OperatorLayer`.
@@ -49,6 +52,7 @@ class OperatorRow:
     family: str
     layer: str = ""
     aten: str = ""
+    converts: bool = True
     onnx: str = ""
     attributes: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -85,6 +89,7 @@ def _kind(hint: Any) -> str:
 def operator(
     layer: str = "",
     aten: str = "",
+    converts: bool = True,
     onnx: str = "",
     attributes: Mapping[str, str] | None = None,
     also: str = "",
@@ -101,7 +106,7 @@ def operator(
         call = accept_arrays(_convert_operands(function))
         for name in (function.__name__, *also.split()):
             assert name not in OPERATORS, name
-            names = (layer, aten, onnx, attributes or {}, options) if name == function.__name__ else ()
+            names = (layer, aten, converts, onnx, attributes or {}, options) if name == function.__name__ else ()
             OPERATORS[name] = OperatorRow(name, call, family or _module(function), *names)
         return call
 

@@ -66,31 +66,31 @@ def _several(x: Any) -> tuple[Value, ...]:
     return x if isinstance(x, tuple) else (x,)
 
 
-@operator()
+@operator(aten="cumsum.default", converts=False)
 def cumsum(input: Any, dim: int, *, dtype: Any = None) -> Value:
     """Return the running sums along `dim`, carried in float64 or int64; integers give int64."""
     return _running("cumsum", input, dim, dtype, True)
 
 
-@operator()
+@operator(aten="cumprod.default", converts=False)
 def cumprod(input: Any, dim: int, *, dtype: Any = None) -> Value:
     """Return the running products along `dim`, carried in float64 or int64, with exact derivatives at zeros."""
     return _running("cumprod", input, dim, dtype, True)
 
 
-@operator()
+@operator(aten="cummax.default")
 def cummax(input: Any, dim: int) -> tuple[Value, Value]:
     """Return (running maxima along `dim`, positions of their last occurrences); NaN stays once it occurs."""
     return _running("cummax", input, dim, None, False)
 
 
-@operator()
+@operator(aten="cummin.default")
 def cummin(input: Any, dim: int) -> tuple[Value, Value]:
     """Return (running minima along `dim`, positions of their last occurrences); NaN stays once it occurs."""
     return _running("cummin", input, dim, None, False)
 
 
-@operator()
+@operator(aten="logcumsumexp.default")
 def logcumsumexp(input: Any, dim: int) -> Value:
     """Return the logarithms of the running sums of exp(x) along `dim`, without overflow."""
     x = tensor(input, "logcumsumexp", "input", kind="float")
@@ -210,7 +210,7 @@ FEW = 8
 """Largest k for which topk makes one pass over a row for each element."""
 
 
-@operator()
+@operator(aten="topk.default")
 def topk(input: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Value, Value]:
     """Return (the k largest, or smallest, elements along `dim` in order, their positions). NaN counts as largest.
 
@@ -231,7 +231,7 @@ def topk(input: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool =
     return _take_first(x, d, positions), positions
 
 
-@operator()
+@operator(aten="median.default median.dim")
 def median(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
     """Return (the middle element along `dim`, the lower one of two, its position); without `dim`, that of all elements.
 

@@ -137,7 +137,7 @@ def _max_pool(
 max_pool1d, max_pool2d, max_pool3d = by_rank(
     _max_pool,
     layer="MaxPool{n}d",
-    aten="max_pool{n}d.default",
+    aten="max_pool{n}d.default max_pool{n}d_with_indices.default:return_indices",
     settings="kernel_size stride padding dilation return_indices ceil_mode",
 )
 
@@ -277,7 +277,9 @@ def _adaptive_max_pool(name: str, n: int, input: Any, output_size: Sizes, return
 
 
 adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d = by_rank(_adaptive_avg_pool, layer="AdaptiveAvgPool{n}d")
-adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d = by_rank(_adaptive_max_pool, layer="AdaptiveMaxPool{n}d")
+adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d = by_rank(
+    _adaptive_max_pool, layer="AdaptiveMaxPool{n}d", aten="adaptive_max_pool{n}d.default:return_indices"
+)
 
 
 # ---------------------------------------------------------------------------------------------------------- power means

@@ -72,27 +72,27 @@ def _matrices(name: str, rank: int, **operands: Any) -> list[Value]:
     return values
 
 
-@operator()
+@operator(aten="mm.default")
 def mm(input: Any, mat2: Any) -> Value:
     """Return the product of two matrices."""
     a, b = _matrices("mm", 2, input=input, mat2=mat2)
     return a @ b
 
 
-@operator()
+@operator(aten="bmm.default")
 def bmm(input: Any, mat2: Any) -> Value:
     """Return the products of matrices, [B, N, K] and [B, K, M] -> [B, N, M]."""
     a, b = _matrices("bmm", 3, input=input, mat2=mat2)
     return a @ b
 
 
-@operator()
+@operator(aten="mv.default")
 def mv(input: Any, vec: Any) -> Value:
     """Return the product of a matrix and a vector."""
     return tensor(input, "mv", "input", rank=2) @ tensor(vec, "mv", "vec", rank=1)
 
 
-@operator()
+@operator(aten="dot.default vdot.default")
 def dot(input: Any, tensor: Any) -> Value:
     """Return the sum of the products of two vectors' elements."""
     return _tensor(input, "dot", "input", rank=1) @ _tensor(tensor, "dot", "tensor", rank=1)

@@ -68,7 +68,7 @@ def _moments(
     return _keep_dims(variance, x, dims, keepdim), _keep_dims(mean, x, dims, keepdim)
 
 
-@operator()
+@operator(aten="var.correction", converts=False)
 def var(
     input: Floats,
     dim: Dim = None,
@@ -85,7 +85,7 @@ def var(
     return _moments("var", input, dim, unbiased, correction, keepdim)[0].astype(input.dtype)
 
 
-@operator()
+@operator(aten="std.correction", converts=False)
 def std(
     input: Floats,
     dim: Dim = None,
@@ -98,7 +98,7 @@ def std(
     return root(_moments("std", input, dim, unbiased, correction, keepdim)[0]).astype(input.dtype)
 
 
-@operator()
+@operator(aten="var_mean.correction", converts=False)
 def var_mean(
     input: Floats,
     dim: Dim = None,
@@ -112,7 +112,7 @@ def var_mean(
     return variance.astype(input.dtype), mean.astype(input.dtype)
 
 
-@operator()
+@operator(aten="std_mean.correction", converts=False)
 def std_mean(
     input: Floats,
     dim: Dim = None,
@@ -142,13 +142,13 @@ def _count(name: str, input: Any, dim: Dim, keepdim: bool, wanted: bool) -> Valu
     return _keep_dims(y, x, dims, keepdim)
 
 
-@operator()
+@operator(aten="all.default all.dim all.dims", converts=False)
 def all(input: Any, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Value:
     """Return whether all elements over `dim` are true, or not 0."""
     return _count("all", input, dim, keepdim, False) == 0
 
 
-@operator()
+@operator(aten="any.default any.dim any.dims", converts=False)
 def any(input: Any, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Value:
     """Return whether some element over `dim` is true, or not 0."""
     return _count("any", input, dim, keepdim, True) != 0

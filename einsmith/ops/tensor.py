@@ -23,7 +23,7 @@ Dim = int | Sequence[int] | None
 # ------------------------------------------------------------------------------------------------------------- shapes
 
 
-@operator()
+@operator(aten="view.default reshape.default view_copy.default", converts=False)
 def reshape(input: Any, shape: int | Sequence[int]) -> Value:
     """Give the elements, in row-major order, another shape; one extent may be -1."""
     return tensor(input, "reshape", "input").reshape((shape,) if isinstance(shape, int) else tuple(shape))
@@ -43,7 +43,7 @@ def flatten(input: Any, start_dim: int = 0, end_dim: int = -1) -> Value:
     return x.reshape((*x.shape[:first], product(x.shape[first : last + 1]), *x.shape[last + 1 :]))
 
 
-@operator()
+@operator(aten="permute.default", converts=False)
 def permute(input: Any, dims: Sequence[int]) -> Value:
     """Permute the dimensions: dimension n of the result is dimension dims[n] of the input."""
     x = tensor(input, "permute", "input")
@@ -71,7 +71,7 @@ def squeeze(input: Any, dim: Dim = None) -> Value:
     return x.reshape(without(x.shape, drop)) if drop else x
 
 
-@operator()
+@operator(aten="unsqueeze.default", converts=False)
 def unsqueeze(input: Any, dim: int) -> Value:
     """Insert a dimension of extent 1 at place `dim`."""
     x = tensor(input, "unsqueeze", "input")

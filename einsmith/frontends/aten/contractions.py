@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from einsmith import ops as F
 from einsmith.base.errors import ArgumentError
 from einsmith.frontends.aten.promotion import convert
-from einsmith.frontends.aten.table import aten, enter
+from einsmith.frontends.aten.table import aten
 from einsmith.lang.builder import Value
-
-
-def _product(names: str, formula: str, f: Callable[[Value, Value], Value]) -> None:
-    """Return a product whose sums have the operands' type."""
-    enter(names, formula, lambda a, b: f(a, b).astype(a.dtype))
-
-
-_product("mm.default", "sum[k](a[i, k]*b[k, j])", F.mm)
-_product("bmm.default", "sum[k](a[n, i, k]*b[n, k, j])", F.bmm)
-_product("mv.default", "sum[k](a[i, k]*b[k])", F.mv)
-_product("dot.default vdot.default", "sum[k](a[k]*b[k])", F.dot)
 
 
 def _add_weighted(x: Value, product: Value, beta: float, alpha: float) -> Value:
@@ -115,9 +104,3 @@ def convolution(
 def cdist(a: Value, b: Value, p: float, compute_mode: int | None = None) -> Value:
     """(sum[k](|a[.., i, k] - b[.., j, k]|**p))**(1/p); the derivative at 0 is 0"""
     return F.cdist(a, b, float(p))
-
-
-@aten("_pdist_forward.default")
-def pdist(x: Value, p: float = 2) -> Value:
-    """distances of all pairs of rows i < j"""
-    return F.pdist(x, float(p))

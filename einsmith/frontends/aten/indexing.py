@@ -60,12 +60,6 @@ def embedding_bag(
     )
 
 
-@aten("index_select.default")
-def index_select(x: Value, dim: int, index: Value) -> Value:
-    """x[.., index[i], ..]"""
-    return F.index_select(x, dim, index)
-
-
 @aten("gather.default")
 def gather(x: Value, dim: int, index: Value, sparse_grad: bool = False) -> Value:
     """x[.., index[i], ..] for each i of the index"""
@@ -75,12 +69,6 @@ def gather(x: Value, dim: int, index: Value, sparse_grad: bool = False) -> Value
         index = index.reshape((1,) * x.ndim) if x.ndim else index
         return F.gather(x, dim, index).reshape(())
     return F.gather(x, dim, index) if x.ndim else F.gather(x.reshape((1,)), 0, index)
-
-
-@aten("scatter_add.default")
-def scatter_add(x: Value, dim: int, index: Value, src: Value) -> Value:
-    """x[.., index[i], ..] += src[i]"""
-    return F.scatter_add(x, dim, index, src)
 
 
 def _scatter(x: Value, dim: int, index: Value, src: Value) -> Value:

@@ -12,24 +12,6 @@ from einsmith.lang.builder import Value
 Ints = Sequence[int]
 
 
-def _max(name: str) -> None:
-    pool = getattr(F, name)
-
-    def run(
-        x: Value, kernel: Ints, stride: Ints = (), padding: Ints = (0,), dilation: Ints = (1,), ceil_mode: bool = False
-    ) -> tuple[Value, Value]:
-        values, places = pool(x, tuple(kernel), tuple(stride) or None, tuple(padding), tuple(dilation), ceil_mode, True)
-        return values, places.astype(dt.i64)
-
-    enter(
-        f"{name}_with_indices.default", "(max over windows, its index in row-major order), the first of equal ones", run
-    )
-
-
-_max("max_pool2d")
-_max("max_pool3d")
-
-
 def _fractional(name: str) -> None:
     pool = getattr(F, name)
 
@@ -54,20 +36,6 @@ def _adaptive(name: str) -> None:
 
 _adaptive("adaptive_avg_pool2d")
 _adaptive("adaptive_avg_pool3d")
-
-
-def _adaptive_max(name: str) -> None:
-    pool = getattr(F, name)
-
-    def run(x: Value, size: Ints) -> tuple[Value, Value]:
-        values, places = pool(x, tuple(size), True)
-        return values, places.astype(dt.i64)
-
-    enter(f"{name}.default", "(max of the elements n*i//m to -(-n*(i + 1)//m) - 1, its index)", run)
-
-
-_adaptive_max("adaptive_max_pool2d")
-_adaptive_max("adaptive_max_pool3d")
 
 
 # ------------------------------------------------------------------------------------------------------ interpolation

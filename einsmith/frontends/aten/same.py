@@ -19,32 +19,42 @@ FAMILIES = {
     "elementwise": "pointwise",
     "activation": "pointwise",
     "inverse": "pointwise",
-    "special": "pointwise",
+    "special": "special",
     "losses": "losses",
+    "tensor": "views",
+    "arrangement": "views",
+    "indexing": "indexing",
+    "ordering": "reductions",
+    "statistics": "reductions",
+    "product": "contractions",
+    "distance": "contractions",
     "conv": "contractions",
     "max_pool": "pooling",
     "avg_pool": "pooling",
+    "adaptive_max_pool": "pooling",
     "resize": "pooling",
     "sampling": "sampling",
 }
 """Families of the rows of the table -> families of ATen's operators."""
 
 
-def _entry(row: OperatorRow) -> Callable[..., Any]:
-    """Return ATen's form of an operator: several operands have their common type, which is also the result's, no list
-    of numbers is an empty list, and reductions are numbers."""
-    own = (p for p in signature(row.call).parameters.values() if p.name != "inplace")
+def _entry(row: OperatorRow, flag: str) -> Callable[..., Any]:
+    """Return ATen's form of an operator, with `flag` set: lists are tuples, no list of numbers is an empty list,
+    reductions are numbers, and operands and results have the types that `OperatorRow` says."""
+    own = (p for p in signature(row.call).parameters.values() if p.name not in ("inplace", flag))
     places = Signature([p.replace(kind=p.POSITIONAL_OR_KEYWORD) for p in own])
-    names = row.operands
 
     def run(*args: Any, **kwargs: Any) -> Any:
         given = places.bind(*args, **kwargs).arguments
-        if len(names) > 1:
-            values, common = promote(*(given[n] for n in names))
-            given |= dict(zip(names, values, strict=True))
-        else:
-            common = given[names[0]].dtype
-        return _typed(row.call(**{n: _setting(row, n, x) for n, x in given.items()}), common)
+        settings = {n: _setting(row, n, x) for n, x in given.items() if n not in row.operands}
+        operands = {n: given[n] for n in row.operands}
+        if flag:
+            settings[flag] = True
+        if not row.converts:
+            return row.call(**operands, **settings)
+        values, common = promote(*operands.values()) if len(operands) > 1 else (operands.values(), None)
+        result = row.call(**dict(zip(operands, values, strict=True)), **settings)
+        return _typed(result, common or next(iter(values)).dtype)
 
     run.__signature__ = places  # type: ignore[attr-defined]
     return run
@@ -53,18 +63,20 @@ def _entry(row: OperatorRow) -> Callable[..., Any]:
 def _setting(row: OperatorRow, name: str, x: Any) -> Any:
     if name == "reduction":
         return REDUCTIONS[x]
-    return None if isinstance(x, (list, tuple)) and not x and row.settings[name].default is None else x
+    if not isinstance(x, (list, tuple)):
+        return x
+    return tuple(x) if x or row.settings[name].default is not None else None
 
 
 def _typed(result: Any, common: DType) -> Any:
     """Return results in the types that ATen gives them: the operands', and int64 for places."""
-    if not isinstance(result, Value):
-        return tuple(_typed(x, common) for x in result)
-    if result.dtype.kind == common.kind:
-        return result.astype(common)
-    return result.astype(dt.i64) if result.dtype.is_int else result
+    if isinstance(result, Value):
+        return result.astype(common) if result.dtype.kind == common.kind else result
+    *values, places = result
+    return (*(x.astype(common) for x in values), places.astype(dt.i64))
 
 
 for _row in OPERATORS.values():
-    if _row.aten:
-        enter(_row.aten, _row.formula, _entry(_row), FAMILIES[_row.family])
+    for _name in _row.aten.split():
+        _overload, _, _flag = _name.partition(":")
+        enter(_overload, _row.formula, _entry(_row, _flag), FAMILIES[_row.family])

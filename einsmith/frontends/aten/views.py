@@ -28,30 +28,11 @@ enter(
 enter("detach.default", "stop_gradient(x)", builder.stop_gradient)
 
 
-@aten("view.default reshape.default view_copy.default")
-def view(x: Value, size: Sequence[int]) -> Value:
-    """x reshaped, in row-major order"""
-    return x.reshape(tuple(size))
-
-
 @aten("expand.default")
 def expand(x: Value, size: Sequence[int], implicit: bool = False) -> Value:
     """x broadcast along dimensions of extent 1 and new leading ones; -1 keeps an extent"""
     lead = len(size) - x.ndim
     return F.broadcast_to(x, tuple(x.shape[d - lead] if n == -1 else n for d, n in enumerate(size)))
-
-
-@aten("permute.default")
-def permute(x: Value, dims: Sequence[int]) -> Value:
-    """x with its dimensions in the order dims"""
-    return F.permute(x, tuple(dims)) if x.ndim else x
-
-
-@aten("unsqueeze.default")
-def unsqueeze(x: Value, dim: int) -> Value:
-    """x with a dimension of extent 1 at dim"""
-    d = dimension(dim, x.ndim + 1, "dim")
-    return x.reshape((*x.shape[:d], 1, *x.shape[d:]))
 
 
 @aten("squeeze.dims")
@@ -155,16 +136,6 @@ def repeat(x: Value, repeats: Sequence[int]) -> Value:
 def roll(x: Value, shifts: Sequence[int], dims: Sequence[int] = ()) -> Value:
     """x[(i - shift) % n] along dims"""
     return F.roll(x, tuple(shifts) if dims else shifts[0], tuple(dims) or None)
-
-
-@aten("diagonal.default")
-def diagonal(x: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
-    """x[i, i + offset] along dim1 and dim2, as the last dimension"""
-    return F.diagonal(x, offset, dim1, dim2)
-
-
-for _name, _sign in (("tril", "<="), ("triu", ">=")):
-    enter(f"{_name}.default", f"where(j - i {_sign} diagonal, x[i, j], 0)", getattr(F, _name))
 
 
 @aten("unfold.default")
