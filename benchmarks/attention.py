@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         cases = [draw(args.seed, n) for n in range(args.count)]
     title = f"""Times attention under masks, forward and backward. Cases: --masks of {",".join(MASKS)}; --lengths,
         --heads and --widths, which can be repeated; --all; or --count that are drawn from --seed."""
-    return run(title, {c.name: c for c in cases}, others, ("torch", "compile"), fit, **QUICK)
+    return run(title, {c.name: c for c in cases}, others, ("torch", "compile"), fit, defaults=QUICK)
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         cases = [c for c in cases if c.order != "second" or c.network == "gaussian"]
     title = f"""Times kernel methods over clouds of points. Cases: --kinds of {",".join(KINDS)}; --orders of
         {",".join(ORDERS)}; --points and --dimensions, which can be repeated; --all; or --count drawn from --seed."""
-    return run(title, {c.name: c for c in cases}, others, ("torch", "compile", "keops"), fit, **QUICK)
+    return run(title, {c.name: c for c in cases}, others, ("torch", "compile", "keops"), fit, defaults=QUICK)
 
 
 if __name__ == "__main__":

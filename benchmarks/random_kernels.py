@@ -86,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     chosen = choice if args.candidates else None
     defaults = {"rounds": 7, "seconds": 2.0, "cap": 40.0, "shared": True}
-    return run(title, cases, others, LIBRARIES, verdicts=verdicts, choice=chosen, **defaults)
+    return run(title, cases, others, LIBRARIES, verdicts=verdicts, choice=chosen, defaults=defaults)
 
 
 if __name__ == "__main__":

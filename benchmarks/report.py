@@ -24,7 +24,7 @@ from benchmarks.worker import PEERS as LIBRARIES
 from benchmarks.worker import Crew
 from einsmith.bench.compare import machine
 
-QUICK = {"rounds": 5, "seconds": 1.0, "cap": 30.0}
+QUICK: dict[str, Any] = {"rounds": 5, "seconds": 1.0, "cap": 30.0}
 """Defaults of options where there are many short cases."""
 
 
@@ -41,7 +41,7 @@ def run(
     title: str, problems: Mapping[str, Workload], argv: Sequence[str] | None = None, known: Sequence[str] = PEERS,
     fit: Callable[[Workload, list[str]], list[str]] = lambda problem, peers: peers,
     verdicts: Callable[[Mapping[str, dict]], Verdicts] | None = None,
-    choice: Callable[[Workload, int, float], dict] | None = None, **defaults: Any,
+    choice: Callable[[Any, int, float], dict] | None = None, defaults: Mapping[str, Any] | None = None,
 ) -> int:  # fmt: skip
     """Run the whole program: parse the arguments, run what is not in the JSON file yet, print. Return the exit status.
 
@@ -56,7 +56,7 @@ def run(
         defaults: of options, by name
     """
     parser = _parser(title, problems, known)
-    parser.set_defaults(**defaults)
+    parser.set_defaults(**(defaults or {}))
     args = parser.parse_args(argv)
     chosen, peers = _chosen(parser, args, problems, known)
     say, console, results = begin(args.json, 170, timing=not (args.alone or args.summary))
