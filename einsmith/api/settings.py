@@ -85,7 +85,7 @@ class CompileSettings:
         return Numerics(self.winograd, *precision_of_layers(self.precision, f))
 
     def target(self, threads: int, ordinal: int = 0) -> Target:
-        """Return the machine that programs run on. ordinal: number of the card that "cuda" stands for."""
+        """Return the machine that programs run on. ordinal: number of the card that "cuda" means."""
         return registry.target_of(registry.check_device(self.device, ordinal), threads, ordinal)
 
 

@@ -128,8 +128,8 @@ class Argument:
         return other
 
     def symbol(self) -> tuple[Any, Leaf | None]:
-        """Return the value that the traced function gets, and the graph's input that it stands for; None for a static
-        value."""
+        """Return the value that is passed to the traced function, and the graph's input that it represents; None for a
+        static value."""
         if self.static:
             return self.value, None
         x = leaf(self.shape, self.dtype)
@@ -159,7 +159,7 @@ class _ShapedArgument:
         self.leaf, self.name = leaf(shape, dtype), name
 
     def symbol(self) -> tuple[Value, Leaf]:
-        """Return the value that the traced function gets, and the graph's input that it stands for."""
+        """Return the value that is passed to the traced function, and the graph's input that it represents."""
         return Value(self.leaf), self.leaf
 
 

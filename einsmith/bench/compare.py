@@ -35,8 +35,8 @@ VERIFIED = 2
 
 
 class Peer:
-    """A library in a process of its own. `row`: what is known of it, as it is written to JSON; `left`: seconds that it
-    may still take."""
+    """A library in a process of its own. `row`: its results so far, for JSON; `left`: seconds that it may still
+    take."""
 
     def __init__(self, name: str, worker: Worker, cap: float):
         self.name, self.worker, self.left = name, worker, cap
@@ -62,14 +62,14 @@ class Peer:
 def compare(
     problem: NetworkStep, peers: Sequence[str], threads: int, cap: float, say: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Return what each peer takes for a training step of a network, as it is written to JSON.
+    """Return the times of each peer for a training step of a network, for JSON.
 
     Args:
         problem: the training step
         peers: "einsmith" and some of PEERS
         threads: threads of each peer
         cap: most seconds of a peer, compilation included
-        say: function that shows what is going on
+        say: function that shows the progress
     """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="einsmith-bench-")))

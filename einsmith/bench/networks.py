@@ -50,7 +50,7 @@ class NetworkStep:
 
     @property
     def is_of_images(self) -> bool:
-        """Whether the input is images, whose memory may have the channels first or last."""
+        """True if the input is images, whose memory may have the channels first or last."""
         return len(self.sample) == 3 and self.network != "mlp3"
 
     def inputs_and_targets(self) -> tuple[np.ndarray, np.ndarray]:
@@ -64,8 +64,8 @@ class NetworkStep:
     def state(self) -> dict[str, np.ndarray]:
         """Return parameters and buffers by name.
 
-        They are the network's own initial values, but what begins at zero or one is spread, as it is after some
-        training: zeros in the last layer would hide every gradient before it.
+        They are the network's own initial values, except that tensors of zeros or ones get random values, as after some
+        training: zeros in the last layer would hide every earlier gradient.
         """
         manual_seed(0)
         rng = default_rng(2)

@@ -71,6 +71,6 @@ def step_error(losses: list[float], changes: dict[str, np.ndarray], exact: Exact
 
 
 def _losses_off(losses: list[float], exact: Exact) -> np.ndarray:
-    """How far losses are off relatively, as many as the exact run has."""
+    """Return the relative error of each loss, for as many steps as the exact run has."""
     losses = losses[: len(exact.losses)]
     return np.abs(np.array(losses) - exact.losses) / np.maximum(np.abs(exact.losses), 1e-12)

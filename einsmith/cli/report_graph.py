@@ -74,7 +74,8 @@ def _lines(number: int, kernels: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _boxes(report: Report) -> list[_Box]:
-    """Return the calls, laid out: the forward pass downwards, beside it the backward pass upwards, then the updates."""
+    """Return the calls with their positions: the forward pass downwards, the backward pass upwards next to it, then the
+    updates."""
     of_call: dict[int, list[Mapping[str, Any]]] = {}
     for k in report["kernels"]:
         of_call.setdefault(k["call"], []).append(k)

@@ -119,8 +119,8 @@ class CardRunner(KernelRunner):
         return replace(plain, execute=self._execute, is_aligned=True, rounding=rounding)
 
     def _execute(self, subject: CheckedKernel, memory: Guarded, pointers: list[int], mode: RunMode) -> int:
-        """Run all launches on a copy of guarded memory (`checking.kernel_check.Execute`). What is stored beside a block
-        is noticed there, what is loaded beside it by other results."""
+        """Run all launches on a copy of guarded memory (`checking.kernel_check.Execute`). Stores outside of a block are
+        detected there; loads outside of it only by different results."""
         device = self._card.device
         blocks = self.place(memory.pages)
         starts = [pages.ctypes.data for pages in memory.pages]

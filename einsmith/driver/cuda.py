@@ -79,8 +79,8 @@ class Cuda(TunedBackend):
         return [self._compile(k, target, decided[k]) for k in kernels]
 
     def _compile(self, kernel: Kernel, target: Target, decision: Decision) -> CompiledKernel:
-        """Return what a kernel is lowered to, the same object as long as it is in use: machine code is made once for
-        it (`Card.codes`)."""
+        """Return the lowered form of a kernel, the same object as long as it is in use, so that its machine code is
+        compiled once (`Card.codes`)."""
         key = kernel, target, decision
         known = self._compiled.get(key)
         if known is not None:

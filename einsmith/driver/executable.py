@@ -282,7 +282,7 @@ class Executable:
 
     @property
     def is_shared(self) -> bool:
-        """Whether other sizes share the program."""
+        """True if other sizes share the program."""
         return self._fit is not None
 
     def compile_deciding(self, decisions: frozenset[str]) -> Executable:
@@ -530,7 +530,7 @@ class Executable:
         return self._protected(self._call_recorded, inputs)
 
     def record(self, recorder: Recorder, inputs: Sequence[np.ndarray], repeats: int = 20) -> None:
-        """Record a run, that of the median time of so many; its changes to bound memory are undone."""
+        """Record the run of the median time among `repeats` runs; changes to bound memory are undone."""
         with self.preserve():
             self(inputs)
             runs = [self.run_recorded(inputs) for _ in range(repeats)]

@@ -1,4 +1,4 @@
-"""Keep the plans of programs on disk beside the code of their kernels, so that a second process neither runs passes nor
+"""Cache the plans of programs on disk, like the code of their kernels, so that a second process neither runs passes nor
 plans.
 
 An entry is found by the digest of the traced graph and of everything else that a plan depends on, and is trusted as

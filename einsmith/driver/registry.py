@@ -51,7 +51,7 @@ def check_device(device: str | None, ordinal: int = 0) -> str | None:
 
 def backend_for(device: str | None, ordinal: int = 0) -> Backend:
     """Return the back end of a device. device: as `check_device` returns it; ordinal: the card that "cuda" in
-    EINSMITH_DEVICE stands for.
+    EINSMITH_DEVICE means.
 
     Raises:
         DeviceError: there is no such card, or no driver for it."""

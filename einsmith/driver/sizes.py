@@ -1,13 +1,13 @@
 """Choose programs for calls that differ in sizes: one for each size, or one for all sizes up to a capacity.
 
-The first size is compiled as it is. At the second one, the function is traced for a capacity and for a probe, and one
-program is compiled for all sizes up to the capacity (`passes.capacity`). Each further size is traced and compared with
-them, which proves that the program computes what the function means at this size; then the program runs, on arrays that
-are padded to the capacity. A size that does not fit has a program of its own, as has a function that cannot be
+The first size gets a program of its own. At the second one, the function is traced for a capacity and for a probe, and
+one program is compiled for all sizes up to the capacity (`passes.capacity`). Each further size is traced and compared
+with them, which proves that the program computes what the function means at this size; then the program runs, on arrays
+that are padded to the capacity. A size that does not fit has a program of its own, as has a function that cannot be
 compiled for a capacity.
 
 `sizes="auto"` does this for the batch sizes of functions that store nothing, where no kernel takes time for rows beyond
-the size; and a size that is used often has a program of its own in the end.
+the size; and a size that is used often finally gets a program of its own.
 """
 
 from __future__ import annotations
@@ -55,8 +55,7 @@ T = TypeVar("T", bound=TracedFunction)
 
 
 def check_sizes(sizes: Any) -> str | None:
-    """Return the argument `sizes`; None stands for the environment's. Raises ArgumentError for one that there is
-    not."""
+    """Return the argument `sizes`, or EINSMITH_SIZES for None. Raises ArgumentError for an unknown value."""
     if sizes is not None and (not isinstance(sizes, str) or sizes not in SIZE_CHOICES):
         raise ArgumentError(f"sizes={sizes!r} is not available; use {EACH!r}, {SHARED!r} or {AUTO!r}")
     return sizes

@@ -1,4 +1,4 @@
-"""Have TorchDynamo pass nn.LSTM, nn.GRU and nn.RNN on to the backend "einsmith", as calls of torch.lstm and so on.
+"""Make TorchDynamo pass nn.LSTM, nn.GRU and nn.RNN to the backend "einsmith", as calls of torch.lstm and the like.
 
 Dynamo leaves these layers, and the function that calls them, to eager PyTorch, unless `torch._dynamo.config.allow_rnn`
 is set. That is a setting for all backends; others would unroll every step. Here it holds where this backend compiles.

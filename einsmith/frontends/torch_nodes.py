@@ -58,7 +58,7 @@ def kind_of(value: Any) -> Kind | None:
 
 
 def subgraph_of(n: torch.fx.Node) -> torch.fx.GraphModule | None:
-    """Return the graph that a node stands for, as an argument of a higher-order operator; None if it is a value."""
+    """Return the graph that a node refers to, as an argument of a higher-order operator; None if it is a value."""
     part = getattr(n.graph.owning_module, str(n.target), None) if n.op == "get_attr" else None
     return part if isinstance(part, torch.fx.GraphModule) else None
 

@@ -268,7 +268,7 @@ def flex_attention(
 def flex(
     name: str, query: Any, key: Any, value: Any, change: Change | None, scale: float | None, enable_gqa: bool
 ) -> Value:
-    """Return `flex_attention` for a change of the scores; `name` stands for the function in messages."""
+    """Return `flex_attention` for a change of the scores; `name`: the function's name in messages."""
     q, k, v = (tensor(x, name, n, rank=4, kind="float") for x, n in ((query, "query"), (key, "key"), (value, "value")))
     if q.dtype is not k.dtype or k.dtype is not v.dtype:
         raise DtypeError(

@@ -40,7 +40,7 @@ def einsum(equation: Any, *operands: Any) -> Value:
 def _from_lists(arguments: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
     """Translate einsum's arguments (operand, axes, operand, axes, ..., [result axes]) to (equation, operands).
 
-    `axes` is a list of axis numbers, one for each dimension; Ellipsis stands for broadcast dimensions. Raises
+    `axes` is a list of axis numbers, one for each dimension; Ellipsis means broadcast dimensions. Raises
     FormulaError where a list is missing or a number has no letter.
     """
 

@@ -1,4 +1,4 @@
-"""Decide single choices of a program otherwise than the cost model does: what a graph search tries and keeps.
+"""Define decisions that override single choices of the cost model: a graph search tries them, and keeps the fast ones.
 
 without PASS             an optional pass is left out
 cut TENSOR               no kernel that computes the tensor also reads it: it passes through memory

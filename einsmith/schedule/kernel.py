@@ -202,7 +202,7 @@ class Kernel(Node):
 
     @property
     def reuses(self) -> bool:
-        """Whether the root uses an element of its operands many times, as a product or a convolution does."""
+        """True if the root uses an element of its operands many times, as a product or a convolution does."""
         return reuses_in_row(self, (0,) * len(self.buffers), 1)
 
 
@@ -400,15 +400,15 @@ class Rows(Kernel):
 
     @property
     def reuses(self) -> bool:
-        """Whether a member uses an element of its operands many times, as a product does."""
+        """True if a member uses an element of its operands many times, as a product does."""
         return any(m.kernel.reuses for m in self.members)
 
     @property
     def is_online(self) -> bool:
-        """Whether members read running results of others, which each task carries from block to block."""
+        """True if members read running results of others, which each task carries from block to block."""
         return any(m.follows is not None for m in self.members)
 
     @property
     def has_running_mean(self) -> bool:
-        """Whether members read the mean of the rows so far of another one, so that all rows run in one task."""
+        """True if members read another member's mean over the rows so far, so that all rows run in one task."""
         return any(m.follows is not None and m.follows.is_mean for m in self.members)

@@ -40,11 +40,12 @@ def repeat_products(
     smallest: int,
     most: int = MAX_STORED_BYTES,
 ) -> Plan:
-    """Return the plan of a graph, or that of the graph with products repeated in the backward pass.
+    """Return the plan of a graph, or of the graph with products repeated in the backward pass, whichever is better.
 
     Args:
         graph: the graph.
-        fuse: returns the plan of a graph that computes the same, told whether that repeats products.
+        fuse: returns the plan of a graph with the same results. Its second argument: whether the graph repeats
+            products.
         seconds: predicted seconds of a plan.
         smallest: bytes of the smallest result that is considered.
         most: most bytes of a result that is kept although it need not be stored, because that takes less time.

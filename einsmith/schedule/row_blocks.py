@@ -86,7 +86,7 @@ def _row_axis(member: Member) -> int:
 
 
 def _row_dims(stage: Stage, by_row: Sequence[int], axis: int) -> list[int]:
-    """Return the dimension of each slot that the row axis indexes as it is; -1 where there is none."""
+    """Return the dimension of each slot whose index is the row axis itself; -1 where there is none."""
     return [by_row[where[0]] - 1 if kind == "buffer" else axis for kind, *where in stage.args]
 
 

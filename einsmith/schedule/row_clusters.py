@@ -57,8 +57,9 @@ def smallest_unstored(target: Target) -> int:
 
 
 def longest_time(unstored: Iterable[int], most: int, otherwise: float) -> float:
-    """Return the largest predicted time, as a fraction of another one, at which results of so many bytes are not
-    stored: any if `most`, the bytes that may be stored, is 0, `otherwise` if all are smaller than `most`."""
+    """Return the largest predicted time, as a fraction of another one, at which the results `unstored` (bytes of each)
+    are not stored: any time if `most`, the bytes that may be stored, is 0; `otherwise` if all are smaller than
+    `most`."""
     return inf if most == 0 else MAX_UNSTORED_TIME if max(unstored, default=0) > most else otherwise
 
 

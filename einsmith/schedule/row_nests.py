@@ -104,10 +104,10 @@ def block_kernels(
     rows: Rows, count: int, block: int, nested: int, turned: bool = False, again: bool = False
 ) -> tuple[BlockKernel, ...]:
     """Return the kernels that run on `count` rows from a multiple of `block` on, in order: one for each member, or, if
-    `nested` is not 0, joined into sweeps over another axis, of which as many rows are skipped together.
+    `nested` is not 0, joined into sweeps over another axis, `nested` rows of which are skipped together.
 
-    turned: the row is the last dimension of local buffers in memory. again: sweeps compute what they need of earlier
-    ones again, tile by tile."""
+    turned: the row is the innermost dimension of local buffers in memory. again: sweeps recompute the results of
+    earlier ones that they need, tile by tile."""
     places = block_places(rows)
     out = []
     for n, member in enumerate(rows.members):

@@ -265,7 +265,7 @@ class _Matcher:
         return terms
 
     def _chains(self, member: Member, piece: Piece) -> dict[int, list[tuple[int, int]]] | None:
-        """Return the main kernel's axes, innermost first, that each axis of a reduction stands for, each with its
+        """Return the main kernel's axes, innermost first, that correspond to each axis of a reduction, each with its
         stride in that axis; None if the reduction does not read the main kernel's results at every element once."""
         kernel, found = member.kernel, None
         for r in dict.fromkeys(e for b in piece.bodies for e in reads(b)):
@@ -344,7 +344,7 @@ class _Matcher:
 def _match_axes(
     r: Read, buffer: KernelBuffer, domain: Sequence[int], shape: Sequence[int], strides: Sequence[int]
 ) -> dict[int, list[tuple[int, int]]] | None:
-    """Return the axes of a box, innermost first, that each axis of a read stands for, each with its stride in that
+    """Return the axes of a box, innermost first, that correspond to each axis of a read, each with its stride in that
     axis; None unless the read is at every element of the box once.
 
     Args:
@@ -352,7 +352,7 @@ def _match_axes(
         buffer: the buffer that it reads.
         domain: the extents of the axes of the read.
         shape: the extents of the box.
-        strides: what each axis of the box adds to the address in the same memory.
+        strides: the stride of each axis of the box in the same memory.
     """
     form = LinearForm(0)
     for i, stride in zip(r.index, buffer.strides, strict=True):

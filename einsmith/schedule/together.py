@@ -25,7 +25,8 @@ and 53 groups of updates of 0.1 us changed nothing)."""
 
 
 class Work(NamedTuple):
-    """The work of a call that may run beside others: predicted seconds on all cores, and its number of tasks."""
+    """The work of a call that may run in one launch with others: predicted seconds on all cores, and its number of
+    tasks."""
 
     seconds: float
     tasks: int

@@ -136,7 +136,7 @@ class StepCompiler:
 
     @property
     def overlaps(self) -> bool:
-        """Whether a program's next run may begin before one has ended."""
+        """True if a program's next run may begin before the previous one has ended."""
         return self.backend.overlaps
 
     @property
@@ -331,7 +331,8 @@ class StepCompiler:
 
     @property
     def version(self) -> tuple:
-        """What tells the programs of one model, loss, settings and state of the modules from later ones."""
+        """A token that distinguishes the programs of this model, loss, settings and state of the modules from later
+        ones."""
         return self._dependencies.number, self._generation
 
     def recheck(self) -> None:

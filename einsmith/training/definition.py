@@ -59,7 +59,7 @@ class StepDefinition:
 
     @property
     def numerics(self) -> Numerics:
-        """How the programs may round. Raises ArgumentError for a precision that cannot be set."""
+        """Rounding rules of the programs. Raises ArgumentError for a precision that cannot be set."""
         out = self.compilation.numerics_of(self.model)
         if out.stored is f16 and not self.is_alone:
             raise ArgumentError(

@@ -28,7 +28,8 @@ def describe_programs(programs: Cache[tuple, Executable]) -> html.PlanText:
 
 
 def describe_explorations(programs: Cache[tuple, Executable]) -> str:
-    """Return the logs of the programs' explorations, a line for each finding, and the state of what goes on."""
+    """Return the logs of the programs' explorations, a line for each finding, and the state of explorations that have
+    not ended."""
     states = [run.note.exploration.state for _, run in programs.items() if run.note.exploration is not None]
     lines = [line for x in states for line in (*x.log, x.status) if line]
     return html.Text("\n".join(lines))

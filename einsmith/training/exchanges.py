@@ -60,7 +60,7 @@ class Notices:
         os.write(self.writer, bytes([_END]))
 
     def await_number(self, number: int) -> bool:
-        """Wait until the run has told a number, or has ended; return whether it has told it."""
+        """Wait until the run has reported a number, or has ended; return whether it has reported it."""
         while number not in self._seen and _END not in self._seen:
             self._read()
         return number in self._seen

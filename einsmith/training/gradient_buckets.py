@@ -1,7 +1,7 @@
 """Hold the accumulated gradients of all parameters in few flat arrays, which a group of processes sums one by one.
 
 Gradients lie in the reverse order of the parameters, in which a backward pass completes them, roughly. A bucket is
-summed as soon as it is complete, while the rest of the backward pass goes on (Li et al. 2020, "PyTorch Distributed",
+summed as soon as it is complete, overlapped with the rest of the backward pass (Li et al. 2020, "PyTorch Distributed",
 section 3.2).
 """
 
@@ -202,9 +202,8 @@ class GradientBuckets:
 
 
 def bucket_bytes(total: int, ranks: int) -> int:
-    """Return the most bytes of a bucket, but for a larger gradient, of `total` bytes of gradients in a group of so many
-    ranks: its messages, which are as many as the ranks, carry enough for their latency to be a small part of their
-    time."""
+    """Return the most bytes of a bucket (a larger gradient is a bucket of its own) for `total` bytes of gradients in a
+    group of `ranks`. Its messages, one for each rank, are large enough that latency is a small part of their time."""
     least = max(FIRST_BYTES, ranks * CARRIED_BYTES)
     return min(MOST_BYTES, max(least, min(BUCKET_BYTES, total // PARTS)))
 

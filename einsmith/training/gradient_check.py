@@ -48,7 +48,7 @@ class _Comparison(NamedTuple):
 
     @property
     def agrees(self) -> bool:
-        """Whether the two are equal but for roundings and the step."""
+        """True if the two are equal up to rounding and the error of the finite step."""
         return abs(self.derived - self.difference) <= self.most
 
 

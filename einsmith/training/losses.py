@@ -22,7 +22,7 @@ _ANY = object()
 
 
 def check_takes(f: Callable, what: str, targets: Sequence[Any]) -> None:
-    """Check that a loss or a metric takes an output and so many targets. Raises ArgumentError."""
+    """Check that a loss or a metric takes an output and these targets. Raises ArgumentError."""
     try:
         inspect.signature(f).bind(None, *targets)
     except ValueError:  # it has no signature
@@ -39,8 +39,8 @@ def traced_losses(loss: Callable, output: Any, targets: Sequence[Any], trained: 
     """Return (the trained scalar, all scalars by name where there are several) of `loss(output, *targets)`. A tuple's
     are loss_0, loss_1, ...
 
-    trained: "first" or "sum". Raises ArgumentError where the loss does not take so many targets, GradientError where a
-    loss is no float scalar.
+    trained: "first" or "sum". Raises ArgumentError if the loss does not take this number of targets, GradientError if a
+    loss is not a float scalar.
     """
     check_takes(loss, "the loss", targets)
     result = loss(output, *targets)
@@ -75,7 +75,7 @@ def find_divisor(loss: Value) -> Value | None:
 
 
 class _Search:
-    """The search in one trace. captured: the object that each leaf stands for which is none of the batch."""
+    """The search in one trace. captured: the object of each leaf that is not part of the batch."""
 
     def __init__(self, captured: dict[Leaf, Any]):
         self._captured = captured

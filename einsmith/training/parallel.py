@@ -1,8 +1,8 @@
 """Train one model in a group of processes, each on its part of every batch (data parallelism).
 
 Every process accumulates the gradients of its samples, as for several batches that make one update; the group sums them
-while the backward pass goes on; then every process makes the same update. The sums are in the order of the ranks, so
-that all processes have bitwise equal parameters.
+during the backward pass; then every process makes the same update. The sums are in the order of the ranks, so that all
+processes have bitwise equal parameters.
 """
 
 from __future__ import annotations
@@ -256,8 +256,8 @@ class GroupTraining(StepRunner):
             collectives.all_reduce(bucket.flat)
 
     def _start_last(self, sums: np.ndarray) -> tuple[Future[None], Future[None]]:
-        """Start to sum what is summed beside gradients, and the last bucket, in messages that they share if the bucket
-        is small; return the future of each. The run has ended."""
+        """Start to sum the other numbers (losses and counts) and the last bucket, in common messages if the bucket is
+        small; return the future of each. The run has ended."""
         last, on_cards = self._buckets.buckets[-1], self._cards is not None
         is_joined = self._sharded is None and not on_cards and last.flat.nbytes <= _JOINED_BYTES
 

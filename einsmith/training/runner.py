@@ -164,7 +164,7 @@ class SingleRunner(StepRunner):
 
     @property
     def runs_ahead(self) -> bool:  # type: ignore[override]
-        """Whether a program's next run may begin before one has ended."""
+        """True if a program's next run may begin before the previous one has ended."""
         able = self._parts.definition.updates.accumulate == 1 and not environment.checks_gradients()
         return able and self._compiler.backend.overlaps
 

@@ -83,7 +83,7 @@ class _Gradients:
         self.total = sum(p.memory.physical.nbytes for p in self._parameters.values())
 
     def in_buckets(self, most: int) -> list[tuple[float, int]]:
-        """Return buckets of at most so many bytes, as for `exposed_seconds`."""
+        """Return buckets of at most `most` bytes, as for `exposed_seconds`."""
         return [
             (max(self._ready[n] for n in part), sum(p.memory.physical.nbytes for p in part.values()))
             for part in divide(self._parameters, most)

@@ -146,7 +146,7 @@ class TrainStep:
 
     @property
     def writes(self) -> bool:
-        """Whether this process writes files for its group: rank 0 does, and a process that is alone."""
+        """True if this process writes files for its group: it has rank 0, or is alone."""
         return self.group.rank == 0
 
     def compile(self, *batch: Any) -> TrainStep:

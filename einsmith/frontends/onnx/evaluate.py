@@ -48,7 +48,7 @@ class EvaluationContext:
 
     what: its name; training: whether it is in training mode; stored: parameters and buffers by their name in the file,
     so that an operator can update them; constants: leaf of the trace -> the array that it represents; decoded: tensors
-    that stand for integers; nodes: how many nodes have been evaluated.
+    that represent integers; nodes: how many nodes have been evaluated.
     """
 
     what: str

@@ -114,7 +114,7 @@ class _Inference:
         return [chosen, *results[1:]] if chosen else results
 
     def bind(self, node: onnx.NodeProto, schema: Any, given: Sequence[str]) -> dict[str, str]:
-        """Return the types that type variables of an operator stand for. Raises ArgumentError for wrong operands."""
+        """Return the types to which an operator's type variables are bound. Raises ArgumentError for wrong operands."""
         allowed = {c.type_param_str: c.allowed_type_strs for c in schema.type_constraints}
         bound = {name: texts[0] for name, texts in allowed.items() if len(texts) == 1}
         mixed = [p for p in schema.inputs if p.option == _Formal.Variadic and not p.is_homogeneous]

@@ -111,7 +111,7 @@ class KernelSearch:
     measured seconds, as the machine is not equally fast all the time. make: function that returns the search for a
     kernel, a target, a seed and first guesses.
 
-    A search can be pickled and goes on in another process with what it has measured.
+    A search can be pickled, and continues in another process with its measurements.
     """
 
     def __init__(self, part: Part, target: Target, make: Callable[..., Search] = Search):

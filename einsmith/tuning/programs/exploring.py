@@ -75,13 +75,13 @@ class Ending:
 
 
 class ExplorationState:
-    """What the training thread and the background threads of an exploration share.
+    """State that the training thread and the background threads of an exploration share.
 
     Attributes:
         run: the program
         workshop: proposes configurations, compiles and vets them
         log: findings, a line each, with the faults of rejected configurations
-        over: the reason why exploring ended; "" while it goes on
+        over: the reason why exploring ended; "" before
         failure: error that ended exploring and that the training thread has not yet warned of
         budget: account of the time that exploring costs
         kernels: measurements of each kernel; empty before the profiled steps have run
@@ -203,7 +203,7 @@ class ExplorationState:
 
     @property
     def status(self) -> str:
-        """How far exploring is, in words, with what it has cost and what it waits for; "" once it is over."""
+        """Description of the progress of exploring, its cost and the event that it waits for; "" once it is over."""
         if self.over:
             return ""
         budget, waiting = self.budget, ""

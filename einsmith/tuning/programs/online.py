@@ -152,7 +152,7 @@ class Exploration:
 
     @property
     def is_done(self) -> bool:
-        """Whether exploring has ended, and nothing of it is left to install, to record or to warn of."""
+        """True if exploring has ended, and all of its results are installed and recorded, and its warnings issued."""
         return (
             bool(self.state.over)
             and self.state.trial is None

@@ -87,7 +87,7 @@ def dequantize(n: NodeCall, x: Value, scale: Value, zero: Value | None = None) -
 
 
 def _note_decoded(n: NodeCall, out: Value, x: Value, scale: Value, zero: Value | None) -> None:
-    """Record that a result stands for integers, which products of such results multiply in its place."""
+    """Record that a result represents integers, so that products of such results multiply the integers instead."""
     known = None if zero is None else n.known(zero)
     if known is not None and not known.any():
         zero = None

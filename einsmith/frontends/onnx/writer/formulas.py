@@ -241,8 +241,8 @@ class _PartWriter(FormulaPart):
         return found
 
     def _named_index(self, e: Read) -> list[Expr]:
-        """Return the index of a read, in which the output's axes of extent 1 stand for positions 0 between their
-        neighbours, so that the operand need not be squeezed."""
+        """Return the index of a read, with the output's axes of extent 1 at positions 0 between their neighbours, so
+        that the operand need not be squeezed."""
         shape, index = self.params[e.slot][1], list(e.index)
         free = [a for a in range(self.rank) if self.domain[a] == 1 and a not in axes_of(e)]
         last = -1

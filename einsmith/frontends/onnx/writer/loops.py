@@ -39,7 +39,7 @@ WriteTensors = Callable[[GraphWriter, Mapping[Leaf, str], Sequence[Tensor]], lis
 
 
 class _Rows:
-    """The rows of members that a step reads. `leaves`: (member, steps back) -> the leaf that stands for the row;
+    """The rows of members that a step reads. `leaves`: (member, steps back) -> the leaf that represents the row;
     `whole`: the members that are read as wholes."""
 
     def __init__(self, node: Recurrence, steps: Iterable[Step]):
