@@ -71,7 +71,7 @@ class RecurrentModule(Module):
         initial: list[Value | None] = []
         for what, (*lead, size), state in zip(self.states, self._state_shapes(), states, strict=True):
             shape = (*lead, size) if single else (*lead, x.shape[1], size)
-            known = None if state is None else _check_state(state, name, what, shape)
+            known = None if state is None else check_state(state, name, what, shape)
             initial.append(None if known is None else known.reshape((*lead, x.shape[1], size)))
         output, last = self._run(x, initial)
         if single:
@@ -101,7 +101,7 @@ def _pair(hx: Any, name: str) -> tuple[Any, Any]:
     return hx[0], hx[1]
 
 
-def _check_state(state: Any, name: str, what: str, shape: tuple[int, ...]) -> Value:
+def check_state(state: Any, name: str, what: str, shape: tuple[int, ...]) -> Value:
     """Return an initial state of the given shape. Raises ShapeError, ArgumentError."""
     if isinstance(state, (tuple, list)):
         raise ArgumentError(f"{name}: {what!r} must be one tensor of shape {shape}, not {len(state)} tensors")

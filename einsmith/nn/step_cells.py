@@ -13,6 +13,7 @@ from einsmith.lang.builder import Value
 from einsmith.nn import init
 from einsmith.nn.linear import empty
 from einsmith.nn.module import Module
+from einsmith.nn.recurrent import check_state
 from einsmith.ops.common import tensor
 
 
@@ -48,13 +49,10 @@ class _Cell(Module):
                 f"{name}: 'input' has shape {x.shape}; its last extent must be input_size={self.input_size}"
             )
         shape = (*x.shape[:-1], self.hidden_size)
-        found = []
-        for s in states:
-            value = builder.full(shape, 0.0, x.dtype) if s is None else tensor(s, name, "hx", kind="float")
-            if value.shape != shape:
-                raise ShapeError(f"{name}: 'hx' has shape {value.shape}, needs {shape}")
-            found.append(value.reshape((1, self.hidden_size)) if x.ndim == 1 else value)
-        return (x.reshape((1, self.input_size)) if x.ndim == 1 else x), found, x.ndim == 1
+        hidden = [builder.full(shape, 0.0, x.dtype) if s is None else check_state(s, name, "hx", shape) for s in states]
+        if x.ndim > 1:
+            return x, hidden, False
+        return x.reshape((1, self.input_size)), [h.reshape((1, self.hidden_size)) for h in hidden], True
 
     def _sums(self, x: Value, h: Value) -> tuple[Value, Value]:
         """Return what the input and the state add to the gates, [B, gates*hidden_size] each."""

@@ -95,7 +95,7 @@ INVALID: dict[str, tuple[Any, tuple[int, ...]]] = {
             ("Resize", ["x", "", "s"], (2, 3), {}, {}, "s",
              tuple(np.array([a, 1], np.float32) for a in (np.nan, np.inf, 0, -2, 1e30))),
             ("Resize", ["x", "", "s"], (2, 3), {"mode": "cubic"}, {}, "s",
-             tuple(np.array([a, 1], np.float32) for a in (-2, 1e-30, 1e9))),
+             tuple(np.array([a, 1], np.float32) for a in (-2, 1e9))),
             ("OneHot", ["i", "s", "v"], (), {}, {"i": ints(0, 1), "v": np.ones(2, np.float32)}, "s",
              (ints(-2), ints(2**40), np.float32(np.nan))),
             ("GatherND", ["x", "s"], (2, 3), {"batch_dims": 5}, {}, "s", (ints(0)[None],)),

@@ -80,21 +80,6 @@ def test_a_transformer_trains_as_in_eager():
     )
 
 
-class Recurrent(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.lstm = nn.LSTM(4, 3, batch_first=True)
-        self.gru = nn.GRU(3, 2, batch_first=True)
-
-    def forward(self, x):
-        return self.gru(self.lstm(x)[0])[0].sum(1)
-
-
-def test_recurrent_layers_train_as_in_eager():
-    batches = [(randn(2, 4, 4), randn(2, 2)) for _ in range(STEPS)]
-    trains_alike(Recurrent(), batches, tf.mse_loss, sgd)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet18", "resnet50", "mobilenet_v2", "shufflenet_v1", "squeezenet", "unet"])
 def test_networks_train_as_in_eager(name):

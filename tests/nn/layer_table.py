@@ -214,11 +214,6 @@ TABLE += [
     ),
 ]  # fmt: skip
 
-TABLE += [
-    Layer("RNNCell", [(5, 7), (7,)], {"bias": [True, False], "nonlinearity": ["tanh", "relu"]}, lambda o: ((7, 3), o)),
-    Layer("GRUCell", [(5, 7), (7,)], {"bias": [True, False]}, lambda o: ((7, 3), o)),
-]
-
 # -------------------------------------------------------------------------------------------------------------- pooling
 
 

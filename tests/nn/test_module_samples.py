@@ -21,7 +21,7 @@ NAMES = (
     "MarginRankingLoss", "Mish",
     "MultiLabelMarginLoss", "MultiLabelSoftMarginLoss", "MultiMarginLoss", "MultiheadAttention", "NLLLoss",
     "PReLU", "PoissonNLLLoss", "ReLU", "ReLU6", "SELU", "SiLU", "Sigmoid", "SmoothL1Loss", "SoftMarginLoss", "Softmax",
-    "FractionalMaxPool2d", "FractionalMaxPool3d", "GRUCell", "LSTMCell", "RNNCell",
+    "FractionalMaxPool2d", "FractionalMaxPool3d",
     "Softmax2d", "Softmin", "Softplus", "Softshrink", "Softsign", "Tanh", "Tanhshrink", "Threshold", "Transformer",
     "TransformerDecoderLayer", "TransformerEncoder", "TransformerEncoderLayer",
 )  # fmt: skip

@@ -63,16 +63,16 @@ def save(model: OnnxModule, file: str | os.PathLike) -> None:
         import onnx
         import onnx.numpy_helper
 
-    made = onnx.ModelProto()
-    made.CopyFrom(model._source)
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model._source)
     values = model._by_name()
-    for t in made.graph.initializer:
+    for t in proto.graph.initializer:
         if t.name in values:
             t.CopyFrom(onnx.numpy_helper.from_array(values[t.name].numpy(), t.name))
         elif t.data_location == onnx.TensorProto.EXTERNAL:
             constant = model._graph.constants[t.name]
             t.CopyFrom(onnx.numpy_helper.from_array(constant.array, t.name))
-    _write(_writable(file), made)
+    _write(_writable(file), proto)
 
 
 @check_arguments
@@ -131,8 +131,8 @@ def export(
         from einsmith.frontends.onnx.writer.model import make_model
 
     shapes = [(a.shape, dtype_of(a)) for a in arrays]
-    made = make_model(model, shapes, inputs, output_names, opset, dynamic_batch)
-    _write(path, made)
+    proto = make_model(model, shapes, inputs, output_names, opset, dynamic_batch)
+    _write(path, proto)
 
 
 class _Function(Module):
@@ -148,9 +148,9 @@ class _Function(Module):
         return self._function(*inputs)
 
 
-def _write(path: Path, made: Any) -> None:
+def _write(path: Path, proto: Any) -> None:
     try:
-        files.write(path, made.SerializeToString())
+        files.write(path, proto.SerializeToString())
     except OSError as e:
         raise DataError(f"{path} cannot be written: {e.strerror or e}; name another file") from e
 

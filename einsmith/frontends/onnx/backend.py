@@ -27,19 +27,11 @@ class Prepared(base.BackendRep):
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Run the model and return its outputs, which are also accessible by name. inputs: in order, or by name."""
-        given = (
-            inputs
-            if isinstance(inputs, dict)
-            else dict(
-                zip(
-                    (i.name for i in self.module.inputs),
-                    inputs if isinstance(inputs, (list, tuple)) else [inputs],
-                    strict=True,
-                )
-            )
-        )
-        found = self.module(**given)
-        outputs = found if len(self.module.outputs) > 1 else (found,)
+        if not isinstance(inputs, dict):
+            names = (i.name for i in self.module.inputs)
+            inputs = dict(zip(names, inputs if isinstance(inputs, (list, tuple)) else [inputs], strict=True))
+        results = self.module(**inputs)
+        outputs = results if len(self.module.outputs) > 1 else (results,)
         return namedtupledict("Outputs", list(self.module.outputs))(*outputs)
 
 

@@ -76,8 +76,8 @@ class _Inference:
         types |= {t.name: _tensor(t.data_type) for t in graph.initializer}
         types |= {t.values.name: _tensor(t.values.data_type) for t in graph.sparse_initializer}
         for node in graph.node:
-            found = self.infer_node(node, types)
-            for name, text in zip(node.output, [*found, *[""] * len(node.output)], strict=False):
+            results = self.infer_node(node, types)
+            for name, text in zip(node.output, [*results, *[""] * len(node.output)], strict=False):
                 if text and declared.get(name, text) != text:
                     raise ArgumentError(
                         f"{self.what} is not a valid model: {describe(node)} gives {text} for {name!r}, which the file "
@@ -93,32 +93,32 @@ class _Inference:
 
     def infer_node(self, node: onnx.NodeProto, types: dict[str, str]) -> Sequence[str]:
         """Return the types of a node's results, "" or nothing for those that are not known."""
-        given = [types.get(x, "") if x else "" for x in node.input]
+        operands = [types.get(x, "") if x else "" for x in node.input]
         attributes = {a.name: a for a in node.attribute}
         key = get_key(node)
         if key in _WITH_BODIES:
-            return self.infer_bodies(node, key, given, types)
+            return self.infer_bodies(node, key, operands, types)
         try:
             domain = "" if node.domain == "ai.onnx" else node.domain
             schema = onnx.defs.get_schema(node.op_type, self.versions.get(domain, 0), domain)
         except onnx.defs.SchemaError:
             return ()
-        bound = self.bind(node, schema, given)
-        first = given[0] if given else ""
+        bound = self.bind(node, schema, operands)
+        first = operands[0] if operands else ""
         if key in _FROM_INPUT:
             return [_FROM_INPUT[key](first)] * len(node.output)
         results = [bound.get(text, text if "(" in text else "") for text in _spread(schema.outputs, len(node.output))]
-        chosen = _from_attributes(key, attributes, schema, given)
+        chosen = _from_attributes(key, attributes, schema, operands)
         if key == "LayerNormalization" and chosen:
             return [results[0], *[chosen] * (len(results) - 1)]
         return [chosen, *results[1:]] if chosen else results
 
-    def bind(self, node: onnx.NodeProto, schema: Any, given: Sequence[str]) -> dict[str, str]:
+    def bind(self, node: onnx.NodeProto, schema: Any, operands: Sequence[str]) -> dict[str, str]:
         """Return the types to which an operator's type variables are bound. Raises ArgumentError for wrong operands."""
         allowed = {c.type_param_str: c.allowed_type_strs for c in schema.type_constraints}
         bound = {name: texts[0] for name, texts in allowed.items() if len(texts) == 1}
         mixed = [p for p in schema.inputs if p.option == _Formal.Variadic and not p.is_homogeneous]
-        for position, (text, formal) in enumerate(zip(given, _spread(schema.inputs, len(given)), strict=True)):
+        for position, (text, formal) in enumerate(zip(operands, _spread(schema.inputs, len(operands)), strict=True)):
             options = allowed.get(formal, [formal])
             if text and (text not in options or bound.get(formal, text) != text and not mixed):
                 wanted = bound.get(formal, text)
@@ -131,12 +131,12 @@ class _Inference:
                 bound.setdefault(formal, text)
         return bound
 
-    def infer_bodies(self, node: onnx.NodeProto, key: str, given: list[str], types: dict[str, str]) -> Sequence[str]:
+    def infer_bodies(self, node: onnx.NodeProto, key: str, operands: list[str], types: dict[str, str]) -> Sequence[str]:
         """Return the types of the results of a node with bodies, whose values get their types."""
         if key == "SequenceMap":
-            given = [_inner(x) if x.startswith("seq") else x for x in given]
+            operands = [_inner(x) if x.startswith("seq") else x for x in operands]
         lead = 2 if key == "Loop" else int(key == "Scan" and self.versions.get("", 9) < 9)
-        carried = (["tensor(int64)", "tensor(bool)"] if key == "Loop" else []) + given[lead:]
+        carried = (["tensor(int64)", "tensor(bool)"] if key == "Loop" else []) + operands[lead:]
         results: list[str] = []
         for a in node.attribute:
             if a.type != onnx.AttributeProto.GRAPH:
@@ -186,12 +186,12 @@ _FROM_INPUT = {
 """Operators whose results' types follow from the type of the first operand."""
 
 
-def _from_attributes(key: str, attributes: dict[str, Any], schema: Any, given: Sequence[str]) -> str:
+def _from_attributes(key: str, attributes: dict[str, Any], schema: Any, operands: Sequence[str]) -> str:
     """Return the type of the first result of an operator where attributes decide it, else ""."""
     if key == "Optional":
-        return f"optional({given[0] if given else _write(attributes['type'].tp)})"
+        return f"optional({operands[0] if operands else _write(attributes['type'].tp)})"
     if key.startswith("ai.onnx.preview.training."):
-        return given[2] if len(given) > 2 else ""
+        return operands[2] if len(operands) > 2 else ""
     for name, text in (
         ("value_float", "float"), ("value_floats", "float"), ("value_int", "int64"), ("value_ints", "int64"),
         ("value_string", "string"), ("value_strings", "string"), ("values_floats", "float"),
@@ -205,19 +205,14 @@ def _from_attributes(key: str, attributes: dict[str, Any], schema: Any, given: S
             return _tensor(a.sparse_tensor.values.data_type if name == "sparse_value" else a.t.data_type)
     if key == "ConstantOfShape":
         return "tensor(float)"
-    for name in (
-        "to",
-        "dtype",
-        "output_dtype",
-        "output_datatype",
-        *(["stash_type"] if key == "LayerNormalization" else []),
-    ):
+    stash = ["stash_type"] if key == "LayerNormalization" else []
+    for name in ("to", "dtype", "output_dtype", "output_datatype", *stash):
         if name in schema.attributes:
             number = attributes[name].i if name in attributes else schema.attributes[name].default_value.i
             if number:
                 return f"seq({_tensor(number)})" if key == "SequenceEmpty" else _tensor(number)
             if name == "dtype":
-                return "seq(tensor(float))" if key == "SequenceEmpty" else given[0] if given else ""
-    if key == "QuantizeLinear" and not (len(given) > 2 and given[2]):
+                return "seq(tensor(float))" if key == "SequenceEmpty" else operands[0] if operands else ""
+    if key == "QuantizeLinear" and not (len(operands) > 2 and operands[2]):
         return "tensor(uint8)"
     return ""

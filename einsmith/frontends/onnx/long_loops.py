@@ -49,20 +49,20 @@ class LongLoop:
             TraceError: the type of a name that a part takes is not known.
         """
         self.node, at = node, [n is node for n in graph.nodes].index(True)
-        self.made = {o for n in graph.nodes[:at] for o in n.outputs} | {i.name for i in graph.inputs}
+        self.produced = {o for n in graph.nodes[:at] for o in n.outputs} | {i.name for i in graph.inputs}
         first = replace(graph, nodes=graph.nodes[:at], outputs=())
         last = replace(graph, nodes=graph.nodes[at + 1 :], inputs=())
         body: OnnxGraph = node.attributes["body"]
-        self.free = sorted(body.free & self.made)
+        self.free = sorted(body.free & self.produced)
         self.count, self.condition, *self.states = *node.inputs[:2], *node.inputs[2:]
         self.results = tuple(o or f"{_OWN}unused{k}" for k, o in enumerate(node.outputs))
         self.results += tuple(f"{_OWN}unused{k}" for k in range(len(node.outputs), len(self.states)))
-        self.rest = sorted(last.free & (self.made | set(self.results)))
-        read = {*self.free, *self.rest, *self.states, self.count, self.condition} & self.made
+        self.rest = sorted(last.free & (self.produced | set(self.results)))
+        read = {*self.free, *self.rest, *self.states, self.count, self.condition} & self.produced
         own = {i.name for i in graph.inputs}
-        stored = {x for x in (*self.states, self.count, self.condition) if x and x not in self.made}
-        self.given = sorted((read - own) | stored)
-        self.before = module(replace(first, outputs=tuple(self.given)))
+        stored = {x for x in (*self.states, self.count, self.condition) if x and x not in self.produced}
+        self.passed = sorted((read - own) | stored)
+        self.before = module(replace(first, outputs=tuple(self.passed)))
         types = {**graph.types, **dict(zip(self.results, (graph.types.get(s, "") for s in self.states), strict=True))}
         known = {i.name: i for i in graph.inputs}
 
@@ -79,8 +79,8 @@ class LongLoop:
         """Return the network's results. values: its inputs by name; training: whether it is in training mode."""
         for part in (self.before, self.steps, self.after):
             object.__setattr__(part, "training", training)
-        found = self.before(*(values[i.name] for i in self.before.inputs)) if self.given else ()
-        values = values | dict(zip(self.given, found if len(self.given) > 1 else (found,), strict=True))
+        results = self.before(*(values[i.name] for i in self.before.inputs)) if self.passed else ()
+        values = values | dict(zip(self.passed, results if len(self.passed) > 1 else (results,), strict=True))
         most = np.asarray(values[self.count]).reshape(()) if self.count else np.int64(np.iinfo(np.int64).max)
         on = np.asarray(values[self.condition]).reshape(()) if self.condition else np.True_
         t, states, more = np.zeros((), np.int64), [values[s] for s in self.states], [values[x] for x in self.free]
@@ -123,19 +123,19 @@ def _make_steps(graph: OnnxGraph, node: OnnxNode, free: tuple[Input, ...]) -> On
         types=_add_types(body.types, names) | {done.name: "int64", on.name: "bool"},
         outputs=(names["on"], *body.outputs[1:], names["on"], names["next"]),
     )
-    given = [f"{_OWN}state{k}" for k in range(len(states))]
+    carried = [f"{_OWN}state{k}" for k in range(len(states))]
     left = [f"{_OWN}result{k}" for k in range(len(states) + 2)]
     started, begun = Input(f"{_OWN}done", "int64", ()), Input(f"{_OWN}running", "bool", ())
     kinds = [graph.types.get(x, "") or body.types.get(s.name, "") for x, s in zip(node.inputs[2:], states, strict=True)]
     loop = replace(
         node,
-        inputs=(names["steps"], begun.name, *given, begun.name, started.name),
+        inputs=(names["steps"], begun.name, *carried, begun.name, started.name),
         outputs=tuple(left),
         attributes={**node.attributes, "body": counted},
     )
     return replace(
         graph,
-        inputs=(most, started, begun, *(Input(g, k, None) for g, k in zip(given, kinds, strict=True)), *free),
+        inputs=(most, started, begun, *(Input(g, k, None) for g, k in zip(carried, kinds, strict=True)), *free),
         nodes=(loop,),
         constants={**graph.constants, names["steps"]: Constant(np.array(STEPS), "int64")},
         types={**graph.types, **dict(zip(left, (*kinds, "bool", "int64"), strict=True))},

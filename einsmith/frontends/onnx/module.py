@@ -86,12 +86,12 @@ class OnnxModule(ModulePart):
 
     def _with_graph(self, graph: OnnxGraph) -> OnnxModule:
         """Return a network of another graph that shares the parameters of this one."""
-        made = OnnxModule.__new__(OnnxModule)
+        network = OnnxModule.__new__(OnnxModule)
         needed = static_names(graph)
         static = tuple(i for i in graph.inputs if i.name in needed)
         for name, value in {**self.__dict__, "_graph": graph, "_static": static, "_long": None}.items():
-            object.__setattr__(made, name, value)
-        return made
+            object.__setattr__(network, name, value)
+        return network
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -101,10 +101,10 @@ class OnnxModule(ModulePart):
     def __call__(self, *inputs: Any, **named: Any) -> Any:
         if isinstance(named.get("known"), CompiledInputs):  # tracing of the call below
             return super().__call__(*inputs, **named)
-        given = self._order(inputs, named)
-        if in_trace(given, {}):
-            return super().__call__(*given)
-        pairs = list(zip(given, self._graph.inputs, strict=True))
+        ordered = self._order(inputs, named)
+        if in_trace(ordered, {}):
+            return super().__call__(*ordered)
+        pairs = list(zip(ordered, self._graph.inputs, strict=True))
         if self._long is None:
             try:
                 return self._run(pairs)
@@ -119,10 +119,10 @@ class OnnxModule(ModulePart):
         """Return the results of arrays for the inputs, as one program."""
         static = {i.name for i in self._static}
         known = CompiledInputs(tuple((i.name, *_frozen(x, i, self.kind)) for x, i in pairs if i.name in static))
-        found = super().__call__(*(_to_holding_dtype(x, i) for x, i in pairs if i.name not in static), known=known)
-        several = found if len(self.outputs) > 1 else (found,)
+        result = super().__call__(*(_to_holding_dtype(x, i) for x, i in pairs if i.name not in static), known=known)
+        several = result if len(self.outputs) > 1 else (result,)
         kinds = [ELEMENTS.get(self._graph.types[o]) for o in self.outputs]
-        results = tuple(map_tree(k.given, x) if k else x for k, x in zip(kinds, several, strict=True))
+        results = tuple(map_tree(k.release, x) if k else x for k, x in zip(kinds, several, strict=True))
         return results if len(self.outputs) > 1 else results[0]
 
     def forward(self, *inputs: Any, known: CompiledInputs | None = None) -> Any:
@@ -154,10 +154,10 @@ class OnnxModule(ModulePart):
     def _order(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
         """Return the inputs in the file's order. Raises ArgumentError."""
         expected = [i.name for i in self._graph.inputs]
-        found = dict(zip(expected, inputs, strict=False))
-        unknown = [n for n in named if n not in expected or n in found]
-        found |= named
-        missing = [n for n in expected if n not in found]
+        by_name = dict(zip(expected, inputs, strict=False))
+        unknown = [n for n in named if n not in expected or n in by_name]
+        by_name |= named
+        missing = [n for n in expected if n not in by_name]
         if len(inputs) > len(expected) or unknown or missing:
             wrong = f"; {', '.join(map(repr, unknown))} is no input or is given twice" if unknown else ""
             lacking = f"; {', '.join(map(repr, missing))} is missing" if missing else ""
@@ -165,7 +165,7 @@ class OnnxModule(ModulePart):
                 f"{self.kind} takes {len(expected)} inputs, {', '.join(map(repr, expected))}, and got {len(inputs)}"
                 f"{wrong}{lacking}"
             )
-        return [found[n] for n in expected]
+        return [by_name[n] for n in expected]
 
     def _values(self, taken: Sequence[Input], inputs: Sequence[Any]) -> dict[str, Any]:
         """Return the values of inputs by name. Raises ShapeError and DtypeError."""
@@ -181,8 +181,8 @@ class OnnxModule(ModulePart):
             expected.append((n, i.name, kind))
             tensors.append(value)
         there = Taken(self.kind, "the file is", "as the file says; change it there if the size may differ")
-        found, _ = there.values(tensors, expected, {})
-        return values | found
+        tensors_by_name, _ = there.values(tensors, expected, {})
+        return values | tensors_by_name
 
 
 def _with_integers(outputs: Sequence[Any], decoded: Mapping[Tensor, Decoded]) -> list[Any]:
@@ -202,7 +202,7 @@ def _to_holding_dtype(x: Any, i: Input) -> Any:
     if kind is None or not kind.foreign:
         return x
     array = as_numpy(x, f"input {i.name!r}")
-    return kind.held(array) if array.dtype == kind.numpy else array
+    return kind.hold(array) if array.dtype == kind.numpy else array
 
 
 def _frozen(x: Any, i: Input, what: str) -> tuple[str, tuple[int, ...], bytes]:
@@ -222,7 +222,7 @@ def _frozen(x: Any, i: Input, what: str) -> tuple[str, tuple[int, ...], bytes]:
             f"{what}: extents depend on the values of the input {i.name!r}, of {array.size} elements; a program is "
             f"compiled for each value of such an input, which is supported for at most {MOST_STATIC} elements"
         )
-    return i.type, array.shape, ELEMENTS[i.type].held(array.astype(wanted)).tobytes()
+    return i.type, array.shape, ELEMENTS[i.type].hold(array.astype(wanted)).tobytes()
 
 
 def _from_bytes(kind: str, shape: tuple[int, ...], data: bytes) -> np.ndarray:

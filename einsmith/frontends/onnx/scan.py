@@ -40,7 +40,7 @@ def scan(step: Step, states: Sequence[Value], inputs: Sequence[Value], steps: in
             )
     checked = trace.checked[known:] if trace is not None else []
     wide = {v.tensor: leaf((steps, *v.shape), v.dtype) for v in (number, *own, *rows)}
-    made = batch([v.tensor for v in (*after, *outputs)] + checked, wide, steps)  # type: ignore[arg-type]
+    batched = batch([v.tensor for v in (*after, *outputs)] + checked, wide, steps)  # type: ignore[arg-type]
     # A state before a step is the state after the previous step.
     places = [leaf((steps, *v.shape), v.dtype) for v in own]
     replaced: dict[Any, Tensor] = {wide[number.tensor]: builder.compute((steps,), lambda t: t).astype(dt.i64).tensor}
@@ -48,10 +48,10 @@ def scan(step: Step, states: Sequence[Value], inputs: Sequence[Value], steps: in
         replaced[wide[v.tensor]] = _before(Value(place), first).tensor
     for r, x in zip(rows, inputs, strict=True):
         replaced[wide[r.tensor]] = x.tensor
-    found = rebuild(made, replaced.get, {})
-    definitions: dict[Leaf, Tensor] = dict(zip(places, found[: len(own)], strict=True))
+    rebuilt = rebuild(batched, replaced.get, {})
+    definitions: dict[Leaf, Tensor] = dict(zip(places, rebuilt[: len(own)], strict=True))
     names = {p: f"state {k}" for k, p in enumerate(places)}
-    solved = solve(definitions, (*places, *found[len(own) :]), names)
+    solved = solve(definitions, (*places, *rebuilt[len(own) :]), names)
     if trace is not None:
         trace.checked[known:] = solved[len(own) + len(outputs) :]
     last = [Value(t)[steps - 1] for t in solved[: len(own)]]

@@ -48,7 +48,7 @@ class TensorReader:
             raise DataError(
                 f"{self.what}: the values of {name!r}, of {kind} {list(t.dims)}, are damaged or truncated: {e}"
             ) from e
-        return Constant(ELEMENTS[kind].held(array), kind)
+        return Constant(ELEMENTS[kind].hold(array), kind)
 
     def read_external(self, t: onnx.TensorProto, name: str) -> onnx.TensorProto:
         """Return a tensor with the bytes that it has in an external file. Raises DataError if they cannot be read."""

@@ -39,13 +39,13 @@ class ElementType:
         """Return whether the dtype that holds it is a float."""
         return self.dtype.is_float
 
-    def held(self, array: np.ndarray) -> np.ndarray:
+    def hold(self, array: np.ndarray) -> np.ndarray:
         """Convert an array of this element type to the dtype that holds it."""
         if self.dtype is dt.bf16:
             return np.ascontiguousarray(array).view(dt.BFLOAT16).reshape(array.shape)
         return np.array(array, self.dtype.numpy, order="C")
 
-    def given(self, array: np.ndarray) -> np.ndarray:
+    def release(self, array: np.ndarray) -> np.ndarray:
         """Convert an array of the dtype that holds this element type back to it."""
         if self.dtype is dt.bf16:
             return np.ascontiguousarray(array).view(self.numpy).reshape(array.shape)
@@ -154,20 +154,11 @@ _PLAIN = {
 ELEMENTS = (
     {name: ElementType(name, dtype, array) for name, (dtype, array) in _PLAIN.items()}
     | {
-        "uint16": ElementType("uint16", dt.i32, "uint16", _modulo(16, False)),
-        "uint32": ElementType("uint32", dt.i64, "uint32", _modulo(32, False)),
-        "uint4": ElementType("uint4", dt.i32, "uint4", _modulo(4, False)),
-        "int4": ElementType("int4", dt.i32, "int4", _modulo(4, True)),
-        "uint2": ElementType("uint2", dt.i32, "uint2", _modulo(2, False)),
-        "int2": ElementType("int2", dt.i32, "int2", _modulo(2, True)),
+        name: ElementType(name, dt.i32 if bits < 32 else dt.i64, name, _modulo(bits, name.startswith("int")))
+        for name, bits in (("uint16", 16), ("uint32", 32), ("uint4", 4), ("int4", 4), ("uint2", 2), ("int2", 2))
     }
     | {name: ElementType(name, dt.f32, array, None, convert) for name, (array, convert) in _SMALL_FLOATS.items()}
 )
-
-
-def element(name: str) -> ElementType | None:
-    """Return the element type `name`, None if there is none."""
-    return ELEMENTS.get(name)
 
 
 REFUSED_TYPES = {

@@ -50,7 +50,7 @@ def bitcast(n: NodeCall, x: Value) -> Value:
     if source.is_float or to.is_float or source.dtype.is_bool or to.dtype.is_bool:
         values = n.known(x)
         if values is not None:
-            return n.context.constant(to.held(source.given(values).view(to.numpy)), to.dtype)
+            return n.context.constant(to.hold(source.release(values).view(to.numpy)), to.dtype)
         raise DtypeError(f"reinterpreting the bits of {source.name} as {to.name} is not supported")
     low, high = np.iinfo(to.numpy).min, np.iinfo(to.numpy).max
     size = high - low + 1

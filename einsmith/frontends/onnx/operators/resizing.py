@@ -5,6 +5,7 @@ Scales, and thus the positions that are read, are known during compilation.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import ceil, floor
 from typing import Any
 
@@ -22,24 +23,24 @@ from einsmith.lang.builder import Value
 from einsmith.ops.sampling import sample
 
 
-def _origin(mode: str, p: int, n: int, scale: float, count: int, roi: tuple[float, float]) -> float:
-    """Return the coordinate along the input for position p of the output.
+def _coordinates(mode: str, count: int, n: int, scale: float, roi: tuple[float, float]) -> np.ndarray:
+    """Return the coordinate along the input for each position of the output.
 
-    mode: coordinate_transformation_mode; n, count: extents of input and output; roi: bounds for tf_crop_and_resize.
+    mode: coordinate_transformation_mode; count, n: extents of output and input; roi: bounds for tf_crop_and_resize.
     Raises ArgumentError for an unknown mode.
     """
-    whole = scale * n
+    p, whole = np.arange(count, dtype=np.float64), scale * n
     if mode == "align_corners":
-        return 0.0 if whole == 1 else p * (n - 1) / (whole - 1)
+        return p * (n - 1) / (whole - 1) if whole != 1 else p * 0.0
     if mode == "asymmetric":
         return p / scale
     if mode == "tf_crop_and_resize":
         low, high = roi
         middle = (high - low) * (n - 1)
-        return low * (n - 1) + (middle / 2 if whole == 1 else p * middle / (whole - 1))
+        return low * (n - 1) + (p * middle / (whole - 1) if whole != 1 else p * 0.0 + middle / 2)
     at = (p + 0.5) / scale - 0.5
     if mode == "pytorch_half_pixel":
-        return 0.0 if count == 1 else at
+        return at if count != 1 else p * 0.0
     if mode == "half_pixel_symmetric":
         return n / 2 * (1 - count / whole) + at
     if mode != "half_pixel":
@@ -57,54 +58,46 @@ def _extent(scale: float, n: int) -> int:
     return floor(np.float32(scale) * np.float32(n))
 
 
-_ROUNDING = {
-    "round_prefer_floor": lambda v: ceil(v - 0.5),
-    "round_prefer_ceil": lambda v: floor(v + 0.5),
-    "floor": floor,
-    "ceil": ceil,
+_ROUNDING: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "round_prefer_floor": lambda v: np.ceil(v - 0.5),
+    "round_prefer_ceil": lambda v: np.floor(v + 0.5),
+    "floor": np.floor,
+    "ceil": np.ceil,
 }
 
 
-def _kernel(mode: str, a: float, d: float) -> float:
-    d = abs(d)
+def _kernel(mode: str, a: float, d: np.ndarray) -> np.ndarray:
+    """Return the weights of elements at distances d. Source of the cubic ones: Keys 1981."""
     if mode == "linear":
-        return max(0.0, 1 - d)
-    if d <= 1:
-        return ((a + 2) * d - (a + 3)) * d * d + 1
-    return ((a * d - 5 * a) * d + 8 * a) * d - 4 * a if d < 2 else 0.0
+        return np.maximum(1 - d, 0.0)
+    far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+    return np.where(d <= 1, ((a + 2) * d - (a + 3)) * d * d + 1, np.where(d < 2, far, 0.0))
 
 
 def _taps(
     n: NodeCall, extent: int, count: int, scale: float, roi: tuple[float, float]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return (positions [count, taps], weights [count, taps], whether they lie inside [count]) of one dimension."""
-    mode = n.attr("mode", "nearest")
-    how = n.attr("coordinate_transformation_mode", "half_pixel" if n.version >= 11 else "asymmetric")
-    if n.version < 11:
-        how = "asymmetric"
+    mode, modern = n.attr("mode", "nearest"), n.version >= 11
+    how = n.attr("coordinate_transformation_mode", "half_pixel") if modern else "asymmetric"
     n.table((count,), f"positions of {n.node.operator}")
-    where = [_origin(how, p, extent, scale, count, roi) for p in range(count)]
-    inside = np.array([how != "tf_crop_and_resize" or 0 <= at <= extent - 1 for at in where])
+    at = _coordinates(how, count, extent, scale, roi)[:, None]
+    inside = (at[:, 0] >= 0) & (at[:, 0] <= extent - 1) | (how != "tf_crop_and_resize")
     if mode == "nearest":
-        rule = _ROUNDING[n.attr("nearest_mode", "round_prefer_floor" if n.version >= 11 else "floor")]
-        places = np.clip(np.array([[rule(at)] for at in where], np.int64).reshape(count, 1), 0, extent - 1)
-        return places, np.ones(places.shape), inside
-    a = n.attr("cubic_coeff_a", -0.75)
-    antialias = bool(n.attr("antialias", 0))
-    narrow = min(scale, 1.0) if antialias else 1.0
-    reach = ceil((1 if mode == "linear" else 2) / narrow)
-    n.table((count, 2 * reach), f"weights of {n.node.operator}")
-    rows, weights = [], []
-    for at in where:
-        near = np.arange(floor(at) - reach + 1, floor(at) + reach + 1)
-        w = np.array([_kernel(mode, a, (k - at) * narrow) for k in near])
-        if n.attr("exclude_outside", 0):
-            w = np.where((near >= 0) & (near < extent), w, 0.0)
-        if antialias or n.attr("exclude_outside", 0):
-            w = w / w.sum()
-        rows.append(np.clip(near, 0, extent - 1))
-        weights.append(w)
-    return np.array(rows).reshape(count, -1), np.array(weights).reshape(count, -1), inside
+        near = _ROUNDING[n.attr("nearest_mode", "round_prefer_floor" if modern else "floor")](at)
+        weights = np.ones(near.shape)
+    else:
+        antialias, exclude = n.attr("antialias", 0), n.attr("exclude_outside", 0)
+        narrow = min(scale, 1.0) if antialias else 1.0
+        reach = ceil((1 if mode == "linear" else 2) / narrow)
+        n.table((count, 2 * reach), f"weights of {n.node.operator}")
+        near = np.floor(at) + np.arange(1 - reach, reach + 1)
+        weights = _kernel(mode, n.attr("cubic_coeff_a", -0.75), np.abs((near - at) * narrow))
+        if exclude:
+            weights = np.where((near >= 0) & (near < extent), weights, 0.0)
+        if antialias or exclude:
+            weights = weights / weights.sum(1, keepdims=True)
+    return np.clip(near, 0, extent - 1).astype(np.int64), weights, inside
 
 
 def _along(n: NodeCall, x: Value, d: int, places: np.ndarray, weights: np.ndarray) -> Value:

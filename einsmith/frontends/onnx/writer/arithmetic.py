@@ -12,8 +12,8 @@ from einsmith.frontends.onnx.writer.graph import GraphWriter
 def _nodes_of(graph: GraphWriter, dtype: DType) -> Callable[..., str]:
     """Return a function that adds a node of tensors' names, and of numbers of a type."""
 
-    def op(operator: str, *given: str | float) -> str:
-        return graph.node(operator, *(x if isinstance(x, str) else graph.number(x, dtype) for x in given))
+    def op(operator: str, *operands: str | float) -> str:
+        return graph.node(operator, *(x if isinstance(x, str) else graph.number(x, dtype) for x in operands))
 
     return op
 

@@ -40,9 +40,9 @@ def join_sizes(
     the batch size, and tables of multiples of the position in the batch.
     """
     _check_nodes(first, second, functions)
-    made = onnx.GraphProto()
-    made.CopyFrom(first)
-    _join_infos(made, second)
+    graph = onnx.GraphProto()
+    graph.CopyFrom(first)
+    _join_infos(graph, second)
     others = {t.name: t for t in second.initializer}
     as_shape = _shapes(first.node)
     for f in functions[0]:
@@ -50,13 +50,13 @@ def join_sizes(
         places = [p for p, x in enumerate(f.input) if x in shapes]
         as_shape |= {n.input[p] for n in first.node if (n.domain, n.op_type) == (f.domain, f.name) for p in places}
     computed: list[onnx.NodeProto] = []
-    del made.initializer[:]
+    del graph.initializer[:]
     for t in first.initializer:
         other = others[t.name]
         if t.SerializeToString() != other.SerializeToString():
             values, factors = numpy_helper.to_array(t), _factors(t, other)
             if factors is None:
-                table = _positions(made, t, other, size)
+                table = _positions(graph, t, other, size)
                 if not table:
                     raise _error(written.get(t.name, t.name), _difference(t, other))
                 computed += table
@@ -64,14 +64,14 @@ def join_sizes(
             if t.name in as_shape and (factors != 0).sum() == 1:
                 t = numpy_helper.from_array(np.where(factors != 0, -1, values), t.name)
             else:
-                computed += _integers(made, t.name, values, factors, size)
+                computed += _integers(graph, t.name, values, factors, size)
                 continue
-        made.initializer.append(t)
+        graph.initializer.append(t)
     if computed:
-        nodes = [helper.make_node("Shape", [sized_input], [size], name=size, start=0, end=1), *computed, *made.node]
-        del made.node[:]
-        made.node.extend(nodes)
-    return made
+        nodes = [helper.make_node("Shape", [sized_input], [size], name=size, start=0, end=1), *computed, *graph.node]
+        del graph.node[:]
+        graph.node.extend(nodes)
+    return graph
 
 
 def _error(formula: str, what: str) -> FormulaError:
@@ -117,9 +117,9 @@ def _check_nodes(
         raise _error(a[-1].doc_string if a else "", "how many operators the network has")
 
 
-def _join_infos(made: onnx.GraphProto, second: onnx.GraphProto) -> None:
+def _join_infos(graph: onnx.GraphProto, second: onnx.GraphProto) -> None:
     """Name the extents of inputs and outputs that differ."""
-    for x, y in zip((*made.input, *made.output), (*second.input, *second.output), strict=True):
+    for x, y in zip((*graph.input, *graph.output), (*second.input, *second.output), strict=True):
         for d, e in zip(x.type.tensor_type.shape.dim, y.type.tensor_type.shape.dim, strict=True):
             if d.dim_value != e.dim_value:
                 times = d.dim_value // SIZES[0]
@@ -139,7 +139,7 @@ def _factors(a: onnx.TensorProto, b: onnx.TensorProto) -> np.ndarray | None:
     return factors if ((x == y) | ((x == factors * SIZES[0]) & (y == factors * SIZES[1]))).all() else None
 
 
-def _positions(made: onnx.GraphProto, a: onnx.TensorProto, b: onnx.TensorProto, size: str) -> list[onnx.NodeProto]:
+def _positions(graph: onnx.GraphProto, a: onnx.TensorProto, b: onnx.TensorProto, size: str) -> list[onnx.NodeProto]:
     """Return nodes that compute a table [batch] of multiples of the position in the batch; none for other tables."""
     x, y = numpy_helper.to_array(a), numpy_helper.to_array(b)
     if x.dtype not in (np.int32, np.int64) or (x.shape, y.shape) != ((SIZES[0],), (SIZES[1],)):
@@ -148,7 +148,7 @@ def _positions(made: onnx.GraphProto, a: onnx.TensorProto, b: onnx.TensorProto, 
     if step == 0 or any((v != step * np.arange(len(v))).any() for v in (x, y)):
         return []
     count, end, start, by = (f"{a.name}.{n}" for n in ("count", "end", "start", "step"))
-    made.initializer.extend(numpy_helper.from_array(np.array(v, x.dtype), n) for n, v in ((start, 0), (by, step)))
+    graph.initializer.extend(numpy_helper.from_array(np.array(v, x.dtype), n) for n, v in ((start, 0), (by, step)))
     nodes = _number(count, size, a.data_type)
     nodes.append(helper.make_node("Mul", [count, by], [end], name=end))
     return [*nodes, helper.make_node("Range", [start, end, by], [a.name], name=a.name)]
@@ -164,7 +164,7 @@ def _number(name: str, vector: str, data_type: int) -> list[onnx.NodeProto]:
 
 
 def _integers(
-    made: onnx.GraphProto, name: str, values: np.ndarray, factors: np.ndarray, size: str
+    graph: onnx.GraphProto, name: str, values: np.ndarray, factors: np.ndarray, size: str
 ) -> list[onnx.NodeProto]:
     """Return nodes that compute integers [] or [N] from the batch size."""
     nodes, parts = [], []
@@ -175,7 +175,7 @@ def _integers(
         part = f"{name}.{n}"
         parts.append(part)
         constant = f"{part}.factor" if factor else part
-        made.initializer.append(numpy_helper.from_array(np.array([factor or value], np.int64), constant))
+        graph.initializer.append(numpy_helper.from_array(np.array([factor or value], np.int64), constant))
         if factor:
             nodes.append(helper.make_node("Mul", [size, constant], [part], name=part))
     if not values.ndim:

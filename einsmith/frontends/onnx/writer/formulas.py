@@ -180,12 +180,12 @@ class _PartWriter(FormulaPart):
         renamed = substitute(e, {a: Axis(n) for n, a in enumerate(axes)})
         return evaluate_template(template([self.domain[a] for a in axes], [], renamed), [])[0]
 
-    def _apply(self, e: Apply, given: list[FileTensor]) -> FileTensor:
+    def _apply(self, e: Apply, operands: list[FileTensor]) -> FileTensor:
         graph, fn = self.graph, e.fn
         if fn in TRANSPARENT:
-            return given[0]
-        axes = tuple(sorted({a for o in given for a in o.axes}))
-        names = [self.align(o, axes) for o in given]
+            return operands[0]
+        axes = tuple(sorted({a for o in operands for a in o.axes}))
+        names = [self.align(o, axes) for o in operands]
         if fn == "cast" and e.args[0].dtype.is_float and e.dtype.is_int:
             result = truncate(graph, names[0], e.args[0].dtype, e.dtype)
         elif fn == "cast":
@@ -222,7 +222,7 @@ class _PartWriter(FormulaPart):
             joined = [g for g in groups if g[1] & axes]
             groups = [g for g in groups if g not in joined]
             groups.append((sorted([d, *(k for g in joined for k in g[0])]), axes.union(*(g[1] for g in joined))))
-        found = []
+        indices = []
         for dims, _ in sorted(groups):
             position: Expr | None = None
             for d in dims:
@@ -236,9 +236,9 @@ class _PartWriter(FormulaPart):
                     scaled = apply("mul", position, Const(shape[d], dt.i64))
                     position = apply("add", scaled, cast(at, dt.i64))
             assert position is not None
-            found.append(_Index(tuple(dims), prod(shape[d] for d in dims), position))
-        self.indices[e] = found
-        return found
+            indices.append(_Index(tuple(dims), prod(shape[d] for d in dims), position))
+        self.indices[e] = indices
+        return indices
 
     def _named_index(self, e: Read) -> list[Expr]:
         """Return the index of a read, with the output's axes of extent 1 at positions 0 between their neighbours, so

@@ -57,24 +57,24 @@ def as_function(call: Call, named: Mapping[Tensor, NamedCall]) -> NamedCall | No
     The call's trace must be the current one. named: the calls that are operators of ONNX.
     """
     operator = call.function if isinstance(call.function, Operator) else None
-    given = dict(_operands(call))
+    operands = dict(_operands(call))
     results = flatten(call.result)[0]
     if operator is not None:
         name, text, names = operator.name, operator.program.text, list(operator.program.outputs)
     else:
         name = call.function.__name__
         text, names = OPERATORS[name].formula if name in OPERATORS else "", [name] * len(results)
-    made: dict[Tensor, str] = {}
+    results_by_tensor: dict[Tensor, str] = {}
     for x, output in zip(results, names, strict=True):
-        if isinstance(x, Value) and x.literal is None and x.tensor not in given and x.tensor not in named:
-            made.setdefault(x.tensor, output)
+        if isinstance(x, Value) and x.literal is None and x.tensor not in operands and x.tensor not in named:
+            results_by_tensor.setdefault(x.tensor, output)
     read: dict[Tensor, str] = {}
     seen: set[Any] = set()
-    stack: list[Any] = list(made)
+    stack: list[Any] = list(results_by_tensor)
     while stack:
         node = stack.pop()
-        if node in given or isinstance(node, Leaf):
-            read[node] = given.get(node, "input")
+        if node in operands or isinstance(node, Leaf):
+            read[node] = operands.get(node, "input")
         elif node in named and operator is None:
             return None
         elif node not in seen:
@@ -82,8 +82,8 @@ def as_function(call: Call, named: Mapping[Tensor, NamedCall]) -> NamedCall | No
             stack += node.args
     if not seen:
         return None
-    inputs = {t: read[t] for t in (*(t for t in given if t in read), *read)}
-    outputs = {t: n for t, n in made.items() if t in seen}
+    inputs = {t: read[t] for t in (*(t for t in operands if t in read), *read)}
+    outputs = {t: n for t, n in results_by_tensor.items() if t in seen}
     formula = _Formula(re.sub(r"\W", "_", name), dedent(text).strip(), inputs, outputs, operator is not None)
     return NamedCall(tuple(inputs), tuple(outputs), lambda graph, *names: _write(graph, formula, names))
 
@@ -104,7 +104,7 @@ def _operands(call: Call) -> Iterator[tuple[Tensor, str]]:
                 yield value.tensor, name
 
 
-def _write(graph: GraphWriter, formula: _Formula, given: tuple[str, ...]) -> tuple[str, ...]:
+def _write(graph: GraphWriter, formula: _Formula, names_of_inputs: tuple[str, ...]) -> tuple[str, ...]:
     """Write a function and a call of it. Return the names of the call's outputs, or () for a formula that has one node
     for each output and no name of the user's."""
     body = GraphWriter(graph.opset, subject=f"the formula of {formula.name!r}")
@@ -126,7 +126,7 @@ def _write(graph: GraphWriter, formula: _Formula, given: tuple[str, ...]) -> tup
         ),
         len(names),
     )
-    inputs = [*given, *(graph.copy(t, body.written[t.name]) for t in constants)]
+    inputs = [*names_of_inputs, *(graph.copy(t, body.written[t.name]) for t in constants)]
     return graph.nodes_of(function, inputs, [graph.unique(n) for n in outputs], domain=DOMAIN)
 
 

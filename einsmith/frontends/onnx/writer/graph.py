@@ -87,9 +87,9 @@ class GraphWriter:
         """Add a node with named outputs and return their names."""
         while inputs and not inputs[-1]:  # operands that are left out at the end
             inputs = inputs[:-1]
-        made = helper.make_node(operator, list(inputs), list(outputs), name=outputs[0], **attributes)
-        made.doc_string = self.formula
-        self.nodes.append(made)
+        node = helper.make_node(operator, list(inputs), list(outputs), name=outputs[0], **attributes)
+        node.doc_string = self.formula
+        self.nodes.append(node)
         return tuple(outputs)
 
     def constant(self, array: np.ndarray, hint: str, dtype: DType | None = None, name: str | None = None) -> str:
@@ -100,7 +100,7 @@ class GraphWriter:
         kind = dtype or dtype_of(array)
         element_type(kind)
         name = name or self.unique(hint)
-        self.initializers[name] = numpy_helper.from_array(_ARRAYS[kind].given(np.array(array, order="C")), name)
+        self.initializers[name] = numpy_helper.from_array(_ARRAYS[kind].release(np.array(array, order="C")), name)
         self.written[name] = self.formula
         return name
 
@@ -153,10 +153,10 @@ class GraphWriter:
     def name_outputs(self, written: Sequence[str], outputs: Sequence[str]) -> None:
         """Give results the names of the outputs: their node's output is renamed; one without a node gets an
         Identity."""
-        made = {o for node in self.nodes for o in node.output}
+        produced = {o for node in self.nodes for o in node.output}
         renamed: dict[str, str] = {}
         for name, output in zip(written, outputs, strict=True):
-            if name in made and name not in renamed:
+            if name in produced and name not in renamed:
                 renamed[name] = output
         for node in walk_nodes(self.nodes):
             node.input[:] = [renamed.get(x, x) for x in node.input]

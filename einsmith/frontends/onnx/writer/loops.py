@@ -135,11 +135,11 @@ def _write_loop(graph: GraphWriter, node: Recurrence, args: Sequence[str], write
     at = body.node("Sub", body.number(node.steps - 1, dt.i64), number) if node.reverse else number
     position = body.cast(at, dt.i32)
     values: dict[int, str] = {}
-    for group, step, made in zip(groups, steps, tensors, strict=True):
+    for group, step, rows_of_step in zip(groups, steps, tensors, strict=True):
         leaves = {**dict(zip(step.args, args, strict=True)), step.step: position}
         leaves |= {step.wholes[j]: names[j, 0] for j in rows.whole}
         leaves |= {x: values[j] if d == 0 else names[j, d] for (j, d), x in rows.leaves.items() if d or j in values}
-        for j, value in zip(group, write(body, leaves, made), strict=True):
+        for j, value in zip(group, write(body, leaves, rows_of_step), strict=True):
             values[j] = value
             if j in rows.whole:
                 origin = node.origins[j]
@@ -159,10 +159,10 @@ def _write_loop(graph: GraphWriter, node: Recurrence, args: Sequence[str], write
     ends = [graph.unique("loop") for _ in kinds]
     condition = "" if first else graph.number(True, dt.bool_)  # a Loop has two inputs or more
     graph.nodes_of("Loop", [graph.number(node.steps, dt.i64), condition, *first], ends, body=inner)
-    found = {j: name for (j, whole), name in zip(kinds[: len(states)], ends, strict=False) if whole}
+    written = {j: name for (j, whole), name in zip(kinds[: len(states)], ends, strict=False) if whole}
     for j, name in zip(stacked, ends[len(states) :], strict=True):
-        (found[j],) = write_template(graph, _member(node, j, known, name), [*known, name])
-    return [found[j] for j in members]
+        (written[j],) = write_template(graph, _member(node, j, known, name), [*known, name])
+    return [written[j] for j in members]
 
 
 def _info(node: Recurrence, name: str, j: int, whole: bool) -> Any:

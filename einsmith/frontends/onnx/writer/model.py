@@ -110,10 +110,10 @@ def _capture(model: Module, example: Sequence[tuple[tuple[int, ...], DType]]) ->
 
 def _paths(model: Module) -> dict[int, str]:
     """Return the names of parameters and buffers by id; of several names, the first."""
-    found: dict[int, str] = {}
+    names: dict[int, str] = {}
     for name, x in [*model.named_parameters(), *model.named_buffers()]:
-        found.setdefault(id(x), name)
-    return found
+        names.setdefault(id(x), name)
+    return names
 
 
 def _graph(

@@ -58,11 +58,11 @@ def write_tensors(
     return [names[t][0] for t in roots]
 
 
-def _write(graph: GraphWriter, node: Any, given: list[list[str]]) -> list[str]:
+def _write(graph: GraphWriter, node: Any, names_of_args: list[list[str]]) -> list[str]:
     """Write a node without a name in ONNX and return the names of its results. given: those of its arguments."""
     if isinstance(node, Item):
-        return [given[0][node.member]]
-    args = [names[0] for names in given]
+        return [names_of_args[0][node.member]]
+    args = [names[0] for names in names_of_args]
     if isinstance(node, Compute):
         return write_template(graph, node.template, args)
     if isinstance(node, Recurrence):

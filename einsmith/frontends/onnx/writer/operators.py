@@ -67,16 +67,16 @@ def translate(call: Call) -> NamedCall | None:
     current one."""
     if isinstance(call.function, Operator) or call.function.__name__ not in TRANSLATORS:
         return None
-    given = signature(call.function).bind(*call.args, **call.kwargs)
-    given.apply_defaults()
-    translated = TRANSLATORS[call.function.__name__](**given.arguments)
+    bound = signature(call.function).bind(*call.args, **call.kwargs)
+    bound.apply_defaults()
+    translated = TRANSLATORS[call.function.__name__](**bound.arguments)
     if translated is None:
         return None
     operands, write, count = Translation(*translated)
-    made = [as_value(x) for x in flatten(call.result)[0][:count]]
+    values_of_results = [as_value(x) for x in flatten(call.result)[0][:count]]
     values = [None if x is None else as_value(x) for x in operands]
-    floats = {v.dtype for v in (*made, *values) if v is not None and v.dtype.is_float}
-    results = tuple(v.tensor for v in made)
+    floats = {v.dtype for v in (*values_of_results, *values) if v is not None and v.dtype.is_float}
+    results = tuple(v.tensor for v in values_of_results)
     if len(floats) > 1 or any(v is not None and v.tensor in results for v in values):
         return None
     return NamedCall(tuple(None if v is None else v.tensor for v in values), results, write)
@@ -98,15 +98,15 @@ def _row(row: OperatorRow) -> Translator:
     known = set(onnx.defs.get_schema(row.onnx).attributes)
     names = {s: row.attributes.get(s, s) for s in row.settings if s != "inplace"}
 
-    def call(**given: Any) -> tuple | None:
+    def call(**arguments: Any) -> tuple | None:
         attributes = {}
         for setting, name in names.items():
-            value = given[setting]
+            value = arguments[setting]
             if name in known and value is not None:
                 attributes[name] = value
             elif name not in known and value != row.settings[setting].default:
                 return None
-        values = [as_value(given[n]) for n in row.operands]
+        values = [as_value(arguments[n]) for n in row.operands]
         if row.onnx != "Not" and not values[0].dtype.is_float:
             return None
         return values, lambda g, *x: g.node(row.onnx, *x, **attributes) if g.has(row.onnx) else ""
@@ -149,7 +149,7 @@ def _softmax(input: Any, dim: int | None = None, dtype: Any = None, *, operator:
     return [x], lambda g, x: g.node(operator, x, axis=axis)
 
 
-TRANSLATORS["log_softmax"] = lambda **given: _softmax(**given, operator="LogSoftmax")
+TRANSLATORS["log_softmax"] = lambda **arguments: _softmax(**arguments, operator="LogSoftmax")
 
 
 @_translator("averages")
@@ -189,19 +189,19 @@ def _recurrent_layer(
     tensors = [w[n] for names in inputs for w in weights for n in names]
 
     def write(g: GraphWriter, x_: str, *names: str) -> tuple[str, ...]:
-        given = iter(names)
+        rest = iter(names)
         gates = g.constant(np.concatenate([np.arange(n * hidden, (n + 1) * hidden) for n in order]), "gates")
         joined = []
         for parts in inputs:
             directions = []
             for _ in weights:
-                blocks = [next(given) if len(order) == 1 else g.node("Gather", next(given), gates) for _ in parts]
+                blocks = [next(rest) if len(order) == 1 else g.node("Gather", next(rest), gates) for _ in parts]
                 whole = blocks[0] if len(blocks) == 1 else g.node("Concat", *blocks, axis=0)
                 directions.append(g.node("Unsqueeze", whole, g.ints([0], "axes")))
             joined.append(directions[0] if len(weights) == 1 else g.node("Concat", *directions, axis=0))
         outputs = [g.unique(f"{operator.lower()}_{n}") for n in ("y", *(s.removesuffix("0") for s in initial))]
         left_out = [""] * (4 - len(joined))  # the biases where there are none, and the lengths
-        y, *states = g.nodes_of(operator, [x_, *joined, *left_out, *given], outputs, **settings)
+        y, *states = g.nodes_of(operator, [x_, *joined, *left_out, *rest], outputs, **settings)
         if len(weights) == 1:
             return g.node("Squeeze", y, g.ints([1], "axes")), *states
         y = g.node("Transpose", y, perm=[0, 2, 1, 3])  # [T, D, B, H] -> [T, B, D, H]
@@ -249,118 +249,90 @@ def _embedding(input: Any, weight: Any, **settings: Any):
 # ------------------------------------------------------------------------------------------- convolutions, poolings
 
 
-def _space(name: str) -> int:
-    """Return the number of dimensions of space of an operator, such as 2 of conv2d."""
-    return OPERATORS[name].call.dims  # type: ignore[attr-defined]
+def _spatial(*names: str, **more: Any) -> Callable[[Callable[..., tuple | None]], Callable[..., tuple | None]]:
+    """Return a decorator that adds translators of functions of one, two and three dimensions of space.
+
+    The translator takes `sizes`, a function that returns one of the call's settings as a number for each dimension,
+    `more`, and the call's arguments. A call whose input has no batch is written as a formula.
+    """
+
+    def enter(translator: Callable[..., tuple | None]) -> Callable[..., tuple | None]:
+        for name, n in ((f"{name}{n}d", n) for name in names for n in (1, 2, 3)):
+
+            def call(input: Any, *, name: str = name, n: int = n, **settings: Any) -> tuple | None:
+                def sizes(setting: str, least: int = 1) -> tuple[int, ...]:
+                    return ints(settings[setting], n, name, setting, least)
+
+                x = as_value(input)
+                return translator(x, sizes, **more, **settings) if x.ndim == n + 2 else None
+
+            TRANSLATORS[name] = call
+        return translator
+
+    return enter
 
 
-def _conv(name: str) -> Translator:
-    n = _space(name)
-
-    def call(input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int) -> tuple | None:
-        x, w = as_value(input), as_value(weight)
-        if x.ndim != n + 2:
-            return None
-        gaps = ints(dilation, n, name, "dilation")
-        if isinstance(padding, str):
-            pads = same_padding(w.shape[2:], gaps) if padding == "same" else [(0, 0)] * n
-        else:
-            pads = [(p, p) for p in ints(padding, n, name, "padding", least=0)]
-        settings = {
-            "kernel_shape": list(w.shape[2:]),
-            "strides": ints(stride, n, name, "stride"),
-            "pads": [p for p, _ in pads] + [p for _, p in pads],
-            "dilations": gaps,
-            "group": groups,
-        }
-        return [x, w, bias], lambda g, *names: g.node("Conv", *names, **settings)
-
-    return call
-
-
-def _conv_transpose(name: str) -> Translator:
-    n = _space(name)
-
-    def call(
-        input: Any, weight: Any, bias: Any, stride: Any, padding: Any, output_padding: Any, groups: int, dilation: Any
-    ) -> tuple | None:
-        x, w = as_value(input), as_value(weight)
-        if x.ndim != n + 2:
-            return None
-        settings = {
-            "kernel_shape": list(w.shape[2:]),
-            "strides": ints(stride, n, name, "stride"),
-            "pads": ints(padding, n, name, "padding", least=0) * 2,
-            "output_padding": ints(output_padding, n, name, "output_padding", least=0),
-            "dilations": ints(dilation, n, name, "dilation"),
-            "group": groups,
-        }
-        return [x, w, bias], lambda g, *names: g.node("ConvTranspose", *names, **settings)
-
-    return call
-
-
-def _pool(name: str, operator: str) -> Translator:
-    n = _space(name)
-
-    def call(
-        input: Any,
-        kernel_size: Any,
-        stride: Any,
-        padding: Any,
-        ceil_mode: bool,
-        dilation: Any = 1,
-        return_indices: bool = False,
-        count_include_pad: bool = False,
-        divisor_override: int | None = None,
-    ) -> tuple | None:
-        x = as_value(input)
-        if x.ndim != n + 2 or not x.dtype.is_float or divisor_override is not None:
-            return None
-        kernel = ints(kernel_size, n, name, "kernel_size")
-        steps = kernel if stride is None else ints(stride, n, name, "stride")
-        pads = ints(padding, n, name, "padding", least=0)
-        settings: dict[str, Any] = {"kernel_shape": kernel, "strides": steps, "pads": pads * 2}
-        # Where the last window could begin behind the input, or overhangs a mean, definitions of ceil_mode differ.
-        if ceil_mode and (operator != "MaxPool" or any(pads) or any(s > k for s, k in zip(steps, kernel, strict=True))):
-            return None
-        if operator == "MaxPool":
-            settings |= {"dilations": ints(dilation, n, name, "dilation"), "ceil_mode": int(ceil_mode)}
-        else:
-            settings["count_include_pad"] = int(count_include_pad)
-        return [x], lambda g, x: g.node(operator, x, **settings)
-
-    return call
-
-
-def _adaptive(name: str, operator: str) -> Translator:
-    n = _space(name)
-
-    def call(input: Any, output_size: Any, return_indices: bool = False) -> tuple | None:
-        x = as_value(input)
-        sizes = [output_size] * n if output_size is None or isinstance(output_size, int) else list(output_size)
-        sizes = sizes * n if len(sizes) == 1 else sizes
-        extents = x.shape[-n:]
-        counts = [e if s is None else s for e, s in zip(extents, sizes, strict=True)]
-        if x.ndim != n + 2 or any(e % c for e, c in zip(extents, counts, strict=True)):
-            return None
-        if prod(counts) == 1:
-            return [x], lambda g, x: g.node(f"Global{operator}", x)
-        kernel = [e // c for e, c in zip(extents, counts, strict=True)]
-        return [x], lambda g, x: g.node(operator, x, kernel_shape=kernel, strides=kernel)
-
-    return call
-
-
-for _n in (1, 2, 3):
-    TRANSLATORS |= {
-        f"conv{_n}d": _conv(f"conv{_n}d"),
-        f"conv_transpose{_n}d": _conv_transpose(f"conv_transpose{_n}d"),
-        f"max_pool{_n}d": _pool(f"max_pool{_n}d", "MaxPool"),
-        f"avg_pool{_n}d": _pool(f"avg_pool{_n}d", "AveragePool"),
-        f"adaptive_max_pool{_n}d": _adaptive(f"adaptive_max_pool{_n}d", "MaxPool"),
-        f"adaptive_avg_pool{_n}d": _adaptive(f"adaptive_avg_pool{_n}d", "AveragePool"),
+@_spatial("conv")
+def _conv(x: Value, sizes: Any, weight: Any, bias: Any, padding: Any, groups: int, **_: Any):
+    kernel, gaps = as_value(weight).shape[2:], sizes("dilation")
+    if isinstance(padding, str):
+        pads = same_padding(kernel, gaps) if padding == "same" else [(0, 0)] * len(kernel)
+    else:
+        pads = [(p, p) for p in sizes("padding", 0)]
+    settings = {
+        "kernel_shape": list(kernel),
+        "strides": sizes("stride"),
+        "pads": [p for p, _ in pads] + [p for _, p in pads],
+        "dilations": gaps,
+        "group": groups,
     }
+    return [x, weight, bias], lambda g, *names: g.node("Conv", *names, **settings)
+
+
+@_spatial("conv_transpose")
+def _conv_transpose(x: Value, sizes: Any, weight: Any, bias: Any, groups: int, **_: Any):
+    settings = {
+        "kernel_shape": list(as_value(weight).shape[2:]),
+        "strides": sizes("stride"),
+        "pads": sizes("padding", 0) * 2,
+        "output_padding": sizes("output_padding", 0),
+        "dilations": sizes("dilation"),
+        "group": groups,
+    }
+    return [x, weight, bias], lambda g, *names: g.node("ConvTranspose", *names, **settings)
+
+
+@_spatial("max_pool", operator="MaxPool")
+@_spatial("avg_pool", operator="AveragePool")
+def _pool(x: Value, sizes: Any, operator: str, stride: Any, ceil_mode: bool, **others: Any):
+    if not x.dtype.is_float or others.get("divisor_override") is not None:
+        return None
+    kernel, pads = sizes("kernel_size"), sizes("padding", 0)
+    steps = kernel if stride is None else sizes("stride")
+    # Where the last window could begin behind the input, or overhangs a mean, definitions of ceil_mode differ.
+    if ceil_mode and (operator != "MaxPool" or any(pads) or any(s > k for s, k in zip(steps, kernel, strict=True))):
+        return None
+    settings: dict[str, Any] = {"kernel_shape": kernel, "strides": steps, "pads": pads * 2}
+    if operator == "MaxPool":
+        settings |= {"dilations": sizes("dilation"), "ceil_mode": int(ceil_mode)}
+    else:
+        settings["count_include_pad"] = int(others["count_include_pad"])
+    return [x], lambda g, x: g.node(operator, x, **settings)
+
+
+@_spatial("adaptive_max_pool", operator="MaxPool")
+@_spatial("adaptive_avg_pool", operator="AveragePool")
+def _adaptive(x: Value, _: Any, operator: str, output_size: Any, return_indices: bool = False):
+    extents = x.shape[2:]
+    listed: list[Any] = [output_size] if output_size is None or isinstance(output_size, int) else list(output_size)
+    listed = listed * len(extents) if len(listed) == 1 else listed
+    counts: list[int] = [e if c is None else c for e, c in zip(extents, listed, strict=True)]
+    if any(e % c for e, c in zip(extents, counts, strict=True)):
+        return None
+    if prod(counts) == 1:
+        return [x], lambda g, x: g.node(f"Global{operator}", x)
+    kernel = [e // c for e, c in zip(extents, counts, strict=True)]
+    return [x], lambda g, x: g.node(operator, x, kernel_shape=kernel, strides=kernel)
 
 
 @_translator("pad")
@@ -376,48 +348,46 @@ def _pad(input: Any, pad: Any, mode: str = "constant", value: Any = None):
 # ----------------------------------------------------------------------------------------------------- normalization
 
 
-def _vectors(g: GraphWriter, shape: Sequence[int], x: Value, *names: str) -> list[str]:
-    """Return names of scale and bias; one that is left out becomes a constant of ones or zeros."""
-    return [
-        name or g.constant(np.full(shape, fill, x.dtype.numpy), hint)
-        for name, fill, hint in zip(names, (1, 0), ("scale", "bias"), strict=True)
-    ]
+def _scaled(
+    operator: str, input: Any, weight: Any, bias: Any, *others: Any, least: int = 0, **attributes: Any
+) -> tuple[Sequence[Any], Write]:
+    """Return the translation of a norm of channels, whose weight and bias may be left out.
+
+    others: further operands; least: operator set from which on the operator scales channels.
+    """
+    x = as_value(input)
+
+    def write(g: GraphWriter, x_: str, w: str, b: str, *names: str) -> str:
+        if g.opset < least:
+            return ""
+        scale, shift = (
+            name or g.constant(np.full(x.shape[1:2], fill, x.dtype.numpy), hint)
+            for name, fill, hint in ((w, 1, "scale"), (b, 0, "bias"))
+        )
+        return g.node(operator, x_, scale, shift, *names, **attributes)
+
+    return [x, weight, bias, *others], write
 
 
 @_translator("batch_norm", "sync_batch_norm")
 def _batch_norm(
-    input: Any, running_mean: Any, running_var: Any, weight: Any, bias: Any, training: bool, momentum: Any, eps: float
+    input: Any, running_mean: Any, running_var: Any, weight: Any, bias: Any, training: bool, eps: float, **_: Any
 ):
-    x = as_value(input)
     if training:
         return None
-
-    def write(g: GraphWriter, x_: str, w: str, b: str, mean: str, variance: str) -> str:
-        scale, shift = _vectors(g, x.shape[1:2], x, w, b)
-        return g.node("BatchNormalization", x_, scale, shift, mean, variance, epsilon=float(eps))
-
-    return [x, weight, bias, running_mean, running_var], write
+    return _scaled("BatchNormalization", input, weight, bias, running_mean, running_var, epsilon=float(eps))
 
 
 @_translator("instance_norm")
-def _instance_norm(
-    input: Any,
-    running_mean: Any,
-    running_var: Any,
-    weight: Any,
-    bias: Any,
-    use_input_stats: bool,
-    momentum: Any,
-    eps: float,
-):
-    x = as_value(input)
-    if not use_input_stats or x.ndim < 3:
+def _instance_norm(input: Any, weight: Any, bias: Any, use_input_stats: bool, eps: float, **_: Any):
+    if not use_input_stats or as_value(input).ndim < 3:
         return None
+    return _scaled("InstanceNormalization", input, weight, bias, epsilon=float(eps))
 
-    def write(g: GraphWriter, x_: str, w: str, b: str) -> str:
-        return g.node("InstanceNormalization", x_, *_vectors(g, x.shape[1:2], x, w, b), epsilon=float(eps))
 
-    return [x, weight, bias], write
+@_translator("group_norm")
+def _group_norm(input: Any, num_groups: int, weight: Any, bias: Any, eps: float):
+    return _scaled("GroupNormalization", input, weight, bias, least=21, num_groups=num_groups, epsilon=float(eps))
 
 
 @_translator("layer_norm")
@@ -426,20 +396,7 @@ def _layer_norm(input: Any, normalized_shape: Any, weight: Any, bias: Any, eps: 
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
 
     def write(g: GraphWriter, x_: str, w: str, b: str) -> str:
-        scale, _ = _vectors(g, shape, x, w, "-")
+        scale = w or g.constant(np.ones(shape, x.dtype.numpy), "scale")
         return g.node("LayerNormalization", x_, scale, b, axis=-len(shape), epsilon=float(eps))
-
-    return [x, weight, bias], write
-
-
-@_translator("group_norm")
-def _group_norm(input: Any, num_groups: int, weight: Any, bias: Any, eps: float):
-    x = as_value(input)
-
-    def write(g: GraphWriter, x_: str, w: str, b: str) -> str:
-        if g.opset < 21:  # earlier versions scale groups instead of channels
-            return ""
-        scale, shift = _vectors(g, x.shape[1:2], x, w, b)
-        return g.node("GroupNormalization", x_, scale, shift, num_groups=num_groups, epsilon=float(eps))
 
     return [x, weight, bias], write
