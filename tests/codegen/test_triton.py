@@ -73,7 +73,6 @@ def refused(line: str) -> TritonSource:
 # ---------------------------------------------------------------------------------------------- what code consists of
 
 SQUARE = Tiling(128, 128, 32, precision="tf32")
-THREE = Tiling(128, 128, 32, precision="tf32x3")
 HALF = Tiling(128, 128, 32, precision="bf16")
 CASES: dict[str, tuple[Kernel, Tiling]] = {
     "rows by rows": (s.product(512, 512, 512, "NT"), SQUARE),

@@ -14,8 +14,6 @@ import sys
 from pathlib import Path
 
 ROOT = str(Path(__file__).resolve().parent.parent.parent)
-PER_LIFE = 400
-"""Sessions after which the process ends, so that what caches hold does not grow."""
 
 
 def serve(announced: str, checkout: str, setup: str) -> None:

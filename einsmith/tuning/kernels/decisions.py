@@ -163,11 +163,11 @@ def unfit(chosen: autoconfig.Choice, what: str) -> CompileError:
     return CompileError(f"pattern {chosen.pattern.name!r} lowers {where} to {what}")
 
 
-def explain(kernel: Kernel, target: Target) -> str:
-    """Describe the choice in numbers: predicted microseconds of the cheapest five configurations."""
+def explain(kernel: Kernel, target: Target, count: int = 5) -> str:
+    """Describe the choice in numbers: predicted microseconds of the cheapest `count` configurations."""
     chosen = autoconfig.choose(kernel, target)
     lines = [describe(kernel)]
-    for i, (name, config, cost) in enumerate(chosen.alternatives[:5]):
+    for i, (name, config, cost) in enumerate(chosen.alternatives[:count]):
         lines.append(
             f"  {'*' if i == 0 else ' '} {cost.seconds * 1e6:10.2f} us  {name} {config}  (arithmetic "
             f"{cost.arithmetic * 1e6:.2f}, memory {cost.memory * 1e6:.2f}, special {cost.special * 1e6:.2f}, "
