@@ -62,6 +62,83 @@ class LeafSum(NamedTuple):
 FINITE = 1  # the status of a program that stopped because its loss is not finite; checks have higher ones
 
 
+class _Pointers:
+    """The addresses that the steps of a program begin with, and those that each run sets.
+
+    inputs, outputs: of each input and each allocated output, the positions of the pointers into it, with the offsets
+    (bytes). base: address of the arena. spare: address that pointers lead to until a run sets them.
+    """
+
+    def __init__(
+        self, compiled: Compiled, arrays: Mapping[Leaf, np.ndarray], base: int, spare: int, assembler: Assembler
+    ):
+        self._home, self._offsets = compiled.plan.home, compiled.places.offsets
+        self._arrays, self._base, self._spare, self._assembler = arrays, base, spare, assembler
+        self.inputs: dict[Tensor, list[tuple[At, int]]] = {t: [] for t in compiled.inputs}
+        self.outputs: dict[Tensor, list[tuple[At, int]]] = {t: [] for t in compiled.outputs}
+
+    def point(self, t: Tensor, at: At, offset: int) -> int:
+        """Return the address that many bytes into a tensor, for the pointer at a position, and note the pointer."""
+        stored_in = storage(t)
+        owner = self._home.get(stored_in, stored_in)
+        self._assembler.places[at] = PointerTarget(owner, offset, size(owner.shape) * owner.dtype.itemsize)
+        if owner is not stored_in:
+            self._assembler.values[at] = stored_in
+        if owner in self._arrays:
+            return buffers.address(self._arrays[owner]) + offset  # type: ignore[index]
+        for slots in (self.inputs, self.outputs):
+            if owner in slots:
+                slots[owner].append((at, offset))
+                return self._spare
+        return self._base + self._offsets[owner] + offset
+
+
+class _Checks:
+    """The steps that follow calls of a plan: checks, what a run tells other threads or waits for, and sums over
+    devices. The arguments are those of `Binding`."""
+
+    def __init__(
+        self,
+        compiled: Compiled,
+        notices: Sequence[Notice | Reply | LeafSum],
+        pointers: _Pointers,
+        assembler: Assembler,
+    ):
+        plan = compiled.plan
+        self._pointers, self._assembler, self._finite = pointers, assembler, compiled.finite
+        self._finite_call = _call_of(plan, compiled.finite)
+        self._checks: dict[int, list[tuple[Tensor, int]]] = {}
+        for status, (at, t, _) in enumerate(plan.checks, start=FINITE + 1):
+            self._checks.setdefault(at, []).append((t, status))
+        self._notices: dict[int, list[Notify | Await]] = {}
+        for notice in [x for x in notices if isinstance(x, Notice)]:
+            last = last_store(plan, notice.leaves)
+            self._notices.setdefault(last, []).append(Notify(notice.pipe, notice.message))
+        replies = sorted((x for x in notices if isinstance(x, Reply)), key=lambda x: x.leaf.id)
+        for reply, place in zip(replies, place_in_order([_first_read(plan, x.leaf) for x in replies]), strict=True):
+            self._notices.setdefault(place - 1, []).append(Await(reply.pipe))
+        self._sums: dict[int, list[LeafSum]] = {}
+        summed = -1
+        for s in [x for x in notices if isinstance(x, LeafSum)]:
+            summed = max(summed, last_store(plan, s.leaves))  # plans differ between processes, the order must not
+            self._sums.setdefault(summed, []).append(s)
+
+    def add(self, i: int) -> None:
+        """Add the steps that follow the call of a number."""
+        steps, point = self._assembler.steps, self._pointers.point
+        for t, status in self._checks.get(i, ()):
+            steps.append(CheckZero(point(t, (len(steps), 0), 0), status))
+        finite = self._finite
+        if self._finite_call == i and finite is not None:
+            steps.append(CheckFinite(point(finite, (len(steps), 0), 0), finite.dtype.name, FINITE))
+        steps += self._notices.get(i, ())
+        for s in self._sums.get(i, ()):
+            n = len(steps)
+            addresses = [point(x, (n, k), 0) for k, x in enumerate(s.leaves)]
+            counts = [size(x.shape) for x in s.leaves]
+            steps.append(AllReduce(s.communicator, addresses, counts, s.leaves[0].dtype.name))
+
+
 class Binding:
     """A compiled program with its table of steps, bound to an arena and to the arrays of leaves.
 
@@ -90,8 +167,7 @@ class Binding:
         origin: Runnable | None = None,
     ):
         self.compiled, self.arena = compiled, arena
-        backend, code, plan = compiled.backend, compiled.code, compiled.plan
-        places = compiled.places
+        backend, plan, places = compiled.backend, compiled.plan, compiled.places
         self.lives = places.lives
         """Live ranges in the arena: first and last call of the plan for each tensor."""
         self.arena_bytes = whole_lines(places.nbytes)
@@ -99,76 +175,23 @@ class Binding:
         self.reserved = self.arena_bytes + backend.scratch_area(compiled.scratch, compiled.threads)
         """Bytes of intermediate results and of the kernels' scratch memory."""
         self._check_limit(limit, more_bytes)
-        self.comparisons = {k: Comparison(k, code[k], x, backend.allocate) for k, x in compiled.alternatives.items()}
+        self.comparisons = {
+            k: Comparison(k, compiled.code[k], x, backend.allocate) for k, x in compiled.alternatives.items()
+        }
         """Kernels that run in a second configuration too."""
         block = arena.reserve(self.reserved, backend.allocate)
-        base = block.address
-        output_numbers = {t: i for i, t in enumerate(compiled.outputs)}
-        input_numbers = {t: i for i, t in enumerate(compiled.inputs)}
-        self.spare = spare = buffers.empty((64,), np.uint8)
+        self.spare = buffers.empty((64,), np.uint8)
         """Memory that pointers lead to until a run sets them."""
-        in_slots: list[list[tuple[At, int]]] = [[] for _ in input_numbers]
-        out_slots: list[list[tuple[At, int]]] = [[] for _ in output_numbers]
-
-        def pointer(t: Tensor, at: At, offset: int) -> int:
-            stored_in = storage(t)
-            owner = plan.home.get(stored_in, stored_in)
-            assembler.places[at] = PointerTarget(owner, offset, size(owner.shape) * owner.dtype.itemsize)
-            if owner is not stored_in:
-                assembler.values[at] = stored_in
-            if owner in arrays:
-                return buffers.address(arrays[owner]) + offset  # type: ignore[index]
-            if owner in input_numbers:
-                in_slots[input_numbers[owner]].append((at, offset))
-                return spare.ctypes.data
-            if owner in output_numbers:
-                out_slots[output_numbers[owner]].append((at, offset))
-                return spare.ctypes.data
-            return base + places.offsets[owner] + offset
-
-        after: dict[int, list[tuple[Tensor, int]]] = {}
-        self.messages: dict[int, str] = {}
-        """Message of each status above FINITE."""
-        for status, (at, t, message) in enumerate(plan.checks, start=FINITE + 1):
-            after.setdefault(at, []).append((t, status))
-            self.messages[status] = message
-        notices_after: dict[int, list[Notify | Await]] = {}
-        for notice in [x for x in notices if isinstance(x, Notice)]:
-            last = last_store(plan, notice.leaves)
-            notices_after.setdefault(last, []).append(Notify(notice.pipe, notice.message))
-        replies = sorted((x for x in notices if isinstance(x, Reply)), key=lambda x: x.leaf.id)
-        for reply, place in zip(replies, place_in_order([_first_read(plan, x.leaf) for x in replies]), strict=True):
-            notices_after.setdefault(place - 1, []).append(Await(reply.pipe))
-        sums_after: dict[int, list[LeafSum]] = {}
-        summed = -1
-        for s in [x for x in notices if isinstance(x, LeafSum)]:
-            summed = max(summed, last_store(plan, s.leaves))  # plans differ between processes, the order must not
-            sums_after.setdefault(summed, []).append(s)
-        finite = compiled.finite
-        finite_call = _call_of(plan, finite)
-        side_runs = {k: x.ways for k, x in self.comparisons.items()}
         self.kept = buffers.empty((places.kept_end,), np.uint8)
         """Memory of workspaces that last from run to run."""
-        assembler = Assembler(code, spare.ctypes.data, side_runs, self.kept.ctypes.data)
+        self.messages = {FINITE + 1 + n: message for n, (_, _, message) in enumerate(plan.checks)}
+        """Message of each status above FINITE."""
+        assembler = self._assembler()
         assembler.arrays, assembler.memories = arrays, memories
         assembler.sent = set(received(compiled.graph.inputs).values())
-
-        def add_checks(i: int) -> None:
-            for t, status in after.get(i, ()):
-                assembler.steps.append(CheckZero(pointer(t, (len(assembler.steps), 0), 0), status))
-            if finite_call == i and finite is not None:
-                assembler.steps.append(
-                    CheckFinite(pointer(finite, (len(assembler.steps), 0), 0), finite.dtype.name, FINITE)
-                )
-
-            assembler.steps += notices_after.get(i, ())
-            for s in sums_after.get(i, ()):
-                n = len(assembler.steps)
-                pointers = [pointer(x, (n, k), 0) for k, x in enumerate(s.leaves)]
-                counts = [size(x.shape) for x in s.leaves]
-                assembler.steps.append(AllReduce(s.communicator, pointers, counts, s.leaves[0].dtype.name))
-
-        assembler.add_plan(plan, places, base, pointer, add_checks)
+        pointers = _Pointers(compiled, arrays, block.address, self.spare.ctypes.data, assembler)
+        add_checks = _Checks(compiled, notices, pointers, assembler).add
+        assembler.add_plan(plan, places, block.address, pointers.point, add_checks)
         for listing in compiled.listings:
             listing.text("plan", show_plan(plan))
             listing.text("arena", show_arena(plan, compiled.outside, places.offsets, places.nbytes))
@@ -181,51 +204,74 @@ class Binding:
         """How often a run executes each kernel."""
         self.roles = kernel_roles(plan)
         self.call_of_step = assembler.map_steps_to_calls()
+        settings = compiled.threads, compiled.scratch
+        scratch = block.address + self.arena_bytes
         self.program: Runnable
         if environment.check_level():
-            info = ProgramInfo(
-                compiled.source_graph,
-                arrays,
-                compiled.inputs,
-                [plan.home.get(s, s) for s in map(storage, compiled.graph.outputs)],
-                self.calls,
-                [label(call) for call in self.calls],
-                compiled.kernels,
-                compiled.target,
-                compiled.numerics,
-                block,
-                self.arena_bytes,
-            )
-            self.program = backend.checked(assembler, info, compiled.threads, compiled.scratch)
+            self.program = backend.checked(assembler, self._describe_to_check(arrays, block), *settings)
+        elif origin is None:
+            self.program = backend.program(assembler, *settings, scratch)
         else:
-            settings = assembler, compiled.threads, compiled.scratch, base + self.arena_bytes
-            self.program = backend.program(*settings) if origin is None else backend.derive(origin, *settings)
+            self.program = backend.derive(origin, assembler, *settings, scratch)
         self.preparation: Runnable | None = None
         """What makes of constants what kernels keep in their workspaces; None where there is nothing of that kind."""
         self.prepared = -1
         """The time (`runtime.memory.ChangeWatch`) of the constants for which the preparation has run."""
         if places.kept_end:
-            preparing = Assembler(code, spare.ctypes.data, side_runs, self.kept.ctypes.data)
-
-            def constant(t: Tensor, at: At, offset: int) -> int:
-                owner = plan.home.get(storage(t), storage(t))
-                known = owner in compiled.constants
-                return buffers.address(arrays[owner]) + offset if known else spare.ctypes.data  # type: ignore[index]
-
-            preparing.add_preparation(plan, places, constant)
-            self.preparation = backend.program(preparing, compiled.threads, compiled.scratch, base + self.arena_bytes)
+            self.preparation = backend.program(self._assemble_preparation(arrays), *settings, scratch)
         slots = self.program.slots
-        pointers = np.fromiter(slots.values(), np.intp)
-        addresses = self.program.table[pointers]
+        self._find_arena_pointers(block)
+        self.slots = [
+            (slots[s], n, offset)
+            for n, at in enumerate((*pointers.inputs.values(), *pointers.outputs.values()))
+            for s, offset in at
+        ]
+        """Words of the table that a run sets: the word, the number of the input or output, and the offset (bytes)."""
+        self.words = memoryview(self.program.table)  # type: ignore[arg-type]
+        self._find_outputs()
+
+    def _assembler(self) -> Assembler:
+        side_runs = {k: x.ways for k, x in self.comparisons.items()}
+        return Assembler(self.compiled.code, self.spare.ctypes.data, side_runs, self.kept.ctypes.data)
+
+    def _assemble_preparation(self, arrays: Mapping[Leaf, np.ndarray]) -> Assembler:
+        """Return the steps that make of constants what kernels keep in their workspaces."""
+        compiled, spare, assembler = self.compiled, self.spare.ctypes.data, self._assembler()
+
+        def constant(t: Tensor, at: At, offset: int) -> int:
+            owner = compiled.plan.home.get(storage(t), storage(t))
+            known = owner in compiled.constants
+            return buffers.address(arrays[owner]) + offset if known else spare  # type: ignore[index]
+
+        assembler.add_preparation(compiled.plan, compiled.places, constant)
+        return assembler
+
+    def _describe_to_check(self, arrays: Mapping[Leaf, np.ndarray], block: Block) -> ProgramInfo:
+        """Return what a checked run of the program needs to know."""
+        compiled, home = self.compiled, self.compiled.plan.home
+        return ProgramInfo(
+            compiled.source_graph,
+            arrays,
+            compiled.inputs,
+            [home.get(s, s) for s in map(storage, compiled.graph.outputs)],
+            self.calls,
+            [label(call) for call in self.calls],
+            compiled.kernels,
+            compiled.target,
+            compiled.numerics,
+            block,
+            self.arena_bytes,
+        )
+
+    def _find_arena_pointers(self, block: Block) -> None:
+        """Find the words of the table that point into the arena, whose block may change."""
+        pointers = np.fromiter(self.program.slots.values(), np.intp)
+        addresses, base = self.program.table[pointers], block.address
         self._inside = pointers[(addresses >= base) & (addresses < base + self.arena_bytes)]
         """Positions in the table of pointers into the arena."""
         self._offsets = self.program.table[self._inside] - np.uint64(base)
         self.block_number = block.number
         """Number of the arena's block that the table points into."""
-        self.slots = [(slots[s], n, offset) for n, at in enumerate((*in_slots, *out_slots)) for s, offset in at]
-        """Words of the table that a run sets: the word, the number of the input or output, and the offset (bytes)."""
-        self.words = memoryview(self.program.table)  # type: ignore[arg-type]
-        self._find_outputs()
 
     def _check_limit(self, limit: MemoryLimit | None, more_bytes: int) -> None:
         compiled = self.compiled
