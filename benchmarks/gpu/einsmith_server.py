@@ -23,8 +23,8 @@ from einsmith.base import dtypes as dt
 from einsmith.base.errors import EinsmithError
 from einsmith.bench.verify import STEP_TOLERANCE
 from einsmith.driver import registry
+from einsmith.driver.bound_program import BoundProgram
 from einsmith.driver.cuda import Cuda
-from einsmith.driver.executable import Executable
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Launch, Lowered
 from einsmith.schedule.kernel import Kernel
@@ -246,7 +246,7 @@ class EinsmithServer(Server):
         }
 
     def _regret_of(
-        self, kernel: Any, spent: float, calls: int, run: Executable, most: int, until: float, precision: str
+        self, kernel: Any, spent: float, calls: int, run: BoundProgram, most: int, until: float, precision: str
     ) -> dict[str, Any]:
         target = run.target
         choice = autoconfig.choose(kernel, target)

@@ -8,7 +8,7 @@ import numpy as np
 
 from benchmarks.gpu.problems import Case
 from benchmarks.worker import module_of
-from einsmith.driver.executable import Executable
+from einsmith.driver.bound_program import BoundProgram
 from einsmith.training import TrainStep
 from einsmith.training.definition import batch_arrays
 
@@ -26,7 +26,7 @@ class Session:
         self.arrays: list[np.ndarray] = batch_arrays(training.batch)
 
     @property
-    def run(self) -> Executable:
+    def run(self) -> BoundProgram:
         """The program of the batch."""
         run = self.trainer.compiler.find_or_compile(self.arrays)
         with self.trainer.store.guard:
@@ -59,5 +59,5 @@ class Session:
                 return program.finish(program.begin(launch))
 
         with self.trainer.store.guard:
-            run._protected(run._call, self.arrays, run_all)
+            run.run_protected(run.runs.call, self.arrays, run_all)
         return device.elapsed(first, last) / count

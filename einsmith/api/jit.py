@@ -25,7 +25,8 @@ from einsmith.base.environment import AUTO, EACH
 from einsmith.base.errors import ArgumentError, KindError
 from einsmith.base.numerics import Numerics
 from einsmith.base.trees import flatten, unflatten
-from einsmith.driver.executable import PROGRAMS, Executable
+from einsmith.driver.bound_program import PROGRAMS, BoundProgram
+from einsmith.driver.executable import Executable
 from einsmith.driver.sizes import SHARED_FUNCTIONS, Sizes, choose_sizes
 from einsmith.ir.nodes import Graph
 from einsmith.lang import trace
@@ -33,7 +34,7 @@ from einsmith.runtime.arena import Arena
 from einsmith.runtime.thread_count import get_threads
 from einsmith.schedule.row_clusters import MAX_STORED_BYTES
 
-_Compiled = tuple[Executable, TracedCall]
+_Compiled = tuple[BoundProgram, TracedCall]
 """A program with the traced call that it was compiled from."""
 
 
@@ -191,9 +192,9 @@ class Jitted:
         extended = _extend_key(key, depends)
         entry = self._cache.put(extended, compiled)
         self._depends[key] = depends
-        run = compiled[0]
-        if run.outgrown is not None:
-            run.outgrown = functools.partial(_drop_outgrown, weakref.ref(self._cache), extended, run.outgrown)
+        runs = compiled[0].runs
+        if runs.outgrown is not None:
+            runs.outgrown = functools.partial(_drop_outgrown, weakref.ref(self._cache), extended, runs.outgrown)
         return entry
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -237,7 +238,7 @@ class Jitted:
         target = self.settings.target(threads)
         traced = trace_arguments(self.f, arguments, structure, self.numerics)
 
-        def compile_graph(graph: Graph, traced: TracedCall, **limits: Any) -> Executable:
+        def compile_graph(graph: Graph, traced: TracedCall, **limits: Any) -> BoundProgram:
             return Executable(
                 graph,
                 traced.bind,

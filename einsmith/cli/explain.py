@@ -19,7 +19,7 @@ from einsmith.cli.kernel_report import seconds_of, summary, terms, text_of
 from einsmith.cli.programs import program, to_be_written
 from einsmith.cost.gpu import CARDS
 from einsmith.driver import registry
-from einsmith.driver.executable import Executable
+from einsmith.driver.bound_program import BoundProgram
 from einsmith.driver.live import kinds_of, live_bytes
 from einsmith.driver.streaming import results_of
 from einsmith.ir.nodes import ROLES, Tensor, nbytes, size
@@ -108,7 +108,7 @@ def available(device: str) -> str:
 # ------------------------------------------------------------------------------------------------------ the report
 
 
-def gather(run: Executable, inputs: Sequence[np.ndarray], candidates: int, measure: bool) -> dict[str, Any]:
+def gather(run: BoundProgram, inputs: Sequence[np.ndarray], candidates: int, measure: bool) -> dict[str, Any]:
     """Return the report on a program, ready for JSON; times are in seconds.
 
     measure: also the median time of each kernel inside whole runs, for all turns of its loop together (a prediction is
@@ -170,7 +170,7 @@ def gather(run: Executable, inputs: Sequence[np.ndarray], candidates: int, measu
     }
 
 
-def _kernel(run: Executable, n: int, candidates: int, measure: bool) -> dict[str, Any]:
+def _kernel(run: BoundProgram, n: int, candidates: int, measure: bool) -> dict[str, Any]:
     """Return what the report tells of kernel n that depends on the kernel alone; see `gather`."""
     call, compiled = run.calls[n], run.kernels[n]
     kernel, choice = call.kernel, choice_of(call.kernel, run.target, compiled.decision)
@@ -197,7 +197,7 @@ def _kernel(run: Executable, n: int, candidates: int, measure: bool) -> dict[str
     }
 
 
-def _candidates(run: Executable, choice: autoconfig.Choice, count: int, measure: bool) -> list[dict[str, Any]]:
+def _candidates(run: BoundProgram, choice: autoconfig.Choice, count: int, measure: bool) -> list[dict[str, Any]]:
     """Return the candidates of a kernel that the report shows, with their seconds alone if `measure`."""
     taken = (choice.pattern.name, choice.config)
     shown = _select(choice.alternatives, count, taken)
@@ -243,7 +243,7 @@ def _edges(plan: Plan) -> list[dict[str, Any]]:
     return out
 
 
-def _fusion(run: Executable, kernel: Kernel, seconds: float) -> dict[str, Any] | None:
+def _fusion(run: BoundProgram, kernel: Kernel, seconds: float) -> dict[str, Any] | None:
     """Return the number and predicted seconds of separate kernels for a fused kernel's stages, and the seconds saved.
 
     seconds: predicted time of the fused kernel. Return None where the kernel is not fused."""
@@ -265,7 +265,7 @@ def _part(name: str, kernels: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _memory(run: Executable, kernels: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _memory(run: BoundProgram, kernels: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the bytes that a program holds, at rest and over time.
 
     `live`: bytes at each call of the plan of results that the forward pass saves for later calls (`saved`), of other

@@ -22,6 +22,7 @@ from einsmith.base.errors import EinsmithError
 from einsmith.base.trees import flatten
 from einsmith.cli.task_table import task_of
 from einsmith.cli.tasks import assignment, defaults, model_arguments, number, shape
+from einsmith.driver.bound_program import BoundProgram
 from einsmith.driver.executable import Executable
 from einsmith.lang.op import op
 from einsmith.runtime.thread_count import get_threads
@@ -36,7 +37,7 @@ def program(
     threads: int | None,
     memory_limit: int | None,
     max_stored: int | None,
-) -> tuple[Executable, list[np.ndarray], int | None]:
+) -> tuple[BoundProgram, list[np.ndarray], int | None]:
     """Return the compiled program of a model, Python file, formula or ONNX file, its inputs, and a model's batch size.
 
     shapes, settings: "name=value" options of the command line. Raises click's usage errors."""
@@ -93,14 +94,14 @@ def _require_model(memory_limit: int | None, max_stored: int | None, step: str) 
             raise click.UsageError(f"{option} is for a model; {step} has its own {name}=")
 
 
-def _of_step(step: TrainStep, inputs: Sequence[Any]) -> tuple[Executable, list[np.ndarray]]:
+def _of_step(step: TrainStep, inputs: Sequence[Any]) -> tuple[BoundProgram, list[np.ndarray]]:
     arrays = step.read_batch(inputs)
     run = step.compiler.find_or_compile(arrays)
     step.parts.set_numbers(arrays)  # so that --measure computes with the learning rate that a step would have
     return run, arrays
 
 
-def _of_function(f: Callable, inputs: tuple, threads: int | None) -> tuple[Executable, list[np.ndarray]]:
+def _of_function(f: Callable, inputs: tuple, threads: int | None) -> tuple[BoundProgram, list[np.ndarray]]:
     static = frozenset(getattr(f, "static", ()))
     if static:
         names = list(inspect.signature(f).parameters)
@@ -117,7 +118,7 @@ def _of_function(f: Callable, inputs: tuple, threads: int | None) -> tuple[Execu
     return run, [np.asarray(x) if isinstance(x, (int, float)) else to_array(x) for x in arrays]
 
 
-def _file(path: Path, threads: int | None) -> tuple[Executable, list[np.ndarray]]:
+def _file(path: Path, threads: int | None) -> tuple[BoundProgram, list[np.ndarray]]:
     """Compile `step` of a Python file for the file's `inputs`, a tuple of arguments or a function that returns it."""
     need = "`step`, a TrainStep or a function, and `inputs`, a tuple of its arguments or a function that returns it"
     names = run_file(path, ("step", "inputs"), need)
@@ -159,7 +160,7 @@ def run_file(path: Path, needed: Sequence[str], need: str) -> dict[str, Any]:
 
 def _formula(
     path: Path, shapes: Sequence[str], settings: Sequence[str], threads: int | None
-) -> tuple[Executable, list[np.ndarray]]:
+) -> tuple[BoundProgram, list[np.ndarray]]:
     try:
         operator = op(files.read_text(path))
     except UnicodeDecodeError as e:

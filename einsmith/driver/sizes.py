@@ -23,7 +23,8 @@ from einsmith.base import environment
 from einsmith.base.caches import Bound
 from einsmith.base.environment import AUTO, EACH, SHARED, SIZE_CHOICES
 from einsmith.base.errors import ArgumentError, MemoryLimitError
-from einsmith.driver.executable import Executable, SizeFit
+from einsmith.driver.bound_program import BoundProgram
+from einsmith.driver.fitting import SizeFit
 from einsmith.ir.nodes import Graph, Leaf
 from einsmith.ir.origins import Origins
 from einsmith.passes.analysis.index_checks import violation
@@ -74,7 +75,7 @@ class _Shared:
 
     shapes: Shapes
     graph: SizedGraph
-    run: Executable
+    run: BoundProgram
 
 
 @dataclass
@@ -87,7 +88,7 @@ class Sizes(Generic[T]):
     """
 
     trace: Callable[[Shapes], T]
-    compile: Callable[..., Executable]
+    compile: Callable[..., BoundProgram]
     is_free: bool
     seen: list[Shapes] = field(default_factory=list)
     programs: list[_Shared] = field(default_factory=list)
@@ -96,7 +97,7 @@ class Sizes(Generic[T]):
     outgrown: list[Shapes] = field(default_factory=list)
     """Sizes that need programs of their own, as they are used often; the last ones that became so."""
 
-    def find(self, shapes: Shapes, traced: T) -> Executable | None:
+    def find(self, shapes: Shapes, traced: T) -> BoundProgram | None:
         """Return a program that other sizes share for the arrays of a call; None where it needs its own.
 
         traced: the trace for these shapes.
@@ -131,10 +132,10 @@ class Sizes(Generic[T]):
                 return self._fitted(shared.run, fit, shapes)
         return None
 
-    def _fitted(self, run: Executable, fit: SizeFit, shapes: Shapes) -> Executable:
+    def _fitted(self, run: BoundProgram, fit: SizeFit, shapes: Shapes) -> BoundProgram:
         program = run.fitted(fit)
         if self.is_free:
-            program.outgrown = partial(self._outgrow, shapes)
+            program.runs.outgrown = partial(self._outgrow, shapes)
         return program
 
     def _outgrow(self, shapes: Shapes) -> None:

@@ -26,7 +26,8 @@ from einsmith.base.caches import Bound, Cache
 from einsmith.base.errors import DtypeError, FormulaError, KindError, ShapeError, TraceError
 from einsmith.base.trees import flatten
 from einsmith.cost.facts import CPU, Target
-from einsmith.driver.executable import PROGRAMS, Executable
+from einsmith.driver.bound_program import PROGRAMS
+from einsmith.driver.executable import Executable
 from einsmith.frontends import torch_device, torch_threads
 from einsmith.frontends.aten.table import enter
 from einsmith.frontends.torch_nodes import TORCH, TYPES

@@ -19,8 +19,9 @@ from einsmith.cost.facts import Target
 from einsmith.driver import registry
 from einsmith.driver.backend import Backend
 from einsmith.driver.binding import LeafSum, Notice, Reply
+from einsmith.driver.bound_program import PROGRAMS, BoundProgram
 from einsmith.driver.derivations import Derivations
-from einsmith.driver.executable import PROGRAMS, Executable
+from einsmith.driver.executable import Executable
 from einsmith.driver.sizes import SHARED_FUNCTIONS, Sizes, choose_sizes
 from einsmith.ir.nodes import Graph
 from einsmith.lang import trace
@@ -112,8 +113,8 @@ class StepCompiler:
         self._numerics = definition.numerics
         self.search = ProgramSearch(definition.tuning)
         self._arena = Arena()  # shared by the programs of all batch shapes
-        self.programs: Cache[tuple, Executable] = Cache(PROGRAMS, lambda run: run.nbytes, self._arena.evicted)
-        self.updates: Cache[tuple, Executable] = Cache(PROGRAMS, lambda run: run.nbytes, self._arena.evicted)
+        self.programs: Cache[tuple, BoundProgram] = Cache(PROGRAMS, lambda run: run.nbytes, self._arena.evicted)
+        self.updates: Cache[tuple, BoundProgram] = Cache(PROGRAMS, lambda run: run.nbytes, self._arena.evicted)
         self.notices: Callable[[StepGraph], Sequence[Notice | Reply | LeafSum]] | None = None
         self.target: Target | None = None
         self._sizes: Cache[tuple, Sizes[StepGraph]] = Cache(SHARED_FUNCTIONS)
@@ -145,7 +146,7 @@ class StepCompiler:
         device = registry.check_device(self._parts.definition.compilation.device, self._ordinal)
         return registry.backend_for(device, self._ordinal)
 
-    def find(self, arrays: list[np.ndarray], gather: bool) -> Executable | None:
+    def find(self, arrays: list[np.ndarray], gather: bool) -> BoundProgram | None:
         """Return the valid program for a batch, or None. The caller holds the guard of the parameters."""
         self.compare_if_changed()
         threads = self._parts.definition.compilation.threads or get_threads()
@@ -156,7 +157,7 @@ class StepCompiler:
         if self._version is not trace.version() or self._definition is not self._parts.definition:
             self.compare()
 
-    def find_or_compile(self, arrays: list[np.ndarray], gather: bool = False) -> Executable:
+    def find_or_compile(self, arrays: list[np.ndarray], gather: bool = False) -> BoundProgram:
         """Return the program for a batch, compiled where there is none yet."""
         while True:
             with self._state.store.guard:
@@ -198,7 +199,7 @@ class StepCompiler:
 
     def _find_shared(
         self, arrays: list[np.ndarray], gather: bool, traced: StepGraph, key: tuple, generation: int
-    ) -> Executable | None:
+    ) -> BoundProgram | None:
         """Return a program that batches of several sizes share for a batch; None where it needs its own.
 
         key: what programs depend on besides the batch; generation: that of the trace."""
@@ -208,14 +209,14 @@ class StepCompiler:
             batch = [np.broadcast_to(np.zeros((), d), s) for d, s in zip(dtypes, shapes, strict=True)]
             return self.trace(batch, gather)
 
-        def compile_graph(graph: Graph, traced: StepGraph, **limits: Any) -> Executable:
+        def compile_graph(graph: Graph, traced: StepGraph, **limits: Any) -> BoundProgram:
             return Executable(graph, traced.bind, **self._options_for(graph, traced, gather), **limits)
 
         kinds = tuple((d, a.ndim) for d, a in zip(dtypes, arrays, strict=True)), *key, generation
         sizes = self._sizes.setdefault(kinds, Sizes(trace_for, compile_graph, is_free=False))
         return sizes.find(tuple(a.shape for a in arrays), traced)
 
-    def compile_apart(self, arrays: list[np.ndarray], gather: bool) -> Executable:
+    def compile_apart(self, arrays: list[np.ndarray], gather: bool) -> BoundProgram:
         """Return the program for a batch, compiled anew without a search; training does not use it."""
         with self._state.store.guard:
             traced, options = self._trace_for_program(arrays, gather)
@@ -250,7 +251,7 @@ class StepCompiler:
         compilation = self._parts.definition.compilation
         return self.target or compilation.target(compilation.threads or get_threads(), self._ordinal)
 
-    def find_or_compile_update(self, key: tuple, pieces: Sequence[Shard], norm: bool) -> Executable:
+    def find_or_compile_update(self, key: tuple, pieces: Sequence[Shard], norm: bool) -> BoundProgram:
         """Return the program that updates pieces of parameters by their accumulated gradients, or (norm) sums the
         powers of these gradients. The caller holds the guard of the parameters. key: what the pieces follow from.
 

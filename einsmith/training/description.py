@@ -10,14 +10,14 @@ import numpy as np
 
 from einsmith.base import html
 from einsmith.base.caches import Cache
-from einsmith.driver.executable import Executable
+from einsmith.driver.bound_program import BoundProgram
 from einsmith.ir.nodes import ROLES, Role
 from einsmith.schedule.printer import label
 from einsmith.training.definition import StepDefinition
 from einsmith.training.settings import UpdateSettings
 
 
-def describe_programs(programs: Cache[tuple, Executable]) -> html.PlanText:
+def describe_programs(programs: Cache[tuple, BoundProgram]) -> html.PlanText:
     """Describe the programs of `StepCompiler.programs`: each kernel's pattern, configuration and seconds."""
     parts = []
     for (shapes, threads, _, gather), run in programs.items():
@@ -27,7 +27,7 @@ def describe_programs(programs: Cache[tuple, Executable]) -> html.PlanText:
     return html.PlanText(parts, "nothing is compiled yet; call step.compile(x, y)")
 
 
-def describe_explorations(programs: Cache[tuple, Executable]) -> str:
+def describe_explorations(programs: Cache[tuple, BoundProgram]) -> str:
     """Return the logs of the programs' explorations, a line for each finding, and the state of explorations that have
     not ended."""
     states = [run.note.exploration.state for _, run in programs.items() if run.note.exploration is not None]
@@ -66,7 +66,7 @@ class Profile:
         return "\n".join(lines)
 
 
-def measure(run: Executable, arrays: Sequence[np.ndarray], repeats: int) -> Profile:
+def measure(run: BoundProgram, arrays: Sequence[np.ndarray], repeats: int) -> Profile:
     """Time a step and each of its kernels, `repeats` times each. Parameters and state are restored afterwards.
 
     The step's time is the median."""

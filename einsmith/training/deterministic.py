@@ -16,7 +16,8 @@ from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.distributed.collectives import add_in_pairs
 from einsmith.distributed.group import ProcessGroup
 from einsmith.driver import registry
-from einsmith.driver.executable import FINITE, Executable
+from einsmith.driver.binding import FINITE
+from einsmith.driver.bound_program import BoundProgram
 from einsmith.runtime.memory import Clock
 from einsmith.runtime.signals import Deferred
 from einsmith.training import parallel
@@ -102,7 +103,7 @@ class DeterministicTraining(parallel.GroupTraining):
         self,
         first: int,
         parts: Sequence[list[np.ndarray]],
-        runs: Mapping[tuple, Executable | None],
+        runs: Mapping[tuple, BoundProgram | None],
         arrays: list[np.ndarray],
         is_epoch: bool,
     ) -> float:
@@ -151,7 +152,7 @@ class DeterministicTraining(parallel.GroupTraining):
         Clock.note_store()
         return self._end_step(sums, arrays, is_epoch, pending[-1])
 
-    def _statistics(self, runs: Iterable[Executable | None]) -> list[np.ndarray]:
+    def _statistics(self, runs: Iterable[BoundProgram | None]) -> list[np.ndarray]:
         """Return the memory of the buffers that these programs, and those of the other ranks, update."""
         updated = {
             id(run.bound[x]) for run in runs if run is not None for x, _ in run.source_graph.updates if x in run.bound
@@ -161,7 +162,7 @@ class DeterministicTraining(parallel.GroupTraining):
         known = dict.fromkeys(n for found in self.group.gather(mine) for n in found)
         return [memories[n] for n in known]
 
-    def _fill(self, row: np.ndarray, run: Executable, count: int, status: int, outputs: Sequence[np.ndarray]) -> None:
+    def _fill(self, row: np.ndarray, run: BoundProgram, count: int, status: int, outputs: Sequence[np.ndarray]) -> None:
         """Store what a part adds to the sums of the step."""
         names = self._parts.reports.names
         row[parallel.SAMPLES] = row[parallel.LOSS_SAMPLES] = count

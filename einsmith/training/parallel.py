@@ -24,8 +24,8 @@ from einsmith.base.sizes import show_size
 from einsmith.distributed.collectives import Collectives
 from einsmith.distributed.group import ProcessGroup
 from einsmith.distributed.nccl import CardGroup
-from einsmith.driver.binding import LeafSum, Notice, Reply
-from einsmith.driver.executable import FINITE, Executable
+from einsmith.driver.binding import FINITE, LeafSum, Notice, Reply
+from einsmith.driver.bound_program import BoundProgram
 from einsmith.runtime.signals import Deferred
 from einsmith.training.agreement import describe_training
 from einsmith.training.compiler import StepCompiler
@@ -194,7 +194,7 @@ class GroupTraining(StepRunner):
 
     def _train(
         self,
-        run: Executable | None,
+        run: BoundProgram | None,
         exchanged: Sequence[Exchanged],
         arrays: list[np.ndarray],
         count: int,

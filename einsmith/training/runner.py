@@ -12,7 +12,8 @@ import numpy as np
 
 from einsmith.base import environment, locks
 from einsmith.base.errors import EinsmithError, NonFiniteError
-from einsmith.driver.executable import FINITE, Executable
+from einsmith.driver.binding import FINITE
+from einsmith.driver.bound_program import BoundProgram
 from einsmith.runtime.signals import Deferred
 from einsmith.training.compiler import StepCompiler
 from einsmith.training.counters import Accumulation, CountGroup
@@ -134,7 +135,7 @@ class SingleRunner(StepRunner):
             self.check_gradients(arrays)
             self._compiler.compile(arrays, gather)
 
-    def _train(self, run: Executable, arrays: list[np.ndarray], samples: int | None, gather: bool) -> float:
+    def _train(self, run: BoundProgram, arrays: list[np.ndarray], samples: int | None, gather: bool) -> float:
         """Run a step's program and count the step. The caller holds the guard and defers signals.
 
         Where only the gradients of float16 are not finite, the program runs again with a smaller scale of the loss."""
@@ -178,7 +179,7 @@ class SingleRunner(StepRunner):
         self.settle()
         return self.train(arrays, samples)
 
-    def _begin(self, run: Executable, arrays: list[np.ndarray], samples: int) -> bool:
+    def _begin(self, run: BoundProgram, arrays: list[np.ndarray], samples: int) -> bool:
         """Begin a step, after the end of as many as are needed for at most AHEAD to be under way. Return whether the
         program could. The caller holds the guard and defers signals."""
         self._end(AHEAD - 1)

@@ -8,7 +8,7 @@ import numpy as np
 
 from einsmith.distributed.network import Interconnect, exposed_seconds
 from einsmith.driver.binding import last_store
-from einsmith.driver.executable import Executable
+from einsmith.driver.bound_program import BoundProgram
 from einsmith.training.gradient_buckets import BUCKET_BYTES, FIRST_BYTES, MOST_BYTES, bucket_bytes, divide
 from einsmith.training.state import GRADIENT
 from einsmith.training.step import TrainStep
@@ -90,7 +90,7 @@ class _Gradients:
         ]
 
 
-def _completion(step: TrainStep, run: Executable) -> tuple[dict[str, float], float]:
+def _completion(step: TrainStep, run: BoundProgram) -> tuple[dict[str, float], float]:
     """Return the predicted seconds until each parameter's gradient is complete, by name, and those of the program."""
     names = {
         id(slot.memory.physical): n.rpartition("/")[0] for n, slot in step.store.state.items() if n.endswith(GRADIENT)

@@ -13,7 +13,7 @@ from einsmith.base import environment
 from einsmith.base.errors import EinsmithWarning
 from einsmith.base.system.processes import can_wait_for_pipes
 from einsmith.cost.facts import Target
-from einsmith.driver.executable import Executable
+from einsmith.driver.bound_program import BoundProgram
 from einsmith.training.progress import SearchProgress
 from einsmith.training.settings import TuningSettings
 from einsmith.tuning.programs import graph_search, kernel_search
@@ -49,17 +49,17 @@ class ProgramSearch:
         return True
 
     def preparing(
-        self, target: Target | None, threads: int, programs: Sequence[Executable]
+        self, target: Target | None, threads: int, programs: Sequence[BoundProgram]
     ) -> AbstractContextManager[None]:
         """Return a block in which a program is compiled that is explored in dynamic mode. target: what it is compiled
         for."""
         return self._explorer.preparing(target, threads, programs) if self.settings.mode == "dynamic" else nullcontext()
 
-    def explore(self, run: Executable, threads: int, programs: Sequence[Executable]) -> Exploration | None:
+    def explore(self, run: BoundProgram, threads: int, programs: Sequence[BoundProgram]) -> Exploration | None:
         """Begin to explore a program while it trains; return None where another one of `programs` is being explored."""
         return self._explorer.begin(run, threads, self.remaining_seconds or inf, programs)
 
-    def search(self, run: Executable, arrays: list[np.ndarray]) -> Executable:
+    def search(self, run: BoundProgram, arrays: list[np.ndarray]) -> BoundProgram:
         """Search for faster graphs and kernels in the time that is left, and return the resulting program.
 
         The numbers that its runs of this batch read are set before."""

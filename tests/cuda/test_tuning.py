@@ -16,6 +16,7 @@ from einsmith.api.tracing import trace_call
 from einsmith.base.errors import ArgumentError, CompileError, DeviceError
 from einsmith.cli import main
 from einsmith.driver import registry, workshop
+from einsmith.driver.bound_program import BoundProgram
 from einsmith.driver.cuda import Cuda
 from einsmith.driver.executable import Executable
 from einsmith.kernels import autoconfig
@@ -40,7 +41,7 @@ def store(tmp_path, monkeypatch) -> None:
     autoconfig._CHOSEN.clear()
 
 
-def compiled(formula: str, *arrays: np.ndarray, device: str | None = "cuda:0") -> Executable:
+def compiled(formula: str, *arrays: np.ndarray, device: str | None = "cuda:0") -> BoundProgram:
     traced = trace_call(es.op(formula), arrays, {}, frozenset())
     return Executable(traced.graph, traced.bind, 1, target=registry.target_of(device, 1))
 
@@ -54,7 +55,7 @@ def text(way: str = "right", warps: int = 8) -> str:
     return f"planted tiles way={way} warps={warps} stages=1"
 
 
-def recorded(run: Executable, chosen: str) -> None:
+def recorded(run: BoundProgram, chosen: str) -> None:
     (call,) = run.calls
     records.record_choice(call.kernel, run.target, records.create(call.kernel, chosen, 1e-6, 0.0, 2e-6, 1))
 
@@ -159,13 +160,13 @@ class Steps:
         self.step = es.TrainStep(es.nn.Linear(3, 2), F.cross_entropy, es.optim.SGD(lr=0.1), mode=mode, device="cuda")
         self.batch = default_rng(3).standard_normal((5, 3)).astype(np.float32), np.arange(5) % 2
         self.compared = 0
-        plain = Executable.with_decisions
+        plain = BoundProgram.with_decisions
 
-        def counted(run: Executable, texts: Any, compare: bool = False) -> Executable:
+        def counted(run: BoundProgram, texts: Any, compare: bool = False) -> BoundProgram:
             self.compared += compare
             return plain(run, texts, compare)
 
-        monkeypatch.setattr(Executable, "with_decisions", counted)
+        monkeypatch.setattr(BoundProgram, "with_decisions", counted)
 
     def run(self, seconds: float) -> list[float]:
         losses, end = [self.step(*self.batch)], time.monotonic() + seconds

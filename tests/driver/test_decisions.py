@@ -98,7 +98,7 @@ def test_programs_take_turns_on_one_memory(name: str) -> None:
     _, run, batch = step(name)
     texts = alternatives(run, 0)
     other = run.with_decisions(texts)
-    assert other.plan is run.plan and other.bound is run.bound and other._arena is run._arena
+    assert other.plan is run.plan and other.bound is run.bound and other.memory.arena is run.memory.arena
     assert [k.decision for k in other.kernels] == [texts.get(c.kernel, "") for c in run.calls]
     assert {k.decision for k in run.kernels} == {""}
     found = []
@@ -163,6 +163,6 @@ def test_impossible_decisions_are_rejected() -> None:
 def test_the_limit_of_memory_holds_for_other_decisions_too() -> None:
     _, run, _ = step("convolutional", memory_limit="10MB")
     assert run.with_decisions({}).held_bytes <= 10 << 20
-    run._memory = run.held_bytes - 1  # as if another decision needed more
+    run.memory.most = run.held_bytes - 1  # as if another decision needed more
     with pytest.raises(ArgumentError, match="more than memory_limit="):
         run.with_decisions({})

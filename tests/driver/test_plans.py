@@ -140,7 +140,7 @@ def test_a_loop_keeps_what_it_packs_where_its_plan_is_on_disk(rng, planned) -> N
         count, (first, _) = planned.during(lambda net=net: net(x))
         ((run, _),) = jit._JITTED[net]._cache.values()
         net.weight_hh_l0.data[...] *= 2
-        results.append((count, run._binding.kept.nbytes, first, net(x)[0]))
+        results.append((count, run.binding.kept.nbytes, first, net(x)[0]))
     (count, nbytes, *want), (none, again, *got) = results
     assert count > 0 and none == 0
     assert nbytes == again >= 4 * 4 * 64 * (40 + 64)
@@ -392,7 +392,7 @@ def test_derivations_are_read_back(derived, monkeypatch, rng) -> None:
 
 def test_derivations_of_something_else_change_nothing(derived, monkeypatch, rng) -> None:
     """All functions have one hint here."""
-    monkeypatch.setattr("einsmith.api.jit._name_in_hint", lambda f: "f")
+    monkeypatch.setattr("einsmith.api.tracing._name_in_hint", lambda f: "f")
     x = rng.standard_normal((5, 5))
     functions = [F.softmax, lambda a: F.log_softmax(a, 0), lambda a: a @ a, lambda a: (a * a).sum(0)]
     digests = []

@@ -10,7 +10,7 @@ import einsmith as es
 from einsmith import functional as F
 from einsmith import nn
 from einsmith.base.trees import flatten
-from einsmith.driver import executable
+from einsmith.driver import executable, runs
 from einsmith.runtime import buffers
 from einsmith.schedule.kernel import LimitedKernel, Rows
 from tests.kernels.runner import Guarded
@@ -325,7 +325,7 @@ def test_each_size_has_a_program_by_default(compiled) -> None:
 
 
 def test_a_size_that_is_used_often_gets_its_own_program(monkeypatch, compiled) -> None:
-    monkeypatch.setattr(executable, "OUTGROWN_RUNS", 3)
+    monkeypatch.setattr(runs, "OUTGROWN_RUNS", 3)
     f = es.jit(lambda x: x * 2.0, sizes="auto")
     for n in (4, 6, 9, 6, 4):
         for _ in range(2 - (n == 6)):

@@ -26,8 +26,8 @@ from einsmith.base.errors import (
     TraceError,
     UnknownOptionError,
 )
-from einsmith.driver import executable
-from einsmith.driver.executable import Executable
+from einsmith.driver import bound_program
+from einsmith.driver.bound_program import BoundProgram
 
 torch = pytest.importorskip("torch", reason="the operators under test are PyTorch's")
 from einsmith.frontends import torch_operator  # noqa: E402
@@ -186,7 +186,7 @@ def test_only_wanted_gradients_are_computed(rng):
 
 
 def test_sizes_come_and_go(rng, monkeypatch):
-    for bound in (executable.PROGRAMS, torch_operator._TRACED):
+    for bound in (bound_program.PROGRAMS, torch_operator._TRACED):
         monkeypatch.setattr(bound, "entries", 4)
     f = operator(es.op("y[i] = sum[k](exp(a[i,k]) * exp(a[i,k])) + a[i,0]"))
     known = f._definition
@@ -197,7 +197,7 @@ def test_sizes_come_and_go(rng, monkeypatch):
         (g,) = torch.autograd.grad(y.sum(), a)
         torch.testing.assert_close(g[:, 1:], 2 * torch.exp(2 * a[:, 1:]))
         assert len(known._compiled) <= 4 and len(known._traced) <= 4
-        assert {run.run_at.__self__._arena for run in known._compiled.values()} == {
+        assert {run.run_at.__self__.memory.arena for run in known._compiled.values()} == {
             known._arena
         } or environment.check_level()
 
@@ -636,14 +636,14 @@ def test_training_equals_plain_torch(rng):
 def runs(monkeypatch):
     """(input addresses, output addresses) of every run of a compiled program."""
     seen = []
-    plain = Executable.run_at
+    plain = BoundProgram.run_at
 
     def run_at(self, inputs, outputs, stream=None):
         assert stream is None
         seen.append((list(inputs), list(outputs)))
         return plain(self, inputs, outputs)
 
-    monkeypatch.setattr(Executable, "run_at", run_at)
+    monkeypatch.setattr(BoundProgram, "run_at", run_at)
     return seen
 
 

@@ -20,7 +20,7 @@ from numpy.random import Generator
 import einsmith as es
 from einsmith.api.tracing import trace_shapes
 from einsmith.base.dtypes import dtype_of
-from einsmith.driver.executable import Executable
+from einsmith.driver.runs import Runs
 from einsmith.ir.nodes import Compute, postorder
 from einsmith.runtime import buffers
 from tests.fuzz.case import Case
@@ -73,15 +73,15 @@ class Guards:
 @contextmanager
 def guarded_memory() -> Iterator[Guards]:
     """Within, calls allocate guarded memory, and intermediate results of shared programs begin as poison."""
-    guards, run = Guards(), Executable._run
+    guards, run = Guards(), Runs.run
 
-    def poisoned(self: Executable, places: Any, binding: Any, *rest: Any) -> int:
-        if self.is_shared and binding.preparation is None:  # else the arena keeps what was prepared
+    def poisoned(self: Runs, places: Any, binding: Any, *rest: Any) -> int:
+        if self.fit is not None and binding.preparation is None:  # else the arena keeps what was prepared
             binding.arena.block.array[:] = binding.program.scratch[:] = guards.poison
         return run(self, places, binding, *rest)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Executable, "_run", poisoned)
+        patch.setattr(Runs, "run", poisoned)
         patch.setattr(buffers, "recycle", guards.recycle)
         yield guards
 

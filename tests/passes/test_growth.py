@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.driver import executable
 from einsmith.driver.cpu import CPU
+from einsmith.driver.runs import Runs
 from einsmith.schedule.compiled_kernel import CompiledKernel
 from tests.passes import families
 from tests.passes.counting import executed_lines
@@ -41,7 +41,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable], tuple[int,
         raise _Compiled
 
     monkeypatch.setattr(CPU, "compile", native)
-    monkeypatch.setattr(executable.Executable, "_call", run)
+    monkeypatch.setattr(Runs, "call", run)
 
     def measured(call: Callable) -> tuple[int, int]:
         kernels.clear()

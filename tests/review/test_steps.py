@@ -197,9 +197,9 @@ def test_history_of_a_resumed_run_is_that_of_a_whole_one(tmp_path, at):
 
 def test_interrupt_during_a_step_leaves_counters_that_agree_with_the_weights(monkeypatch):
     """A signal that comes while native code runs is handled when it ends."""
-    from einsmith.driver.executable import Executable
+    from einsmith.driver.runs import Runs
 
-    run = Executable._run
+    run = Runs.run
 
     def interrupted(self, *args):
         status = run(self, *args)
@@ -210,7 +210,7 @@ def test_interrupt_during_a_step_leaves_counters_that_agree_with_the_weights(mon
     batches = es.data.batches(x, y, 8, seed=1)
     step = make()
     step.compile(x[:8], y[:8])
-    monkeypatch.setattr(Executable, "_run", interrupted)
+    monkeypatch.setattr(Runs, "run", interrupted)
     with pytest.raises(KeyboardInterrupt):
         step.fit(batches, epochs=1, progress=False)
     assert (step.steps, step.position) == (1, 1)

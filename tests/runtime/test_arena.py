@@ -10,7 +10,7 @@ import pytest
 import einsmith as es
 from einsmith import nn
 from einsmith.base import environment
-from einsmith.driver import cpu_kernels, executable
+from einsmith.driver import bound_program, cpu_kernels, executable
 from einsmith.runtime.arena import Arena
 from einsmith.runtime.program import Program
 
@@ -57,7 +57,7 @@ def test_shapes_share_one_block_as_large_as_the_largest_needs() -> None:
                 poison(f)
             agree(f(*arguments(n)), n)
     assert len(programs(f)) == 5
-    assert f._arena.block.array.nbytes == max(run._binding.reserved for run in programs(f))
+    assert f._arena.block.array.nbytes == max(run.binding.reserved for run in programs(f))
     assert {run.arena.ctypes.data for run in programs(f)} == {f._arena.block.address}
     assert all(run.program.scratch.nbytes == 0 for run in programs(f))
 
@@ -102,7 +102,7 @@ def test_memory_goes_with_the_last_program_and_comes_back(monkeypatch: pytest.Mo
     agree(f(*arguments(20)), 20)
     (run,) = programs(f)
     x, u = arguments(20)
-    monkeypatch.setattr(executable.PROGRAMS, "entries", 1)
+    monkeypatch.setattr(bound_program.PROGRAMS, "entries", 1)
     assert (g(x) == x + 1).all()
     assert not programs(f) and f._arena.block.array.nbytes == 0 and not f._quick and not f._ready and not f._depends
     _, outputs = run([x, u])  # whoever still has the program runs it
@@ -134,7 +134,7 @@ def test_an_interrupted_move_is_repeated(monkeypatch: pytest.MonkeyPatch) -> Non
     (run,) = programs(f)
 
     def offsets() -> list[int]:
-        return [int(x) - run.arena.ctypes.data for x in run.program.table[run._binding._inside]]
+        return [int(x) - run.arena.ctypes.data for x in run.program.table[run.binding._inside]]
 
     known = offsets()
     assert len(known) > 5 and min(known) >= 0 and max(known) < run.arena_bytes
@@ -146,7 +146,7 @@ def test_an_interrupted_move_is_repeated(monkeypatch: pytest.MonkeyPatch) -> Non
     with monkeypatch.context() as m, pytest.raises(KeyboardInterrupt):
         m.setattr(Program, "move_scratch", interrupted)
         run(list(arguments(9)))
-    run._binding.move()
+    run.binding.move()
     assert offsets() == known
     agree(f(*arguments(9)), 9)
 
@@ -170,9 +170,9 @@ def test_training_with_changing_batch_sizes_is_the_same_with_few_programs(monkey
     plain, losses = trained(sizes)
     assert len(plain.compiler.programs) == len(set(sizes))
     assert plain.compiler._arena.block.array.nbytes == max(
-        run._binding.reserved for run in plain.compiler.programs.values()
+        run.binding.reserved for run in plain.compiler.programs.values()
     )
-    for bound in (executable.PROGRAMS, cpu_kernels._NATIVE.bound):
+    for bound in (bound_program.PROGRAMS, cpu_kernels._NATIVE.bound):
         monkeypatch.setattr(bound, "entries", 2)
     few, again = trained(sizes)
     assert again == losses and len(few.compiler.programs) <= 2
@@ -184,7 +184,7 @@ def test_training_with_changing_batch_sizes_is_the_same_with_few_programs(monkey
 def test_a_step_without_programs_gives_its_memory_back(monkeypatch: pytest.MonkeyPatch) -> None:
     step, _ = trained([8])
     with monkeypatch.context() as m:
-        m.setattr(executable.PROGRAMS, "entries", 1)
+        m.setattr(bound_program.PROGRAMS, "entries", 1)
         es.jit(lambda x: x + 2)(np.ones(3))
     assert not step.compiler.programs and step.compiler._arena.block.array.nbytes == 0
     assert np.isfinite(step(np.ones((8, 11), np.float32), np.zeros(8, np.int64))) and step.steps == 2

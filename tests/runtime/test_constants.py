@@ -14,7 +14,8 @@ import einsmith.functional as F
 from einsmith.api.tracing import trace_call
 from einsmith.base.dtypes import f32
 from einsmith.base.trees import flatten
-from einsmith.driver.executable import MOST_VAIN, Executable
+from einsmith.driver.constants import MOST_VAIN, Constants
+from einsmith.driver.executable import Executable
 from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import Graph, leaf
 from einsmith.passes.constants import split_constants
@@ -80,14 +81,14 @@ class Counted:
 
     def __init__(self, monkeypatch):
         self.count = 0
-        before = Executable._prepare
+        before = Constants.prepare
 
-        def counted(run: Executable, binding: Any, watch: Any) -> None:
+        def counted(constants: Constants, binding: Any, *args: Any) -> None:
             time = binding.prepared
-            before(run, binding, watch)
+            before(constants, binding, *args)
             self.count += binding.prepared != time
 
-        monkeypatch.setattr(Executable, "_prepare", counted)
+        monkeypatch.setattr(Constants, "prepare", counted)
 
     def during(self, f: Callable[[], Any]) -> int:
         before = self.count
@@ -104,7 +105,7 @@ def test_constants_are_computed_once(network, x, counted) -> None:
     assert counted.during(lambda: check(network, x)) == 1
     assert counted.during(lambda: [network(x) for _ in range(3)]) == 0
     run = run_of(network)
-    assert run._first is not None and run._binding.preparation is not None and run._binding.kept.nbytes > 0
+    assert run.constants.first is not None and run.binding.preparation is not None and run.binding.kept.nbytes > 0
     assert counted.during(lambda: network.predict(x)) == 0
 
 
@@ -212,7 +213,7 @@ def test_what_changes_all_the_time_is_prepared_no_more(network, x, counted) -> N
         view[...] = n
         check(network, x)
     run = run_of(network)
-    assert run._watch is None and run._first is None
+    assert run.constants is None
     assert counted.during(lambda: network(x)) == 0
     del view
     network.norm.weight.data *= 2
@@ -232,13 +233,13 @@ def test_a_run_that_is_interrupted_after_it_has_stored_is_followed(rng, monkeypa
     evaluated = es.jit(lambda x: F.batch_norm(x, norm.running_mean, norm.running_var))
     evaluated(x), norm(x)
     run = run_of(norm)
-    whole = run._binding.program.run
+    whole = run.binding.program.run
 
     def interrupted() -> int:
         whole()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(run._binding.program, "run", interrupted)
+    monkeypatch.setattr(run.binding.program, "run", interrupted)
     with pytest.raises(KeyboardInterrupt):
         norm(x)
     want = (x - norm.running_mean.numpy()) / np.sqrt(norm.running_var.numpy() + 1e-5)
@@ -255,7 +256,7 @@ def test_timing_leaves_constants_as_they_are(network, x) -> None:
 def test_what_is_kept_counts_towards_the_bound_of_programs(network, x) -> None:
     check(network, x)
     run = run_of(network)
-    assert run.nbytes > run._binding.kept.nbytes > network.last.weight.memory.physical.nbytes // 2
+    assert run.nbytes > run.binding.kept.nbytes > network.last.weight.memory.physical.nbytes // 2
 
 
 def test_what_a_graph_stores_is_no_constant(rng) -> None:
@@ -263,7 +264,7 @@ def test_what_a_graph_stores_is_no_constant(rng) -> None:
     x = rng.standard_normal((9, 6), np.float32)
     norm(x)
     run = run_of(norm)
-    assert run._watch is None and run._first is None
+    assert run.constants is None
     first = np.array(norm.running_mean)
     norm(x)
     assert not np.array_equal(first, np.array(norm.running_mean))
@@ -362,7 +363,7 @@ def test_weights_that_a_recurrence_reads_in_parts_are_parted_once(rng, counted) 
 
     np.testing.assert_allclose(net(x), want(), rtol=1e-4, atol=1e-5)
     run = run_of(net)
-    assert run._first is not None and len(run._first.source_graph.updates) == 2
+    assert run.constants.first is not None and len(run.constants.first.bindings[0].compiled.source_graph.updates) == 2
     net(x)  # `want` has taken the array
     assert counted.during(lambda: net(x)) == 0
     net.w.data[1] *= 0.5
@@ -440,7 +441,7 @@ def check_evaluated(net: es.nn.Module, inputs: list[np.ndarray]) -> None:
 def packed_in_each_run(run: Executable) -> list[KernelCall]:
     """The calls whose loop-invariant operands are packed in each run, before their loop."""
     launches = [run.compiled.code[c.kernel].launches for c in run.calls]
-    steps = np.bincount(run._binding.call_of_step, minlength=len(launches) + 1)
+    steps = np.bincount(run.binding.call_of_step, minlength=len(launches) + 1)
     return [
         call
         for call, n, some in zip(run.calls, steps, launches, strict=False)
@@ -509,7 +510,7 @@ def test_loops_of_checked_programs_keep_nothing(rng, monkeypatch) -> None:
     monkeypatch.setenv("EINSMITH_CHECK", "1")
     net, inputs = recurrent("loop in a loop", rng)
     check_evaluated(net, inputs)
-    assert not run_of(net)._binding.kept.nbytes
+    assert not run_of(net).binding.kept.nbytes
 
 
 def test_loops_pack_the_same_bits_for_all_runs_as_in_each(rng) -> None:
@@ -517,8 +518,8 @@ def test_loops_pack_the_same_bits_for_all_runs_as_in_each(rng) -> None:
     net, inputs = recurrent("LSTM", rng)
     kept = net(*inputs)
     run = run_of(net)
-    run._prepare_no_more()
-    assert packed_in_each_run(run) and not run._binding.kept.nbytes
+    run._forget_constants()
+    assert packed_in_each_run(run) and not run.binding.kept.nbytes
     for a, b in zip(flatten(kept)[0], flatten(net(*inputs))[0], strict=True):
         np.testing.assert_array_equal(a, b)
 

@@ -18,7 +18,7 @@ import einsmith as es
 from einsmith.api.jit import run_arrays
 from einsmith.base import caches, environment
 from einsmith.codegen.llvm import jit
-from einsmith.driver import cpu_kernels, executable
+from einsmith.driver import bound_program, cpu_kernels
 from einsmith.ir import interned
 from einsmith.kernels import autoconfig
 from einsmith.lang import op
@@ -33,7 +33,7 @@ unchecked = pytest.mark.skipif(bool(environment.check_level()), reason="checked 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few programs, kernels and choices are kept."""
-    for bound in (executable.PROGRAMS, cpu_kernels._NATIVE.bound, autoconfig._CHOSEN.bound):
+    for bound in (bound_program.PROGRAMS, cpu_kernels._NATIVE.bound, autoconfig._CHOSEN.bound):
         monkeypatch.setattr(bound, "entries", 6)
 
 
@@ -74,7 +74,7 @@ def test_shapes_come_and_go(few, new_objects, sizes) -> None:
         for n in sizes:
             kept[n] = f(given(n), B)
             assert agrees(kept[n], n) and agrees(f(given(n), B), n)
-            assert executable.PROGRAMS.held()[0] <= 6 and len(cpu_kernels._NATIVE) <= 6
+            assert bound_program.PROGRAMS.held()[0] <= 6 and len(cpu_kernels._NATIVE) <= 6
             # A program and the cache of kernels may have one each; the rest is about to be unloaded.
             assert len(f._quick) <= 6 and len(f._ready) <= 6 and len(f._depends) <= 6
         gc.collect(), jit.unload()
@@ -167,7 +167,7 @@ def test_threads_evict_what_others_run(few) -> None:
         t.start()
     for t in threads:
         t.join()
-    assert not failed and executable.PROGRAMS.held()[0] <= 6
+    assert not failed and bound_program.PROGRAMS.held()[0] <= 6
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")

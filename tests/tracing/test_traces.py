@@ -168,7 +168,7 @@ def test_nothing_is_recorded_where_nothing_asks(monkeypatch: pytest.MonkeyPatch)
     step(*batch)
     assert recording.current() is None
     (run,) = [run for _, run in step.compiler.programs.items()]
-    assert run._recorder is None and not run._timelines
+    assert run.runs.recorder is None and not run.runs.timelines
 
 
 FAULTS = {

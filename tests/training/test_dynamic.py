@@ -22,6 +22,7 @@ from einsmith.api.tracing import trace_call
 from einsmith.base.errors import ArgumentError
 from einsmith.driver import cpu, cpu_kernels, workshop
 from einsmith.driver.backend import Answer
+from einsmith.driver.bound_program import BoundProgram
 from einsmith.driver.executable import Executable
 from einsmith.kernels import autoconfig
 from einsmith.runtime.comparison import Comparison
@@ -315,8 +316,8 @@ def test_exploring_costs_no_more_than_it_may(simulated, monkeypatch, seconds: fl
     made = step("dynamic")
     made.compile(*BATCH)
     (simulated.run,) = made.compiler.programs.values()
-    for f in (Executable.__call__, Executable.run_timed):
-        monkeypatch.setattr(Executable, f.__name__, after(passes, f))
+    for f in (BoundProgram.__call__, BoundProgram.run_timed):
+        monkeypatch.setattr(BoundProgram, f.__name__, after(passes, f))
     x, begun, n, end = exploration(made), clock.now, 0, time.monotonic() + 60
     while not (x.kept and any(paused)) and time.monotonic() < end:
         simulated.busy = bool(x.kernels) and n // 40 % 2 == 0
@@ -339,7 +340,7 @@ def test_trials_count_towards_the_memory_limit(simulated, monkeypatch) -> None:
     plain.compile(*BATCH)
     (run,) = plain.compiler.programs.values()
     tried: list[tuple[int, int]] = []
-    with_decisions = Executable.with_decisions
+    with_decisions = BoundProgram.with_decisions
 
     def noted(self: Executable, texts: Any, compare: bool = False) -> Executable:
         found = with_decisions(self, texts, compare)
@@ -348,7 +349,7 @@ def test_trials_count_towards_the_memory_limit(simulated, monkeypatch) -> None:
             tried.append((len(texts), found.held_bytes + sum(a.nbytes for a in memory)))
         return found
 
-    monkeypatch.setattr(Executable, "with_decisions", noted)
+    monkeypatch.setattr(BoundProgram, "with_decisions", noted)
     for more in (0, 150_000, 50_000_000):
         tried.clear()
         simulated._left = {}
@@ -365,7 +366,7 @@ def refuse(monkeypatch, texts_of: Callable[[Any], bool]) -> list[dict[Any, str]]
     """There is no memory for programs, other than those beside, of which this is true of the configurations; those of
     the programs that were refused."""
     refused: list[dict[Any, str]] = []
-    with_decisions = Executable.with_decisions
+    with_decisions = BoundProgram.with_decisions
 
     def limited(self: Executable, texts: Any, compare: bool = False) -> Executable:
         if not compare and texts_of(texts):
@@ -373,7 +374,7 @@ def refuse(monkeypatch, texts_of: Callable[[Any], bool]) -> list[dict[Any, str]]
             raise ArgumentError("the program needs 9.0 MB, more than memory_limit=8.0 MB")
         return with_decisions(self, texts, compare)
 
-    monkeypatch.setattr(Executable, "with_decisions", limited)
+    monkeypatch.setattr(BoundProgram, "with_decisions", limited)
     return refused
 
 
@@ -508,7 +509,7 @@ def test_predictions_refer_to_the_choice_of_the_model(simulated, monkeypatch) ->
         replace(k, decision="recorded", tuned=True) if c.kernel is tuned else k
         for c, k in zip(run.calls, run.kernels, strict=True)
     ]
-    monkeypatch.setattr(Executable, "kernels", kernels)
+    monkeypatch.setattr(BoundProgram, "kernels", kernels)
     monkeypatch.setattr(
         simulated, "find_part", lambda kernel, text: shared if (kernel, text) == (tuned, "recorded") else 1.0
     )
@@ -595,14 +596,14 @@ def test_the_log_says_what_goes_on(simulated, monkeypatch) -> None:
 
 def test_a_disturbed_machine_decides_by_pairs(simulated, monkeypatch) -> None:
     """Every fifth step takes ten times as long, whichever program runs it."""
-    draw, run_timed = random.Random(0), Executable.run_timed
+    draw, run_timed = random.Random(0), BoundProgram.run_timed
 
     def disturbed(run: Executable, arrays: Any) -> Any:
         status, outputs, seconds = run_timed(run, arrays)
         each = (1.0 if run is simulated.run else 0.8) * draw.uniform(0.9, 1.1) * (10.0 if draw.random() < 0.2 else 1.0)
         return status, outputs, [each * 1e-4 for _ in seconds]
 
-    monkeypatch.setattr(Executable, "run_timed", disturbed)
+    monkeypatch.setattr(BoundProgram, "run_timed", disturbed)
     made = step("dynamic")
     explored(made, simulated)
     x = exploration(made)

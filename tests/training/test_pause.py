@@ -13,6 +13,7 @@ import pytest
 
 from einsmith.base.system import processes, processors
 from einsmith.driver import workshop
+from einsmith.driver.bound_program import BoundProgram
 from einsmith.driver.executable import Executable
 from einsmith.tuning.calibration import load
 from einsmith.tuning.programs import exploring
@@ -153,7 +154,7 @@ def test_work_within_a_step_is_seen(simulated: Simulated, monkeypatch) -> None:
     made = step("dynamic")
     made.compile(*BATCH)
     (simulated.run,) = made.compiler.programs.values()
-    called, quiet = Executable.__call__, []
+    called, quiet = BoundProgram.__call__, []
     budget = exploration(made).budget
     monkeypatch.setattr(budget, "step", lambda seconds, q, *_: quiet.append(q))
 
@@ -161,7 +162,7 @@ def test_work_within_a_step_is_seen(simulated: Simulated, monkeypatch) -> None:
         simulated.start_count += len(quiet) % 2
         return called(run, arrays)
 
-    monkeypatch.setattr(Executable, "__call__", answers)
+    monkeypatch.setattr(BoundProgram, "__call__", answers)
     for _ in range(4):
         made(*BATCH)
     assert quiet == [True, False, True, False]

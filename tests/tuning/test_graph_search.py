@@ -16,6 +16,7 @@ from einsmith.base.caches import Once
 from einsmith.base.errors import MemoryLimitError
 from einsmith.driver import compile
 from einsmith.driver.backend import RaceResult
+from einsmith.driver.bound_program import BoundProgram
 from einsmith.driver.executable import Executable
 from einsmith.passes import pipeline
 from einsmith.schedule.decision_report import report_decisions
@@ -271,7 +272,7 @@ def test_graphs_with_other_results_are_rejected(batch, monkeypatch) -> None:
     run = program(made(), batch)
     raced(monkeypatch, lambda r: 1.0 if r.decisions else 2.0)
     monkeypatch.setattr(graph_search, "MAX_PRICE_RATIO", 1e9)
-    call = Executable.__call__
+    call = BoundProgram.__call__
     weight = next(a for leaf, a in run.bound.items() if leaf.shape == (4, 3, 3, 3))
 
     def wrong(self: Executable, inputs: Any) -> Any:
@@ -279,7 +280,7 @@ def test_graphs_with_other_results_are_rejected(batch, monkeypatch) -> None:
         weight[1, 1] += 0.01 * bool(self.decisions)
         return out
 
-    monkeypatch.setattr(Executable, "__call__", wrong)
+    monkeypatch.setattr(BoundProgram, "__call__", wrong)
     report = graph_search.tune(run, [*batch], 60)
     assert not report.decisions and records.list_records() == []
     assert any("rejected: the value stored into f32" in line for line in report.log)

@@ -17,7 +17,8 @@ from einsmith.base.environment import SHARED
 from einsmith.base.errors import DtypeError, EinsmithError, TraceError
 from einsmith.base.numerics import PLAIN, Numerics
 from einsmith.cost.facts import CPU
-from einsmith.driver.executable import PROGRAMS, Executable
+from einsmith.driver.bound_program import PROGRAMS, BoundProgram
+from einsmith.driver.executable import Executable
 from einsmith.driver.sizes import SHARED_FUNCTIONS, Sizes
 from einsmith.frontends import torch_device, torch_threads
 from einsmith.frontends.aten.graph import AtenNode, apply
@@ -154,7 +155,7 @@ class Region:
             raise TraceError("a Parameter or a buffer of Einsmith is captured; pass its values as a tensor argument")
         return traced
 
-    def compile(self, graph: Graph, traced: Any, threads: int, **limits: Any) -> Executable:
+    def compile(self, graph: Graph, traced: Any, threads: int, **limits: Any) -> BoundProgram:
         """Return the program of a graph for the inputs of a trace. limits: options of the Executable."""
         return Executable(
             graph,
@@ -167,7 +168,7 @@ class Region:
             **limits,
         )
 
-    def find_shared(self, inputs: Sequence[Any], traced: Any, threads: int) -> Executable | None:
+    def find_shared(self, inputs: Sequence[Any], traced: Any, threads: int) -> BoundProgram | None:
         """Return a program that several sizes of the inputs share; None where these need their own.
 
         Sizes are the extents of dense tensors, and integers, which PyTorch hands over for dynamic extents."""
@@ -190,7 +191,7 @@ class Region:
                     others.append(next(numbers) if n else x)
             return self.trace(others)
 
-        def compile_graph(graph: Graph, traced: Any, **limits: Any) -> Executable:
+        def compile_graph(graph: Graph, traced: Any, **limits: Any) -> BoundProgram:
             return self.compile(graph, traced, threads, **limits)
 
         kinds = (

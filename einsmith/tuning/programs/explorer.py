@@ -11,7 +11,7 @@ from einsmith.base import locks
 from einsmith.cost.facts import Target
 from einsmith.driver import registry
 from einsmith.driver.backend import Backend, Workshop
-from einsmith.driver.executable import Executable
+from einsmith.driver.bound_program import BoundProgram
 from einsmith.tuning.programs.online import Exploration
 
 
@@ -34,7 +34,7 @@ class Explorer:
         """Workshop of the next program to explore."""
 
     @contextmanager
-    def preparing(self, target: Target | None, threads: int, programs: Sequence[Executable]) -> Iterator[None]:
+    def preparing(self, target: Target | None, threads: int, programs: Sequence[BoundProgram]) -> Iterator[None]:
         """Begin to start the workshop of a program that is compiled within the block, so that starting it costs no
         steps. At the end of the block, a workshop that no program has is closed.
 
@@ -46,7 +46,7 @@ class Explorer:
             if prepared is not None:
                 self._close_unused(prepared)
 
-    def _prepare(self, target: Target | None, threads: int, programs: Sequence[Executable]) -> _Prepared | None:
+    def _prepare(self, target: Target | None, threads: int, programs: Sequence[BoundProgram]) -> _Prepared | None:
         """Return a workshop that begins to start; None where a program is being explored, or another thread compiles
         one and has prepared a workshop, which the first of the two programs takes."""
         with self._lock:
@@ -72,7 +72,7 @@ class Explorer:
         prepared.closing()
 
     def begin(
-        self, run: Executable, threads: int, seconds: float, programs: Sequence[Executable]
+        self, run: BoundProgram, threads: int, seconds: float, programs: Sequence[BoundProgram]
     ) -> Exploration | None:
         """Begin to explore a program; return None where another one of `programs` (all of the step) is being explored.
 
@@ -87,12 +87,12 @@ class Explorer:
             self._current = weakref.ref(exploration)
             return exploration
 
-    def _is_exploring(self, programs: Sequence[Executable]) -> bool:
+    def _is_exploring(self, programs: Sequence[BoundProgram]) -> bool:
         """Return whether one of `programs` is being explored."""
         current = None if self._current is None else self._current()
         return current is not None and not current.state.over and any(run is current.run for run in programs)
 
-    def _take_workshop(self, run: Executable, threads: int) -> Workshop:
+    def _take_workshop(self, run: BoundProgram, threads: int) -> Workshop:
         """Return the workshop that was prepared, for a program; a new one where none was prepared for its back end."""
         prepared = self._prepared
         if prepared is None or prepared.backend is not run.backend:

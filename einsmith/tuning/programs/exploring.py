@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from einsmith.base import environment, locks, messages
 from einsmith.base.errors import ArgumentError, EinsmithError
 from einsmith.driver.backend import Workshop
-from einsmith.driver.executable import Executable
+from einsmith.driver.bound_program import BoundProgram
 from einsmith.schedule.kernel import Kernel
 from einsmith.tuning.kernels.decisions import name_of
 from einsmith.tuning.programs.budget import Budget
@@ -98,7 +98,7 @@ class ExplorationState:
         ending: what stops the threads
     """
 
-    def __init__(self, run: Executable, workshop: Workshop, seconds: float):
+    def __init__(self, run: BoundProgram, workshop: Workshop, seconds: float):
         self.run, self.workshop = run, workshop
         self.log: list[str] = []
         self.over = self.failure = ""
@@ -149,7 +149,7 @@ class ExplorationState:
 
     # -- trials
 
-    def compile_fitting(self, texts: Mapping[Kernel, str], compare: bool = False) -> tuple[Texts, Executable | None]:
+    def compile_fitting(self, texts: Mapping[Kernel, str], compare: bool = False) -> tuple[Texts, BoundProgram | None]:
         """Compile the program with as many of the given configurations as fit in memory at once.
 
         Args:
@@ -172,7 +172,7 @@ class ExplorationState:
                     self.under_test.discard(k)
                 return texts, None
 
-    def _compile(self, texts: Mapping[Kernel, str], compare: bool = False) -> Executable:
+    def _compile(self, texts: Mapping[Kernel, str], compare: bool = False) -> BoundProgram:
         """Compile the program with the given configurations, and note the time that this takes."""
         begun = time.thread_time()
         program = self.run.with_decisions(texts, compare)

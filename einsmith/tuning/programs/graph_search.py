@@ -22,8 +22,9 @@ from einsmith.base.dtypes import DType
 from einsmith.base.errors import ArgumentError, CompileError
 from einsmith.cost.facts import Target
 from einsmith.driver.backend import RaceResult
+from einsmith.driver.binding import FINITE
+from einsmith.driver.bound_program import BoundProgram
 from einsmith.driver.compile import predicted
-from einsmith.driver.executable import FINITE, Executable
 from einsmith.ir.interned import Node
 from einsmith.ir.nodes import Compute, Tensor
 from einsmith.ir.views import producer, storage
@@ -52,7 +53,7 @@ MAX_TENSOR_GENES = 24
 class ProgramForm:
     """A program compiled by other decisions, with the seconds of its kernels by measurements and predictions."""
 
-    run: Executable
+    run: BoundProgram
     price: float
 
 
@@ -65,7 +66,7 @@ class GraphReport:
     program.
     """
 
-    run: Executable
+    run: BoundProgram
     before: float = 0.0
     after: float = 0.0
     tried: int = 0
@@ -89,7 +90,7 @@ def planned(plan: Plan) -> list[str]:
     return [name for name, is_used in used if is_used]
 
 
-def pass_genes(run: Executable) -> list[str]:
+def pass_genes(run: BoundProgram) -> list[str]:
     """Return the decisions on passes that may be switched: on those that change the program, and on those that it is
     compiled without."""
     changing = {*run.changes.tensors, *planned(run.plan)}
@@ -97,7 +98,7 @@ def pass_genes(run: Executable) -> list[str]:
     return [x for x in decisions if x in run.decisions or x.removeprefix(f"{WITHOUT} ") in changing]
 
 
-def tensor_genes(run: Executable) -> dict[str, float]:
+def tensor_genes(run: BoundProgram) -> dict[str, float]:
     """Return the decisions on tensors that may be switched, those of the smallest predicted loss first, and the seconds
     that the program is predicted to take more: tensors that kernels pass on, and tensors with other orders of
     known cost, if their kernels take a noticeable part of the time."""
@@ -111,7 +112,7 @@ def tensor_genes(run: Executable) -> dict[str, float]:
     return {x: losses[x] for x in ranked}
 
 
-def _shares(run: Executable) -> dict[Node, float]:
+def _shares(run: BoundProgram) -> dict[Node, float]:
     """Return for each tensor, and for each node that computes one, the part of a run's time that the kernels take that
     compute or read it."""
     shares: dict[Node, float] = {}
@@ -167,7 +168,7 @@ def _cut_losses(call: KernelCall, seconds: float, target: Target) -> Iterator[tu
             yield node, (sum(apart) - seconds) / (len(apart) - 1)
 
 
-def price(run: Executable) -> float:
+def price(run: BoundProgram) -> float:
     """Return the seconds of a run as the sum over its kernels, measured or predicted."""
     total = 0.0
     for call, kernel, turns in zip(run.calls, run.kernels, run.turns, strict=True):
@@ -176,7 +177,7 @@ def price(run: Executable) -> float:
     return total
 
 
-def tune(run: Executable, inputs: Sequence[np.ndarray], seconds: float) -> GraphReport:
+def tune(run: BoundProgram, inputs: Sequence[np.ndarray], seconds: float) -> GraphReport:
     """Search the genes of a program by running it on these inputs, for about `seconds`.
 
     Stores of the runs are undone; no other thread may use the program meanwhile. Programs compiled from then on from an
@@ -253,7 +254,7 @@ def _wins(raced: RaceResult) -> bool:
     return raced.decides and not raced.busy and raced.high < 1 and raced.ratio <= MAX_KEPT_RATIO
 
 
-def _show_switch(run: Executable, gene: str) -> str:
+def _show_switch(run: BoundProgram, gene: str) -> str:
     """Return what switching a gene of a program does, in words."""
     if gene in run.decisions:
         return f"with {gene.removeprefix(f'{WITHOUT} ')}" if gene.startswith(f"{WITHOUT} ") else f"no longer {gene}"
@@ -261,7 +262,7 @@ def _show_switch(run: Executable, gene: str) -> str:
     return str(reported)
 
 
-def tune_graph(run: Executable, inputs: Sequence[np.ndarray], seconds: float) -> tuple[Executable, float]:
+def tune_graph(run: BoundProgram, inputs: Sequence[np.ndarray], seconds: float) -> tuple[BoundProgram, float]:
     """Return the program after a graph search of `seconds`, and the seconds left. A budget below one second skips the
     search."""
     if seconds < 1:
@@ -270,7 +271,7 @@ def tune_graph(run: Executable, inputs: Sequence[np.ndarray], seconds: float) ->
     return report.run, seconds - report.seconds
 
 
-def _switch(run: Executable, gene: str) -> ProgramForm | str:
+def _switch(run: BoundProgram, gene: str) -> ProgramForm | str:
     """Return the program with one gene switched; the reason where that fails, empty where it changes nothing."""
     try:
         switched = run.compile_deciding(toggle(run.decisions, gene))
@@ -280,7 +281,7 @@ def _switch(run: Executable, gene: str) -> ProgramForm | str:
     return "" if kernels[0] == kernels[1] else ProgramForm(switched, price(switched))
 
 
-def race(first: Executable, second: Executable, inputs: Sequence[np.ndarray], seconds: float) -> RaceResult | None:
+def race(first: BoundProgram, second: BoundProgram, inputs: Sequence[np.ndarray], seconds: float) -> RaceResult | None:
     """Run steps of two forms of a program in turns; None where the loss is not finite, so that not all kernels run."""
     with first.preserve():
         if FINITE in (first(inputs)[0], second(inputs)[0]):
@@ -288,7 +289,7 @@ def race(first: Executable, second: Executable, inputs: Sequence[np.ndarray], se
         return first.backend.race(lambda: first(inputs), lambda: second(inputs), seconds)
 
 
-def difference(first: Executable, second: Executable, inputs: Sequence[np.ndarray]) -> str:
+def difference(first: BoundProgram, second: BoundProgram, inputs: Sequence[np.ndarray]) -> str:
     """Describe how a step of the second program differs from one of the first, beyond rounding; empty if it does not.
 
     Two results may differ in half of their digits. The digits count from the largest element of an output; for stored

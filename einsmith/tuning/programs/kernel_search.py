@@ -15,7 +15,8 @@ import numpy as np
 
 from einsmith.base.errors import ArgumentError
 from einsmith.driver.backend import Part, SearchResult, Tell
-from einsmith.driver.executable import FINITE, Executable
+from einsmith.driver.binding import FINITE
+from einsmith.driver.bound_program import BoundProgram
 from einsmith.schedule.kernel import Kernel
 from einsmith.tuning.kernels.decisions import name_of
 
@@ -53,7 +54,7 @@ class Report:
     before: float
     after: float
     seconds: float
-    run: Executable
+    run: BoundProgram
 
     @property
     def tried(self) -> int:
@@ -81,13 +82,13 @@ class Report:
         return "\n".join(lines)
 
 
-def parts_of(run: Executable) -> list[Part]:
+def parts_of(run: BoundProgram) -> list[Part]:
     """Return the kernels that a search may tune: all whose configuration is not fixed by a user's decision."""
     kernels = zip(run.calls, run.kernels, run.turns, strict=True)
     return [Part(call.kernel, turns) for call, kernel, turns in kernels if kernel.tuned or not kernel.decision]
 
 
-def predict_seconds(run: Executable) -> dict[Kernel, float]:
+def predict_seconds(run: BoundProgram) -> dict[Kernel, float]:
     """Return the predicted seconds of each kernel in a run, summed over all iterations of its loop."""
     out: dict[Kernel, float] = {}
     for call, kernel, turns in zip(run.calls, run.kernels, run.turns, strict=True):
@@ -96,7 +97,7 @@ def predict_seconds(run: Executable) -> dict[Kernel, float]:
 
 
 def tune(
-    run: Executable,
+    run: BoundProgram,
     inputs: Sequence[np.ndarray],
     seconds: float,
     tell: Tell = lambda *_: None,
@@ -130,7 +131,7 @@ def tune(
 
 
 def alternate(
-    first: Executable, second: Executable, inputs: Sequence[np.ndarray], end: float
+    first: BoundProgram, second: BoundProgram, inputs: Sequence[np.ndarray], end: float
 ) -> tuple[float, float, dict[Kernel, float]]:
     """Run two forms of a program in turns until the time `end` (monotonic clock, seconds), each at least 5 and at most
     MAX_ROUNDS times.

@@ -27,7 +27,8 @@ import numpy as np
 from einsmith.base.errors import EinsmithWarning
 from einsmith.base.threads import start
 from einsmith.driver.backend import Workshop
-from einsmith.driver.executable import FINITE, Executable
+from einsmith.driver.binding import FINITE
+from einsmith.driver.bound_program import BoundProgram
 from einsmith.schedule.kernel import Kernel
 from einsmith.tuning.kernels.decisions import name_of
 from einsmith.tuning.programs.exploring import FIRST_UNIT_SECONDS, POLL_SECONDS, ExplorationState, Turns, loop
@@ -58,7 +59,7 @@ class Exploration:
 
     state: what is known of the kernels, which the threads share; proposer, vetter: what the two threads do"""
 
-    def __init__(self, run: Executable, workshop: Workshop, seconds: float = inf):
+    def __init__(self, run: BoundProgram, workshop: Workshop, seconds: float = inf):
         self.state = ExplorationState(run, workshop, seconds)
         self.run, self._ending = run, self.state.ending
         self._renew_pause_at = 0.0

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import erfc, inf, log, prod, sqrt
 from statistics import median
 
-from einsmith.driver.executable import Executable
+from einsmith.driver.bound_program import BoundProgram
 from einsmith.schedule.kernel import Kernel
 
 MIN_PAIRS, MAX_PAIRS = 8, 14
@@ -81,8 +81,8 @@ class Trial:
     compared; won, lost: decided configurations that are still part of `other`, the winners not yet installed."""
 
     texts: dict[Kernel, str]
-    comparing: Executable | None = None
-    other: Executable | None = None
+    comparing: BoundProgram | None = None
+    other: BoundProgram | None = None
     has_run: bool = False
     won: dict[Kernel, str] = field(default_factory=dict)
     lost: list[Kernel] = field(default_factory=list)
@@ -128,7 +128,7 @@ def judge(ratios: Sequence[float]) -> bool | None:
     return False if n >= MAX_PAIRS or median(ratios) > 1 else None
 
 
-def sum_by_kernel(run: Executable, seconds: Sequence[float]) -> Seconds:
+def sum_by_kernel(run: BoundProgram, seconds: Sequence[float]) -> Seconds:
     """Sum the seconds of calls, in the order of `run.calls`, by kernel."""
     out: Seconds = {}
     for call, x in zip(run.calls, seconds, strict=True):

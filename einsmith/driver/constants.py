@@ -1,0 +1,90 @@
+"""Compute what depends on constants alone only after these may have changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+import numpy as np
+
+from einsmith.base import locks
+from einsmith.driver.binding import Binding
+from einsmith.driver.runs import Runs
+from einsmith.ir.nodes import Graph, Leaf
+from einsmith.passes.constants import split_constants
+from einsmith.runtime import buffers
+from einsmith.runtime.memory import ChangeWatch, Memory
+
+FEW_RUNS, MOST_VAIN = 4, 8
+"""Constants that change after fewer runs than FEW_RUNS, more than MOST_VAIN times in a row, are none: to prepare them
+takes up to four times as long as to read them as they are (a product of 2048x2048 and a vector)."""
+
+
+class Constants:
+    """The constants of a program: what depends on them alone is computed by a program of its own, and what kernels keep
+    of them is prepared, after they may have changed.
+
+    graph: the rest of the graph. leaves: those whose values stay from run to run. arrays: memory of what depends on
+    constants alone, by the leaf that stands for it in the graph. time: that of the constants for which it was computed.
+
+    Args:
+        graph: the graph of the program.
+        arrays: arrays of leaves that live as long as the program.
+        memories: the memory behind some of them: these are the constants.
+        compile: compiles a graph for arrays, and returns its runs.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        arrays: Mapping[Leaf, np.ndarray],
+        memories: Collection[Memory],
+        compile: Callable[[Graph, Mapping[Leaf, np.ndarray]], Runs],
+    ):
+        self.watch = ChangeWatch(memories)
+        known = {id(m.host) for m in memories}
+        self.leaves = [x for x, a in arrays.items() if id(a) in known]
+        first, self.graph = split_constants(graph, self.leaves)
+        self.arrays: dict[Leaf, np.ndarray] = {}
+        self.first: Runs | None = None
+        """The program that computes what depends on constants alone; None where there is nothing of that kind."""
+        self.time: int | None = None
+        self.vain = 0
+        """Preparations in a row that hardly any run had a use of."""
+        self._runs = 0
+        """Runs since the last preparation."""
+        if first is not None:
+            self.arrays = {x: buffers.empty(x.shape, x.dtype.numpy) for x, _ in first.updates}
+            self.leaves += self.arrays
+            every = {**arrays, **self.arrays}
+            self.first = compile(first, {x: every[x] for x in first.inputs})
+            # Nobody else reads what it stores, and no other run is under way meanwhile.
+            self.first.memory.changes_others, self.first.memory.is_concurrent = False, True
+
+    @property
+    def nbytes(self) -> int:
+        """Return the approximate bytes of what is kept of constants."""
+        own = sum(a.nbytes for a in self.arrays.values())
+        return own + (0 if self.first is None else self.first.nbytes)
+
+    def refresh(self, guard: locks.Guard) -> int:
+        """Compute the tensors that depend on constants alone, if these may have changed. Return the time
+        (`ChangeWatch`) of the constants. The caller holds the guard."""
+        time = self.watch.time()  # before they are read: a later change is noticed at the next run
+        if self.first is not None and self.time != time:
+            guard.await_readers()
+            self.first.in_queue(None, self.first.call, ())
+            self.time = time
+        return time
+
+    def prepare(self, binding: Binding, time: int, is_first: bool) -> None:
+        """Prepare what kernels keep of constants, if these may have changed since. time: that of the constants;
+        is_first: whether the binding is that of the first queue, whose runs count."""
+        self._runs += 1
+        if binding.prepared == time:
+            return
+        if is_first:
+            self.vain = self.vain + 1 if self._runs < FEW_RUNS else 0
+            self._runs = 0
+        if binding.preparation is not None:
+            binding.preparation.run()
+        binding.prepared = time
