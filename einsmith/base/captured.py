@@ -41,7 +41,7 @@ class CapturedArray(np.ndarray):
         return not (isinstance(self.source, np.ndarray) and np.may_share_memory(self, self.source))
 
     def apart(self) -> CapturedArray:
-        """Return a copy of the values that `refresh` brings up to date."""
+        """Return this array with a copy of its values, which `refresh` updates."""
         out = self.copy()
         out.source = self.source
         return out

@@ -137,7 +137,7 @@ def stages() -> Iterator[tuple[str, str]]:
     plan = fuse(graph, None, TARGET)
     yield "plan", text_of(show_plan(plan).splitlines())
     kernels = [call.kernel for _, call, _ in plan.kernel_calls()]
-    yield "choice", text_of([x for k in (kernels[0], kernels[-1]) for x in explain(k, TARGET, 3).splitlines()])
+    yield "choice", text_of([x for k in (kernels[0], kernels[-1]) for x in explain(k, TARGET).splitlines()[:4]])
     made = {k: lower_choice(autoconfig.choose(k, TARGET)) for k in kernels}
     function = made[kernels[0]].launches[0].function
     yield "nest", text_of(nest_excerpt(nest.show(function), 24))

@@ -42,7 +42,7 @@ def _write(kind: onnx.TypeProto) -> str:
 
 
 def _parse(text: str) -> onnx.TypeProto:
-    """Return the type that `_write` writes."""
+    """Return the type of a text that `_write` returned."""
     kind = onnx.TypeProto()
     outer, _, inner = text.removesuffix(")").partition("(")
     if outer == "tensor":

@@ -180,8 +180,8 @@ def pays(loop: Persistent, turns: int) -> bool:
 
 
 def _code_of(f: TileFunction, launches: Sequence[DeviceLaunch]) -> TileCode:
-    """Return the code of a function that launches have become. As many turns of a loop are loaded ahead as the tiles of
-    all dots leave memory for."""
+    """Return the code of the function into which launches were combined. Loops prefetch as many turns as fit into
+    shared memory with the tiles of every dot."""
     dots = [x.code.stages for x in launches if any(op.name == "dot" for op in operations(x.code.function.body))]
     stages = min(dots, default=max(x.code.stages for x in launches))
     return TileCode(f, max(x.code.warps for x in launches), stages)
