@@ -93,8 +93,8 @@ def place(device: str) -> TensorPlace:
 def common(tensors: Iterable[torch.Tensor]) -> str:
     """Return the device of tensors. If some are not on the CPU, it is their device, because PyTorch's operators accept
     0-d tensors of the CPU in addition."""
-    found = dict.fromkeys(map(device_of, tensors))
-    return next((d for d in found if d != CPU), CPU)
+    devices = dict.fromkeys(map(device_of, tensors))
+    return next((d for d in devices if d != CPU), CPU)
 
 
 @lru_cache(maxsize=64)

@@ -66,13 +66,13 @@ def from_torch(module: torch.nn.Module, *example: Any, dynamic_shapes: Any = Non
     with _modes(module):
         if not module.training:
             module.train()
-        made = {True: _graph(module, tensors, dynamic_shapes, name)}
+        graphs = {True: _graph(module, tensors, dynamic_shapes, name)}
         module.eval()
-        made[False] = _graph(module, tensors, dynamic_shapes, name)
-    if made[True][1] != made[False][1]:
+        graphs[False] = _graph(module, tensors, dynamic_shapes, name)
+    if graphs[True][1] != graphs[False][1]:
         raise TraceError(f"{name} returns other outputs in training than in evaluation, which is not supported")
-    takes = _plain(tree_unflatten(range(len(made[True][0].inputs)), tree_flatten(tensors)[1]), name)
-    network = AtenModule(name, {mode: graph for mode, (graph, _) in made.items()}, takes, made[True][1])
+    takes = _plain(tree_unflatten(range(len(graphs[True][0].inputs)), tree_flatten(tensors)[1]), name)
+    network = AtenModule(name, {mode: graph for mode, (graph, _) in graphs.items()}, takes, graphs[True][1])
     _with_parts(network, module, {})
     _try(network, tensors)
     return network
@@ -83,10 +83,10 @@ def _spread(module: torch.nn.Module, example: tuple) -> tuple:
     if len(example) != 1 or not isinstance(example[0], tuple):
         return example
     signature = inspect.signature(module.forward)
-    for given in (example, example[0]):
+    for arguments in (example, example[0]):
         with suppress(TypeError):
-            signature.bind(*given)
-            return given
+            signature.bind(*arguments)
+            return arguments
     return example
 
 
@@ -96,9 +96,9 @@ def to_torch(model: Module, module: torch.nn.Module) -> torch.nn.Module:
     Types and devices stay the module's. Raises UnknownNameError and ShapeError, before anything is changed, where names
     or shapes differ.
     """
-    for given, name, kind in ((model, "model", Module), (module, "module", torch.nn.Module)):
-        if not isinstance(given, kind):
-            raise KindError(f"to_torch: {name} is {describe(given)}, and must be a Module of its own library")
+    for argument, name, kind in ((model, "model", Module), (module, "module", torch.nn.Module)):
+        if not isinstance(argument, kind):
+            raise KindError(f"to_torch: {name} is {describe(argument)}, and must be a Module of its own library")
     ours = {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers(remove_duplicate=False))}
     theirs = {
         **dict(module.named_parameters(remove_duplicate=False)),
@@ -123,8 +123,8 @@ def _try(network: AtenModule, example: tuple) -> None:
     kinds = [(tuple(leaves[n].shape), dtype_of(str(leaves[n].dtype).removeprefix("torch."))) for n in at]
 
     def call(*values: Any) -> Any:
-        given = dict(zip(at, values, strict=True))
-        return network(*tree_unflatten([given.get(n, x) for n, x in enumerate(leaves)], structure))
+        tensors = dict(zip(at, values, strict=True))
+        return network(*tree_unflatten([tensors.get(n, x) for n, x in enumerate(leaves)], structure))
 
     for training in (False, True):
         network.train(training)

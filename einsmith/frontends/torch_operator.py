@@ -127,9 +127,9 @@ class TorchOperator:
                 f"{self.__name__} is the operator of a Python function, whose gradient has no text; only an es.op's "
                 "has. torch.autograd.grad and backward() give the gradient's values"
             )
-        given = {**self._definition.params, **kwargs}
-        plain = [x.detach() if isinstance(x, torch.Tensor) else x for x in (*args, *given.values())]
-        return formula.gradient(wrt, *plain[: len(args)], **dict(zip(given, plain[len(args) :], strict=True)))
+        params = {**self._definition.params, **kwargs}
+        plain = [x.detach() if isinstance(x, torch.Tensor) else x for x in (*args, *params.values())]
+        return formula.gradient(wrt, *plain[: len(args)], **dict(zip(params, plain[len(args) :], strict=True)))
 
     def _refuse_traced(self, values: Sequence[Any]) -> None:
         if any(isinstance(x, Value) for x in values):
@@ -213,7 +213,7 @@ class _Compiled:
     __slots__ = ("run_at", "outputs", "nbytes")
 
     def __init__(self, traced: Any, threads: int, arena: Arena, target: Target | None):
-        made = Executable(
+        program = Executable(
             traced.graph,
             traced.bind,
             threads,
@@ -222,7 +222,7 @@ class _Compiled:
             guard=traced.guard,
             origins=traced.origins,
         )
-        self.run_at, self.nbytes = made.run_at, made.nbytes
+        self.run_at, self.nbytes = program.run_at, program.nbytes
         self.outputs = _outputs(traced)
 
 
@@ -240,7 +240,7 @@ class _Definition:
         self.inputs: tuple[str, ...] = self.formula.inputs if self.formula else tuple(_positional(f, params))
         self._arena = Arena()
         self._traced: Cache[Key, Any] = Cache(_TRACED)
-        self._compiled: Cache[Key, _Compiled] = Cache(PROGRAMS, lambda made: made.nbytes, self._arena.evicted)
+        self._compiled: Cache[Key, _Compiled] = Cache(PROGRAMS, lambda compiled: compiled.nbytes, self._arena.evicted)
         self.qualname = name
         self.any_op, self.op = _register(self)
 
@@ -252,11 +252,11 @@ class _Definition:
 
         def base(*values: Any) -> tuple:
             n = len(values) - len(names)
-            given = {
+            extra = {
                 name.rstrip("~"): Value(as_value(x).tensor, True, wide=name.endswith("~~")) if "~" in name else x
                 for name, x in zip(names, values[n:], strict=True)
             }
-            return tuple(as_value(x) for x in flatten(self.f(*values[:n], **self.params | given))[0])
+            return tuple(as_value(x) for x in flatten(self.f(*values[:n], **self.params | extra))[0])
 
         return differentiate(base, program)
 
@@ -298,15 +298,15 @@ class _Definition:
             raise ShapeError(
                 f"{self.name} is compiled for fixed sizes, but a size here depends on values of tensors, {e}"
             ) from e
-        found = _outputs(self._trace(program, [(s, x.dtype) for s, x in zip(sizes, tensors, strict=True)]))
+        outputs = _outputs(self._trace(program, [(s, x.dtype) for s, x in zip(sizes, tensors, strict=True)]))
         if not free:
-            return found
+            return outputs
         parts = read(program)[1]
         if parts:
-            return [(tuple(tensors[k].shape), dtype) for k, (_, dtype) in zip(parts[0][2], found, strict=True)]
+            return [(tuple(tensors[k].shape), dtype) for k, (_, dtype) in zip(parts[0][2], outputs, strict=True)]
         return [
             (tuple(free.get((-1 - o, d), n) for d, n in enumerate(shape)), dtype)
-            for o, (shape, dtype) in enumerate(found)
+            for o, (shape, dtype) in enumerate(outputs)
         ]
 
     def _trace(self, program: Program, kinds: Sequence[tuple[Sequence[int], torch.dtype]]) -> Any:
@@ -384,13 +384,13 @@ class _Definition:
         for k, x in enumerate(tensors):
             self._check(program, k, x)
         with trace.compiling():
-            found = self._compiled.get(key)
-            if found is None:
+            compiled = self._compiled.get(key)
+            if compiled is None:
                 traced = self._trace(program, [(tuple(x.shape), x.dtype) for x in tensors])
                 arena = self._arena if place.name == CPU else place.arena
-                found = _Compiled(traced, threads, arena, place.target(threads))
-                self._compiled.put(key, found)
-            return found
+                compiled = _Compiled(traced, threads, arena, place.target(threads))
+                self._compiled.put(key, compiled)
+            return compiled
 
 
 # ------------------------------------------------------------------------------------------------- registration
@@ -450,10 +450,10 @@ def _spoken(f: Callable) -> str:
 
 def _positional(f: Callable, params: dict[str, Any]) -> list[str]:
     try:
-        found = inspect.signature(f).parameters.values()
+        takes = inspect.signature(f).parameters.values()
     except (TypeError, ValueError):
         return []
-    return [p.name for p in found if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.name not in params]
+    return [p.name for p in takes if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.name not in params]
 
 
 def _register(definition: _Definition) -> tuple[Any, Any]:

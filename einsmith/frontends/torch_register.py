@@ -64,8 +64,8 @@ class _Derived(_SingleLevelFunction):
             for g, (shape, dtype) in zip(grads, ctx.outputs, strict=True)
             if dtype.is_floating_point
         ]
-        found = ctx.definition.any_op([*inputs, *cotangents], derive(ctx.program, len(inputs), ":", wrt))
-        all_ = dict(zip(wrt, found, strict=True))
+        gradients = ctx.definition.any_op([*inputs, *cotangents], derive(ctx.program, len(inputs), ":", wrt))
+        all_ = dict(zip(wrt, gradients, strict=True))
         return None, None, None, *(all_.get(i) for i in range(len(inputs)))
 
     @staticmethod
@@ -75,8 +75,8 @@ class _Derived(_SingleLevelFunction):
             inputs = [forward_ad.unpack_dual(x, level=0).primal for x in ctx.saved_tensors]
             moving = {i: t for i, t in enumerate(tangents[3:]) if t is not None}
             program = derive(ctx.program, len(inputs), ">", list(moving))
-            found = iter(ctx.definition.any_op([*inputs, *moving.values()], program))
-        return tuple(next(found) if dtype.is_floating_point else None for _, dtype in ctx.outputs)
+            moved = iter(ctx.definition.any_op([*inputs, *moving.values()], program))
+        return tuple(next(moved) if dtype.is_floating_point else None for _, dtype in ctx.outputs)
 
 
 def _is_differentiated(

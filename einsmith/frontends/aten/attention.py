@@ -81,10 +81,10 @@ def flex_attention_backward(
     trained = [n for n, x in enumerate(score_buffers) if isinstance(x, Value) and x.dtype.is_float]
 
     def forward(q: Value, k: Value, v: Value, *captured: Value) -> tuple[Value, Value]:
-        given = list(score_buffers)
+        buffers = list(score_buffers)
         for n, x in zip(trained, captured, strict=True):
-            given[n] = x
-        y, total, _ = flex_attention(q, k, v, score_mod, block_mask, scale, None, given, mask_buffers)
+            buffers[n] = x
+        y, total, _ = flex_attention(q, k, v, score_mod, block_mask, scale, None, buffers, mask_buffers)
         return y, total
 
     grads = [
@@ -92,11 +92,11 @@ def flex_attention_backward(
         for g, x in ((grad_out, out), (grad_logsumexp, logsumexp))
     ]
     if grad_logsumexp is None:
-        found = vjp(lambda *x: forward(*x)[0], q, k, v, *(score_buffers[n] for n in trained))[1](grads[0])
+        gradients = vjp(lambda *x: forward(*x)[0], q, k, v, *(score_buffers[n] for n in trained))[1](grads[0])
     else:
-        found = vjp(forward, q, k, v, *(score_buffers[n] for n in trained))[1](tuple(grads))
-    captured = dict(zip(trained, found[3:], strict=True))
-    return [*found[:3], [captured.get(n) for n in range(len(score_buffers))]]
+        gradients = vjp(forward, q, k, v, *(score_buffers[n] for n in trained))[1](tuple(grads))
+    captured = dict(zip(trained, gradients[3:], strict=True))
+    return [*gradients[:3], [captured.get(n) for n in range(len(score_buffers))]]
 
 
 def _positions(shape: Sequence[int], places: Places, n: int) -> Value:

@@ -24,8 +24,8 @@ from einsmith.ops.indexing import at
 def _search(rows: Value, x: Any, right: bool, narrow: bool) -> Value:
     (keys, values), _ = promote(rows, tensor(x))
     whole = values.reshape((1,)) if not values.ndim else values
-    found = count_before(keys, whole, right).reshape(values.shape)
-    return found.astype(dt.i32 if narrow else dt.i64)
+    places = count_before(keys, whole, right).reshape(values.shape)
+    return places.astype(dt.i32 if narrow else dt.i64)
 
 
 @aten("searchsorted.Tensor searchsorted.Scalar")
@@ -129,8 +129,8 @@ def histogram_of_equal_parts(
 
 def _one(x: Value, place: Value, dim: int, keepdim: bool) -> Value:
     """Return the element of each row along `dim` at `place` [.., 1, ..]."""
-    found = F.gather(x, dim, place)
-    return found if keepdim else found.reshape(tuple(n for d, n in enumerate(found.shape) if d != dim))
+    element = F.gather(x, dim, place)
+    return element if keepdim else element.reshape(tuple(n for d, n in enumerate(element.shape) if d != dim))
 
 
 @aten("nanmedian.dim")

@@ -27,8 +27,8 @@ def _pullback(names: str, forward: str, arguments: Callable[..., tuple] = lambda
     """
 
     def run(grad: Value, x: Value, *options: Any) -> Value:
-        given = arguments(grad, x, *options)
-        return vjp(lambda v: TABLE[forward].run(v, *given), x)[1](grad)[0]
+        settings = arguments(grad, x, *options)
+        return vjp(lambda v: TABLE[forward].run(v, *settings), x)[1](grad)[0]
 
     enter(names, f"the pullback of {forward.partition('.')[0]}", run)
 
@@ -63,8 +63,8 @@ def _sampling(name: str) -> None:
         grad: Value, x: Value, grid: Value, mode: int, padding: int, align_corners: bool, output_mask: Sequence[bool]
     ) -> tuple[Value | None, ...]:
         sampled = TABLE[f"{name}.default"].run
-        found = vjp(lambda v, g: sampled(v, g, mode, padding, align_corners), x, grid)[1](grad)
-        return tuple(v if wanted else None for v, wanted in zip(found, output_mask, strict=True))
+        gradients = vjp(lambda v, g: sampled(v, g, mode, padding, align_corners), x, grid)[1](grad)
+        return tuple(v if wanted else None for v, wanted in zip(gradients, output_mask, strict=True))
 
     enter(f"{name}_backward.default", f"the pullback of {name} with respect to x and grid", run)
 
@@ -87,8 +87,8 @@ _pullback("_pdist_backward.default", "_pdist_forward.default", lambda grad, x, p
 @aten("soft_margin_loss_backward.default")
 def soft_margin_loss_backward(grad: Value, x: Value, target: Value, reduction: int = 1) -> Value:
     """-target*sigmoid(-target*x)*grad, without cancellation where the loss is small"""
-    found = -target * F.sigmoid(-target * x) * grad
-    return found / float(max(x.size, 1)) if reduction == 1 else found
+    gradient = -target * F.sigmoid(-target * x) * grad
+    return gradient / float(max(x.size, 1)) if reduction == 1 else gradient
 
 
 @aten("convolution_backward.default")

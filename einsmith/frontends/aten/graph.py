@@ -114,11 +114,11 @@ class OperatorGraph:
 
 def missing(nodes: Sequence[AtenNode]) -> list[tuple[AtenNode, str]]:
     """Return the nodes whose operator is not in the table, each operator once, with the reason."""
-    found: dict[str, tuple[AtenNode, str]] = {}
+    reasons: dict[str, tuple[AtenNode, str]] = {}
     for node in nodes:
-        if node.operator not in TABLE and node.operator not in found:
-            found[node.operator] = node, REFUSED.get(node.operator, "no formula is in the table for it")
-    return list(found.values())
+        if node.operator not in TABLE and node.operator not in reasons:
+            reasons[node.operator] = node, REFUSED.get(node.operator, "no formula is in the table for it")
+    return list(reasons.values())
 
 
 def check(nodes: Sequence[AtenNode], what: str) -> None:
@@ -163,17 +163,17 @@ def apply(node: AtenNode, values: Mapping[str, Any], sizes: Mapping[str, int]) -
     args = [_value(x, values) for x in node.args]
     with evaluating(node.layer, f"aten.{node.operator}{_at(node)}"):
         kwargs = {k: _value(v, values) for k, v in node.kwargs}
-        found = keep_wide((args, kwargs), TABLE[node.operator].run(*args, **kwargs))
+        result = keep_wide((args, kwargs), TABLE[node.operator].run(*args, **kwargs))
     if node.kind is not None:
-        _verify(node, node.kind, found, sizes)
-    return found
+        _verify(node, node.kind, result, sizes)
+    return result
 
 
-def _verify(node: AtenNode, kind: Kind, found: Any, sizes: Mapping[str, int]) -> None:
+def _verify(node: AtenNode, kind: Kind, result: Any, sizes: Mapping[str, int]) -> None:
     """Raise DtypeError or ShapeError if a formula's result has not PyTorch's type and shape."""
-    if not isinstance(found, Value) or found.dtype.name != kind.dtype:
-        got = found.dtype.name if isinstance(found, Value) else type(found).__name__
+    if not isinstance(result, Value) or result.dtype.name != kind.dtype:
+        got = result.dtype.name if isinstance(result, Value) else type(result).__name__
         raise DtypeError(f"aten.{node.operator} gave {got}, where PyTorch gives {kind.dtype}{_at(node)}")
     wanted = tuple(sizes.get(n, -1) if isinstance(n, str) else n for n in kind.shape)
-    if len(wanted) != found.ndim or any(a not in (b, -1) for a, b in zip(wanted, found.shape, strict=True)):
-        raise ShapeError(f"aten.{node.operator} gave shape {found.shape}, where PyTorch gives {kind.shape}{_at(node)}")
+    if len(wanted) != result.ndim or any(a not in (b, -1) for a, b in zip(wanted, result.shape, strict=True)):
+        raise ShapeError(f"aten.{node.operator} gave shape {result.shape}, where PyTorch gives {kind.shape}{_at(node)}")

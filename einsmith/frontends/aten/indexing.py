@@ -126,10 +126,10 @@ def scatter_reduce(x: Value, dim: int, index: Value, src: Value, reduce: str, in
 
         def factors(*i: Any) -> Any:
             """Return the product of the elements that go to place i, by comparing it with the whole index."""
-            found = builder.where(index[at(i, d, j)] == i[d], src[at(i, d, j)], 1.0 if x.dtype.is_float else 1)
+            term = builder.where(index[at(i, d, j)] == i[d], src[at(i, d, j)], 1.0 if x.dtype.is_float else 1)
             for n in smaller:
-                found = builder.where(i[n] < index.shape[n], found, 1.0 if x.dtype.is_float else 1)
-            return builder.prod(found, over=j)
+                term = builder.where(i[n] < index.shape[n], term, 1.0 if x.dtype.is_float else 1)
+            return builder.prod(term, over=j)
 
         whole = builder.compute(x.shape, factors)
         return builder.where(count > 0, x * whole if own else whole, x).astype(x.dtype)
@@ -179,14 +179,14 @@ def index_fill(x: Value, dim: int, index: Value, value: Any) -> Value:
 
 def _integers(x: Value, indices: Sequence[Value | None]) -> list[tuple[int, Value]]:
     """Return (dimension, integers) for each given index. Raises ArgumentError for masks: their extent is not static."""
-    given = [(d, i) for d, i in enumerate(indices) if i is not None]
-    for _, i in given:
+    integers = [(d, i) for d, i in enumerate(indices) if i is not None]
+    for _, i in integers:
         if i.dtype.is_bool or i.dtype is dt.u8:
             raise ArgumentError(
                 "the shape of a result indexed by a mask depends on values, which are not known when a program is "
                 "compiled; use where(mask, ...), or integers"
             )
-    return given
+    return integers
 
 
 @aten("index.Tensor")
@@ -203,12 +203,12 @@ def index_put(x: Value, indices: Sequence[Value | None], values: Value, accumula
         mask = masks[0].reshape((*masks[0].shape, *(1,) * (x.ndim - masks[0].ndim)))
         number = values.reshape(()).astype(x.dtype)
         return builder.where(mask, x + number if accumulate else number, x).astype(x.dtype)
-    given = _integers(x, indices)
-    if not given:
+    positions = _integers(x, indices)
+    if not positions:
         return x + values if accumulate else F.broadcast_to(values, x.shape)
-    dims = [d for d, _ in given]
+    dims = [d for d, _ in positions]
     others = [d for d in range(x.ndim) if d not in dims]
-    shape = views.broadcast([i.shape for _, i in given])
+    shape = views.broadcast([i.shape for _, i in positions])
     neighbours = dims == list(range(dims[0], dims[0] + len(dims)))
     front = sum(d < dims[0] for d in others) if neighbours else 0
     rest = tuple(x.shape[d] for d in others)
@@ -217,7 +217,7 @@ def index_put(x: Value, indices: Sequence[Value | None], values: Value, accumula
     rows = F.permute(target, order).reshape((prod(shape), prod(rest))) if target.ndim else target.reshape((1, 1))
     # Move the indexed dimensions to the front and number their places row-major.
     flat: Any = 0
-    for d, i in given:
+    for d, i in positions:
         place = F.broadcast_to(wrap(i, x.shape[d]), shape).reshape((-1,)).astype(dt.i64)
         flat = flat * x.shape[d] + _check_index(place, x.shape[d])
     table = F.permute(x, (*dims, *others)).reshape((prod(x.shape[d] for d in dims), prod(rest)))
@@ -268,13 +268,13 @@ def index_reduce(x: Value, dim: int, index: Value, source: Value, reduce: str, i
 def masked_scatter_backward(grad: Value, mask: Value, sizes: Sequence[int]) -> Value:
     """elements of grad where the mask is true, in order, then 0 for elements that masked_scatter did not read"""
     count = prod(sizes)
-    chosen, found = F.broadcast_to(mask, grad.shape).reshape((-1,)), grad.reshape((-1,))
+    chosen, elements = F.broadcast_to(mask, grad.shape).reshape((-1,)), grad.reshape((-1,))
     if not count or not grad.size:
         return builder.full(tuple(sizes), 0, grad.dtype)
     before = F.cumsum(chosen.astype(dt.i64), 0)
     # Elements beyond the last wanted one, or not chosen, add 0 at the first place.
     wanted = chosen & (before <= count)
-    place, added = builder.where(wanted, before - 1, 0), builder.where(wanted, found, 0).astype(grad.dtype)
+    place, added = builder.where(wanted, before - 1, 0), builder.where(wanted, elements, 0).astype(grad.dtype)
     sums = F.index_add(builder.full((count,), 0, grad.dtype), 0, place, added)
     return sums.reshape(tuple(sizes))
 

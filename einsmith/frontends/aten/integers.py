@@ -81,8 +81,8 @@ def gcd(x: Value, y: Value) -> Value:
     if not a.size:
         return a
     first, second = (builder.abs(v.astype(dt.i64)).reshape((-1,)) for v in (a, b))
-    found = _EUCLID(x=first, y=second, K=STEPS)[STEPS - 1]
-    return builder.abs(found).reshape(a.shape).astype(common)
+    divisor = _EUCLID(x=first, y=second, K=STEPS)[STEPS - 1]
+    return builder.abs(divisor).reshape(a.shape).astype(common)
 
 
 @aten("lcm.default")

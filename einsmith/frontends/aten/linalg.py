@@ -122,8 +122,8 @@ def _order(rows: Value, n: int) -> Value:
     """Return the permutation [.., n] that row exchanges make: the original row at each place of a matrix [.., n, m]."""
     if not rows.size:
         return F.broadcast_to(F.arange(n), (*rows.shape[:-1], n))
-    found = _ORDER(_join_batch_dims(rows, 1), n=n)
-    return found[rows.shape[-1] - 1].astype(dt.i64).reshape((*rows.shape[:-1], n))
+    orders = _ORDER(_join_batch_dims(rows, 1), n=n)
+    return orders[rows.shape[-1] - 1].astype(dt.i64).reshape((*rows.shape[:-1], n))
 
 
 def _back(order: Value) -> Value:

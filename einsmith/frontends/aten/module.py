@@ -39,18 +39,18 @@ class AtenModule(ModulePart):
     def argument_names(self) -> tuple[str, ...]:
         """The names of the tensors among forward's arguments, as far as each argument is one tensor."""
         graph = self._graphs[self.training]
-        found = []
+        names = []
         for (name, several), place in zip(graph.guards.names, self._takes, strict=False):
             if several or not isinstance(place, int) or not isinstance(graph.inputs[place][1], Kind):
                 break
-            found.append(name)
-        return tuple(found)
+            names.append(name)
+        return tuple(names)
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
         graph = self._graphs[self.training]
-        given = _all(self.kind, graph, _in_order(self.kind, graph, inputs, named))
-        graph.guards.check(self.kind, _fill(self._takes, given))
-        return super().__call__(*(x for (_, k), x in zip(graph.inputs, given, strict=True) if isinstance(k, Kind)))
+        flat = _all(self.kind, graph, _in_order(self.kind, graph, inputs, named))
+        graph.guards.check(self.kind, _fill(self._takes, flat))
+        return super().__call__(*(x for (_, k), x in zip(graph.inputs, flat, strict=True) if isinstance(k, Kind)))
 
     def forward(self, *inputs: Any) -> Any:
         """Evaluate the graph of the current mode for the tensors among the inputs."""
@@ -93,14 +93,14 @@ def _fill(structure: Any, outputs: list[Any]) -> Any:
 def _in_order(kind: str, graph: OperatorGraph, inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
     """Append the inputs given by name to the positional ones. Raises ArgumentError for other names."""
     behind = [name for name, _ in graph.guards.names[len(inputs) :]]
-    found = []
+    by_name = []
     for name in behind:
         if name not in named:
             break
-        found.append(named.pop(name))
+        by_name.append(named.pop(name))
     if named:
         raise ArgumentError(f"{kind} takes its inputs in order, or the last ones by name, not {', '.join(named)}")
-    return (*inputs, *found)
+    return (*inputs, *by_name)
 
 
 def _all(kind: str, graph: OperatorGraph, inputs: tuple[Any, ...]) -> list[Any]:
@@ -108,14 +108,14 @@ def _all(kind: str, graph: OperatorGraph, inputs: tuple[Any, ...]) -> list[Any]:
 
     Raises ArgumentError.
     """
-    given, wanted = leaves(inputs), [k for _, k in graph.inputs]
+    flat, wanted = leaves(inputs), [k for _, k in graph.inputs]
     tensors = sum(isinstance(k, Kind) for k in wanted)
-    if len(given) == tensors < len(wanted):
-        rest = iter(given)
-        given = [next(rest) if isinstance(k, Kind) else k for k in wanted]
-    if len(given) != len(wanted):
-        raise ArgumentError(f"{kind} takes {len(wanted)} inputs, as its example had, not {len(given)}")
-    for n, (k, x) in enumerate(zip(wanted, given, strict=True)):
+    if len(flat) == tensors < len(wanted):
+        rest = iter(flat)
+        flat = [next(rest) if isinstance(k, Kind) else k for k in wanted]
+    if len(flat) != len(wanted):
+        raise ArgumentError(f"{kind} takes {len(wanted)} inputs, as its example had, not {len(flat)}")
+    for n, (k, x) in enumerate(zip(wanted, flat, strict=True)):
         if not isinstance(k, Kind) and (hasattr(x, "shape") or x != k):
             raise ArgumentError(f"{kind}: input {n} must be {k!r}, as when the module was exported")
-    return given
+    return flat

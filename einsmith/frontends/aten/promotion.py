@@ -36,9 +36,9 @@ def result_type(*operands: Any) -> DType:
     for x in operands:
         groups[2 if not isinstance(x, Value) else 0 if x.ndim else 1].append(type_of(x))
     dims, zero, numbers = (reduce(dt.promote, g) if g else None for g in groups)
-    found = _join(dims, _join(zero, numbers))
-    assert found is not None
-    return found
+    common = _join(dims, _join(zero, numbers))
+    assert common is not None
+    return common
 
 
 def convert(x: Any, dtype: DType) -> Any:

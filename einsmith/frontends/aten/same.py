@@ -45,9 +45,9 @@ def _entry(row: OperatorRow, flag: str) -> Callable[..., Any]:
     places = Signature([p.replace(kind=p.POSITIONAL_OR_KEYWORD) for p in own])
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        given = places.bind(*args, **kwargs).arguments
-        settings = {n: _setting(row, n, x) for n, x in given.items() if n not in row.operands}
-        operands = {n: given[n] for n in row.operands}
+        arguments = places.bind(*args, **kwargs).arguments
+        settings = {n: _setting(row, n, x) for n, x in arguments.items() if n not in row.operands}
+        operands = {n: arguments[n] for n in row.operands}
         if flag:
             settings[flag] = True
         if not row.converts:

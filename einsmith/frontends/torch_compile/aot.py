@@ -89,13 +89,13 @@ def backend(
         return traced(gm, example_inputs)
 
 
-def _options(given: Mapping[str, Any]) -> Options:
+def _options(keywords: Mapping[str, Any]) -> Options:
     known = {f.name for f in fields(Options) if f.init}
-    for name in given:
+    for name in keywords:
         if name not in known:
             raise UnknownOptionError(f"backend='einsmith' has no option {name!r}; there are {', '.join(sorted(known))}")
-    found = Options(**given)
-    if found.fallback not in ("warn", "error"):
-        raise ArgumentError(f"fallback={found.fallback!r} must be 'warn' or 'error'")
-    check_sizes(found.sizes)
-    return found
+    options = Options(**keywords)
+    if options.fallback not in ("warn", "error"):
+        raise ArgumentError(f"fallback={options.fallback!r} must be 'warn' or 'error'")
+    check_sizes(options.sizes)
+    return options

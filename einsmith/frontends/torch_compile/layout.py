@@ -53,10 +53,10 @@ def order_of(shape: Sequence[int], strides: Sequence[int]) -> Ints:
 
 def strides(shape: Sequence[int], order: Sequence[int]) -> Ints:
     """Return the strides (elements) of a dense tensor whose dimensions in memory are `order`, the outermost first."""
-    found, step = [0] * len(shape), 1
+    out, step = [0] * len(shape), 1
     for d in reversed(order):
-        found[d], step = step, step * max(shape[d], 1)
-    return tuple(found)
+        out[d], step = step, step * max(shape[d], 1)
+    return tuple(out)
 
 
 def logical(physical: Sequence[int], order: Sequence[int]) -> Ints:

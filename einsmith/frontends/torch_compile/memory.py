@@ -97,5 +97,5 @@ def empty(shape: tuple[int, ...], steps: tuple[int, ...], dtype: torch.dtype, nb
     size = kind.itemsize
     array = _Lent(shape, kind, block, -buffers.address(block) % buffers.ALIGNMENT, [s * size for s in steps])
     array.block = block
-    made = torch.from_numpy(array)
-    return made.view(dtype) if dtype is torch.bfloat16 else made
+    tensor = torch.from_numpy(array)
+    return tensor.view(dtype) if dtype is torch.bfloat16 else tensor

@@ -101,8 +101,8 @@ def reason(node: FxNode, options: Options) -> str:
 def _subgraphs(node: FxNode) -> list[torch.fx.GraphModule]:
     """Return score_mod and mask_mod of an operator that takes them."""
     score, blocks = FLEX[node.target]
-    found = [subgraph_of(node.args[score]), subgraph_of(node.args[blocks][-1])]
-    return [part for part in found if part is not None]
+    parts = [subgraph_of(node.args[score]), subgraph_of(node.args[blocks][-1])]
+    return [part for part in parts if part is not None]
 
 
 def _function_problem(part: torch.fx.GraphModule) -> str:

@@ -56,7 +56,7 @@ class _Program:
     in_place: whether it writes results into inputs itself, whose layout is then that of the results.
     """
 
-    __slots__ = ("run_at", "nbytes", "checks", "made", "in_place")
+    __slots__ = ("run_at", "nbytes", "checks", "result_layouts", "in_place")
 
     def __init__(self, region: Region, inputs: Sequence[Any], threads: int, in_place: bool):
         traced = region.trace(inputs)
@@ -74,12 +74,12 @@ class _Program:
             run = region.compile(graph, traced, threads)
         self.run_at, self.nbytes = run.run_at, run.nbytes
         self.checks = [(x.shape, x.strides, TORCH[x.dtype]) if isinstance(x, Placed) else x for x in inputs]
-        self.made: list[tuple[tuple[int, ...], tuple[int, ...], torch.dtype, int]] = []
+        self.result_layouts: list[tuple[tuple[int, ...], tuple[int, ...], torch.dtype, int]] = []
         for result, t in zip(results, graph.outputs, strict=True):
             shape = layout.logical(t.shape, result.order)
             known = result.strides if result.strides is not None and len(result.strides) == len(shape) else None
             steps = known or layout.strides(shape, result.order)
-            self.made.append((shape, steps, TORCH[t.dtype], size(shape) * t.dtype.itemsize))
+            self.result_layouts.append((shape, steps, TORCH[t.dtype], size(shape) * t.dtype.itemsize))
 
 
 class Region:
@@ -129,11 +129,11 @@ class Region:
 
         def f(*values: Any) -> tuple:
             known: dict[str, Any] = {}
-            given = iter(values)
+            traced_values = iter(values)
             for name, x in zip(self.inputs, inputs, strict=True):
-                known[name] = x.view(next(given)) if isinstance(x, Placed) else x
+                known[name] = x.view(next(traced_values)) if isinstance(x, Placed) else x
             if self.random:
-                seed = next(given)
+                seed = next(traced_values)
                 now = trace.current_trace()
                 assert now is not None
                 now.key = seed[0], seed[1]
@@ -241,7 +241,7 @@ class Region:
         else:
             program = last[1]
         stream = self._place.stream()
-        outputs = [memory.empty(*made) if stream is None else self._empty(*made) for made in program.made]
+        outputs = [memory.empty(*each) if stream is None else self._empty(*each) for each in program.result_layouts]
         pointers = [x.data_ptr() for x in args if isinstance(x, torch.Tensor)]
         if self.random:
             seed = torch.randint(-_SEED, _SEED, (2,), dtype=torch.int32)
@@ -257,23 +257,24 @@ class Region:
             return self._place.empty(shape, dtype)
         return self._place.empty((nbytes // dtype.itemsize,), dtype).as_strided(shape, steps)
 
-    def _into(self, args: Sequence[Any], made: Iterator[torch.Tensor], in_place: bool) -> list[torch.Tensor]:
+    def _into(self, args: Sequence[Any], computed: Iterator[torch.Tensor], in_place: bool) -> list[torch.Tensor]:
         """Return a call's results, with the inputs that some are written into in their place.
 
-        `made` are the computed tensors; results for inputs are copied there unless the program wrote them `in_place`.
+        computed: tensors that the program has computed. Results for inputs are copied there unless the program wrote
+        them `in_place`.
         """
-        found = []
+        results = []
         for k in range(len(self.results)):
             n = self.into.get(k)
             if n is None:
-                found.append(next(made))
+                results.append(next(computed))
                 continue
-            found.append(args[n])
+            results.append(args[n])
             if in_place:
                 torch.autograd.graph.increment_version(args[n])
             else:
-                args[n].copy_(next(made))
-        return found
+                args[n].copy_(next(computed))
+        return results
 
     def _find(self, args: Sequence[Any], threads: int, aligned: bool) -> _Program | None:
         """Return the program for the layout of `args`, compiled if need be; None if it cannot be compiled."""

@@ -156,7 +156,7 @@ def choose(graph: torch.fx.Graph, forward_outputs: int, options: Options) -> lis
 
 def _computed_again(nodes: Sequence[FxNode], options: Options) -> set[FxNode]:
     """Return the nodes that may be recomputed: pointwise functions of at most `ROOTS` large tensors."""
-    found: set[FxNode] = set()
+    chosen: set[FxNode] = set()
     roots: dict[FxNode, frozenset[FxNode]] = {}
     for n in nodes:
         mine = frozenset([n])
@@ -164,10 +164,10 @@ def _computed_again(nodes: Sequence[FxNode], options: Options) -> set[FxNode]:
             of = frozenset().union(*(roots[a] for a in n.all_input_nodes)) if n.all_input_nodes else frozenset()
             most = LARGE * max(_elements(n), 1)
             if sum(_elements(r) * LARGE > _elements(n) for r in of) <= ROOTS and all(_elements(r) < most for r in of):
-                found.add(n)
+                chosen.add(n)
                 mine = of
         roots[n] = mine
-    return found
+    return chosen
 
 
 def _cheap(n: FxNode, options: Options) -> bool:

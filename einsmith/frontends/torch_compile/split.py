@@ -123,7 +123,7 @@ class _Parts:
         wanted = self._stored_results(nodes, output)
         for n in levels.pop(-1, []):
             self.known[n] = self.out.node_copy(n, self._outer)
-        told: list[FxNode] = []
+        left_out: list[FxNode] = []
         for at in sorted(levels):
             if at % 2:
                 copies: list[FxNode] = []
@@ -136,12 +136,12 @@ class _Parts:
                     self._copies(copies)
                     self.known[n] = self.out.node_copy(n, self._outer)
                     if self.why[n] != "-":
-                        told.append(n)
+                        left_out.append(n)
                 self._copies(copies)
             else:
                 self._region(levels[at], wanted)
         self.out.output(torch.fx.map_arg(output.args[0], self._outer))
-        for n in told:
+        for n in left_out:
             self.options.say(_spoken(n), self.why[n], line_of(n))
         for name, part in self.gm.named_children():
             self.module.add_module(name, part)
@@ -177,9 +177,9 @@ class _Parts:
         if n not in self.known:
             assert is_view(n), n
             args, kwargs = torch.fx.map_arg(n.args, self._outer), torch.fx.map_arg(n.kwargs, self._outer)
-            made = self.out.create_node("call_function", n.target, args, kwargs, n.name)
-            made.meta = dict(n.meta)
-            self.known[n] = made
+            copy = self.out.create_node("call_function", n.target, args, kwargs, n.name)
+            copy.meta = dict(n.meta)
+            self.known[n] = copy
         return self.known[n]
 
     def _can_wait(self, n: FxNode, before: Sequence[FxNode]) -> bool:
@@ -187,12 +187,12 @@ class _Parts:
         into, what = n.args[:2]
         return _is_plain(n) and all(into is not c.args[0] and what is not c.args[0] for c in before)
 
-    def _copied_into(self, roots: Sequence[FxNode], own: set[FxNode], given: Sequence[FxNode]) -> dict[FxNode, FxNode]:
+    def _copied_into(self, roots: Sequence[FxNode], own: set[FxNode], args: Sequence[FxNode]) -> dict[FxNode, FxNode]:
         """Return, by result, the copies of a region's results into its inputs that the region can perform itself.
 
         Nothing else outside the region reads the result, and nothing after the region reads the input's old elements.
         """
-        found: dict[FxNode, FxNode] = {}
+        copies: dict[FxNode, FxNode] = {}
         taken: set[FxNode] = set()
         for n in roots:
             outside = [u for u in n.users if u not in own or is_view(u)]
@@ -200,10 +200,10 @@ class _Parts:
                 continue
             (copy,) = outside
             into = copy.args[0]
-            if into in given and into not in taken and self._read_before(into, copy, own, self.level[n]):
-                found[n] = copy
+            if into in args and into not in taken and self._read_before(into, copy, own, self.level[n]):
+                copies[n] = copy
                 taken.add(into)
-        return found
+        return copies
 
     def _read_before(self, n: FxNode, copy: FxNode, own: set[FxNode], level: int) -> bool:
         """Return whether `copy` and readers in the region `own` or at lower levels alone read `n` or a view of it."""
@@ -244,20 +244,20 @@ class _Parts:
             elif subgraph_of(n) is None:
                 inputs[n] = None
         order = [n for n in self.gm.graph.nodes if n in own]
-        given = [n for n in self.gm.graph.nodes if n in inputs]
-        copied = self._copied_into(roots, own, given)
+        args = [n for n in self.gm.graph.nodes if n in inputs]
+        copied = self._copied_into(roots, own, args)
         self.stored.update(copied.values())
-        into = {roots.index(n): given.index(c.args[0]) for n, c in copied.items()}
-        region = self._compile(order, given, roots, into)
+        into = {roots.index(n): args.index(c.args[0]) for n, c in copied.items()}
+        region = self._compile(order, args, roots, into)
         name = f"region_{self.regions}"
         self.regions += 1
-        called = self.out.create_node("call_function", region, tuple(self._outer(n) for n in given), name=name)
+        called = self.out.create_node("call_function", region, tuple(self._outer(n) for n in args), name=name)
         for k, n in enumerate(roots):
             self.known[n] = self.out.call_function(operator.getitem, (called, k))
             self.known[n].meta = dict(n.meta)
 
     def _compile(
-        self, order: Sequence[FxNode], given: Sequence[FxNode], roots: Sequence[FxNode], into: dict[int, int]
+        self, order: Sequence[FxNode], args: Sequence[FxNode], roots: Sequence[FxNode], into: dict[int, int]
     ) -> Region:
         nodes = [node_of(n, n.meta.get("val")) for n in order]
         random = any(TABLE[n.operator].family == "randomness" for n in nodes)
@@ -269,10 +269,10 @@ class _Parts:
 
         region = Region(
             nodes,
-            [n.name for n in given],
+            [n.name for n in args],
             [_result(n) for n in roots],
             random,
-            _fallback(self.gm, order, given, roots),
+            _fallback(self.gm, order, args, roots),
             failed,
             Numerics(self.options.winograd),
             into,
@@ -280,7 +280,7 @@ class _Parts:
             self.options.device,
         )
         try:
-            hints = [_hint(n) for n in given]
+            hints = [_hint(n) for n in args]
             region.prepare(hints)
         except OperatorRefusedError as e:
             raise _Refused([n for n in order if n.name == e.node], str(e)) from e
@@ -341,11 +341,11 @@ def _result(n: FxNode) -> Result:
 
 
 def _fallback(
-    gm: torch.fx.GraphModule, order: Sequence[FxNode], given: Sequence[FxNode], roots: Sequence[FxNode]
+    gm: torch.fx.GraphModule, order: Sequence[FxNode], args: Sequence[FxNode], roots: Sequence[FxNode]
 ) -> Callable[..., Any]:
     """Return the operators of a region as a module that PyTorch runs."""
     graph = torch.fx.Graph()
-    known: dict[FxNode, FxNode] = {n: graph.placeholder(n.name) for n in given}
+    known: dict[FxNode, FxNode] = {n: graph.placeholder(n.name) for n in args}
     for n in order:
         known |= {a: graph.node_copy(a) for a in n.all_input_nodes if a not in known and subgraph_of(a) is not None}
         known[n] = graph.node_copy(n, known.__getitem__)

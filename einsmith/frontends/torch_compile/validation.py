@@ -189,6 +189,6 @@ def _is_refused(n: torch.fx.Node) -> bool:
     if len(args) > 1 and (name in _ARITHMETIC or n.target in _OPERATORS):
         other = args[1] if isinstance(args[1], (torch.Tensor, int, float, bool)) else 0
         divides = name in ("div_", "true_divide_", "itruediv") and not n.kwargs.get("rounding_mode")
-        found = torch.result_type(x, 1.0 if divides and _is_integer(other) else other)
-        return not torch.can_cast(found, x.dtype)
+        common = torch.result_type(x, 1.0 if divides and _is_integer(other) else other)
+        return not torch.can_cast(common, x.dtype)
     return False
