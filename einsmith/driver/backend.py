@@ -185,43 +185,11 @@ class Workshop(Protocol):
         ...
 
 
-class Backend(ABC):
-    """One kind of machine: its facts, its patterns, its compiler, its memory, and what runs a program's steps.
-
-    `name` is the back end's name in its targets (`Target.backend`). Addresses outside the blocks that `allocate`
-    returns (a program's inputs, outputs and bound arrays) are memory of this process.
-    """
+class Tuner(ABC):
+    """What tuning asks of a back end: its records, searches and races. A back end that is not tuned keeps what is here:
+    it has no records, and raises ArgumentError where something is to be tuned."""
 
     name: str
-    in_process: bool = True
-    """Whether programs read and change bound arrays where these lie in this process's memory."""
-    overlaps: bool = False
-    """Whether a program's next run may begin before one has ended (`runtime.cuda.program.CudaProgram.begin`)."""
-    card: Any = None
-    """What programs on a card share (`runtime.cuda.program.Card`); None where they run on no card."""
-
-    @property
-    @abstractmethod
-    def patterns(self) -> Sequence[Pattern]:
-        """Return the patterns that may compile kernels for targets of this back end."""
-
-    @abstractmethod
-    def target(self, threads: int) -> Target:
-        """Return the target that describes this machine, with at most `threads` cores."""
-
-    def static_target(self, cores: int) -> Target:
-        """Return the target that describes a machine of this kind with `cores` cores, by nothing that was measured:
-        choices for it are the same in all processes."""
-        return replace(self.target(1), cores=cores)
-
-    @abstractmethod
-    def compile(self, kernels: Sequence[Kernel], target: Target) -> list[CompiledKernel]:
-        """Compile each kernel to the configuration recorded or chosen for it. Raises CompileError."""
-
-    def compile_as(self, texts: Mapping[Kernel, str], target: Target) -> dict[Kernel, CompiledKernel]:
-        """Compile kernels to configurations that the caller decides. `texts`: decisions in the form that `decisions`
-        reads, empty for the model's choice. Raises CompileError for a decision that cannot be followed."""
-        raise CompileError(f"kernels of the back end {self.name!r} are always compiled to the cost model's choice")
 
     def find_graph_decisions(self, graph: Graph, target: Target) -> frozenset[str]:
         """Return the decisions by which tuning measured a graph's program to be faster
@@ -275,36 +243,6 @@ class Backend(ABC):
         raise ArgumentError(f"programs of the back end {self.name!r} are not tuned while they run; use mode='static'")
 
     @abstractmethod
-    def allocate(self, nbytes: int) -> Block:
-        """Allocate memory for intermediate results. Raises OutOfMemoryError."""
-
-    @abstractmethod
-    def program(self, assembler: Assembler, threads: int, scratch_bytes: int, scratch: int) -> Runnable:
-        """Return the assembled steps as a program. `scratch_bytes`: scratch of one thread; `scratch`: address of the
-        `scratch_area` bytes reserved for it."""
-
-    def derive(
-        self, origin: Runnable, assembler: Assembler, threads: int, scratch_bytes: int, scratch: int
-    ) -> Runnable:
-        """Return the assembled steps as a program that takes turns with `origin`, from which it differs in some kernels
-        alone. The other arguments are those of `program`."""
-        return self.program(assembler, threads, scratch_bytes, scratch)
-
-    def scratch_area(self, scratch_bytes: int, threads: int) -> int:
-        """Return the bytes of memory that a program needs for its scratch, besides its intermediate results."""
-        return 0
-
-    def checked(self, assembler: Assembler, info: ProgramInfo, threads: int, scratch_bytes: int) -> Runnable:
-        """Return the assembled steps as a program that is checked while it runs (EINSMITH_CHECK). Raises CheckError
-        where the back end cannot check."""
-        raise CheckError(f"EINSMITH_CHECK cannot check programs of the back end {self.name!r}; unset it")
-
-    def describe_code(self, program: Runnable, steps: Sequence[int]) -> list[str]:
-        """Describe the machine code of some steps of a program, one line for each function; no lines where there is
-        nothing to tell."""
-        return []
-
-    @abstractmethod
     def seconds_of(
         self, kernel: Kernel, candidates: Sequence[tuple[Pattern, Any]], target: Target, threads: int
     ) -> list[float]:
@@ -336,13 +274,82 @@ class Backend(ABC):
         restore the record that stood before."""
         raise ArgumentError(f"the back end {self.name!r} has no search")
 
-    def ahead(self) -> AheadOfTime:
+
+class Backend(Tuner):
+    """One kind of machine: its facts, its patterns, its compiler, its memory, and what runs a program's steps.
+
+    `name` is the back end's name in its targets (`Target.backend`). Addresses outside the blocks that `allocate`
+    returns (a program's inputs, outputs and bound arrays) are memory of this process.
+    """
+
+    name: str
+    in_process: bool = True
+    """Whether programs read and change bound arrays where these lie in this process's memory."""
+    overlaps: bool = False
+    """Whether a program's next run may begin before one has ended (`runtime.cuda.program.CudaProgram.begin`)."""
+    card: Any = None
+    """What programs on a card share (`runtime.cuda.program.Card`); None where they run on no card."""
+
+    @property
+    @abstractmethod
+    def patterns(self) -> Sequence[Pattern]:
+        """Return the patterns that may compile kernels for targets of this back end."""
+
+    @abstractmethod
+    def target(self, threads: int) -> Target:
+        """Return the target that describes this machine, with at most `threads` cores."""
+
+    def static_target(self, cores: int) -> Target:
+        """Return the target that describes a machine of this kind with `cores` cores, by nothing that was measured:
+        choices for it are the same in all processes."""
+        return replace(self.target(1), cores=cores)
+
+    @abstractmethod
+    def compile(self, kernels: Sequence[Kernel], target: Target) -> list[CompiledKernel]:
+        """Compile each kernel to the configuration recorded or chosen for it. Raises CompileError."""
+
+    def compile_as(self, texts: Mapping[Kernel, str], target: Target) -> dict[Kernel, CompiledKernel]:
+        """Compile kernels to configurations that the caller decides. `texts`: decisions in the form that `decisions`
+        reads, empty for the model's choice. Raises CompileError for a decision that cannot be followed."""
+        raise CompileError(f"kernels of the back end {self.name!r} are always compiled to the cost model's choice")
+
+    @abstractmethod
+    def allocate(self, nbytes: int) -> Block:
+        """Allocate memory for intermediate results. Raises OutOfMemoryError."""
+
+    @abstractmethod
+    def program(self, assembler: Assembler, threads: int, scratch_bytes: int, scratch: int) -> Runnable:
+        """Return the assembled steps as a program. `scratch_bytes`: scratch of one thread; `scratch`: address of the
+        `scratch_area` bytes reserved for it."""
+
+    def derive(
+        self, origin: Runnable, assembler: Assembler, threads: int, scratch_bytes: int, scratch: int
+    ) -> Runnable:
+        """Return the assembled steps as a program that takes turns with `origin`, from which it differs in some kernels
+        alone. The other arguments are those of `program`."""
+        return self.program(assembler, threads, scratch_bytes, scratch)
+
+    def scratch_area(self, scratch_bytes: int, threads: int) -> int:
+        """Return the bytes of memory that a program needs for its scratch, besides its intermediate results."""
+        return 0
+
+    def checked(self, assembler: Assembler, info: ProgramInfo, threads: int, scratch_bytes: int) -> Runnable:
+        """Return the assembled steps as a program that is checked while it runs (EINSMITH_CHECK). Raises CheckError
+        where the back end cannot check."""
+        raise CheckError(f"EINSMITH_CHECK cannot check programs of the back end {self.name!r}; unset it")
+
+    def describe_code(self, program: Runnable, steps: Sequence[int]) -> list[str]:
+        """Describe the machine code of some steps of a program, one line for each function; no lines where there is
+        nothing to tell."""
+        return []
+
+    def exporter(self) -> Exporter:
         """Return the compiler for libraries that run without this process. Raises CompileError where the back end
         cannot export."""
         raise CompileError(f"programs of the back end {self.name!r} cannot be exported")
 
 
-class AheadOfTime(ABC):
+class Exporter(ABC):
     """A back end that compiles programs for export instead of running them here.
 
     A program is a table. Its words from `functions` on refer to functions, numbered in the order of compilation; its

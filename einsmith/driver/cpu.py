@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from einsmith.base import environment, locks
-from einsmith.driver.backend import AheadOfTime, ProgramInfo, Runnable
+from einsmith.driver.backend import Exporter, ProgramInfo, Runnable
 from einsmith.driver.cpu_kernels import CpuBackend
 from einsmith.ir.nodes import Graph
 from einsmith.runtime.arena import Block, host
@@ -62,7 +62,7 @@ class Cpu(CpuBackend):
             environment.check_level(),
         )
 
-    def ahead(self) -> AheadOfTime:
+    def exporter(self) -> Exporter:
         with locks.IMPORTING:
             from einsmith.driver.objects import ObjectCode  # imported late: few programs are exported
 

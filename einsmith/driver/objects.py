@@ -16,7 +16,7 @@ from einsmith.codegen.llvm import jit
 from einsmith.codegen.llvm.nest import emit_module
 from einsmith.codegen.loopnest.nest import Function
 from einsmith.cost.facts import Target
-from einsmith.driver.backend import AheadOfTime, ProgramInfo, ProgramTable, Runnable
+from einsmith.driver.backend import Exporter, ProgramInfo, ProgramTable, Runnable
 from einsmith.driver.cpu_kernels import CpuBackend, lower
 from einsmith.driver.tuned import Decision, decisions_of, warn_unfollowed
 from einsmith.runtime.arena import Block
@@ -27,7 +27,7 @@ from einsmith.schedule.compiled_kernel import CompiledKernel
 from einsmith.schedule.kernel import Beyond, Kernel
 
 
-class ObjectCode(CpuBackend, AheadOfTime):
+class ObjectCode(CpuBackend, Exporter):
     """A compiler of programs to object code. One instance serves all programs of a library, which share their kernels'
     code."""
 

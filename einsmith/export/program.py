@@ -12,7 +12,7 @@ import numpy as np
 from einsmith.base.errors import VerifyError
 from einsmith.base.numerics import PLAIN, Numerics
 from einsmith.cost.facts import Target
-from einsmith.driver.backend import AheadOfTime, Backend
+from einsmith.driver.backend import Backend, Exporter
 from einsmith.driver.binding import Binding
 from einsmith.driver.compile import compile_graph
 from einsmith.ir.nodes import Graph, Leaf, Tensor
@@ -69,8 +69,8 @@ class Portable:
         memory: int | None = None,
         max_stored: int = MAX_STORED_BYTES,
     ):
-        assert isinstance(backend, Backend) and isinstance(backend, AheadOfTime)
-        self._ahead: AheadOfTime = backend
+        assert isinstance(backend, Backend) and isinstance(backend, Exporter)
+        self._ahead: Exporter = backend
         self._bound = dict(bind)
         limit = None if memory is None else MemoryLimit(memory, sum(a.nbytes for a in bind.values()))
         self._compiled = compile_graph(graph, bind, threads, finite, target, numerics, backend, limit, max_stored)

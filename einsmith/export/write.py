@@ -166,7 +166,7 @@ class CompiledLibrary:
 
     def __init__(self, name: str, subject: ExportSubject, processor: Processor):
         self.name, self.subject, self.processor = name, subject, processor
-        backend = registry.DEFAULT.ahead()
+        backend = registry.DEFAULT.exporter()
         with trace.compiling():
             programs = [
                 Portable(
