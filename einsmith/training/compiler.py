@@ -112,9 +112,9 @@ class StepCompiler:
         definition = self._definition = parts.definition  # at the last `compare`
         self._numerics = definition.numerics
         self.search = ProgramSearch(definition.tuning)
-        self._arena = Arena()  # shared by the programs of all batch shapes
-        self.programs: Cache[tuple, BoundProgram] = Cache(PROGRAMS, lambda run: run.nbytes, self._arena.evicted)
-        self.updates: Cache[tuple, BoundProgram] = Cache(PROGRAMS, lambda run: run.nbytes, self._arena.evicted)
+        self.arena = Arena()  # shared by the programs of all batch shapes
+        self.programs: Cache[tuple, BoundProgram] = Cache(PROGRAMS, lambda run: run.nbytes, self.arena.evicted)
+        self.updates: Cache[tuple, BoundProgram] = Cache(PROGRAMS, lambda run: run.nbytes, self.arena.evicted)
         self.notices: Callable[[StepGraph], Sequence[Notice | Reply | LeafSum]] | None = None
         self.target: Target | None = None
         self._sizes: Cache[tuple, Sizes[StepGraph]] = Cache(SHARED_FUNCTIONS)
@@ -133,7 +133,7 @@ class StepCompiler:
             if any((*limits, new.max_stored != old.max_stored, new.sizes != old.sizes)):
                 self.drop()
             if any(limits):
-                self._arena.clear()  # it is memory of the former device, or larger than the new limit
+                self.arena.clear()  # it is memory of the former device, or larger than the new limit
 
     @property
     def overlaps(self) -> bool:
@@ -236,7 +236,7 @@ class StepCompiler:
             "threads": compilation.threads or get_threads(),
             "finite": graph.outputs[0 if definition.numerics.stored is not f16 else -1],
             "numerics": definition.numerics,
-            "shared": self._arena,
+            "shared": self.arena,
             "memory": compilation.memory_limit,
             "other_bytes": self._state.untouched_bytes(traced.bind.values()),
             "guard": self._state.store.guard,
@@ -276,7 +276,7 @@ class StepCompiler:
             threads,
             target=self._find_target() if on_card else registry.DEFAULT.static_target(UPDATE_CORES),
             memories=[*(m for _, m in traced.live), *(s.memory for s in states)] if on_card else (),
-            shared=self._arena,
+            shared=self.arena,
             guard=self._state.store.guard,
             max_stored=int(compilation.max_stored),
         )

@@ -90,7 +90,7 @@ def test_a_network_trains_as_on_the_cpu(name, request):
     assert losses[-1] < losses[0]
     for (k, a), (_, b) in zip(step.store.arrays(), plain.store.arrays(), strict=True):
         np.testing.assert_allclose(a, b, rtol=2e-3, atol=1e-5, err_msg=k)
-    assert backend.programs == 1 and backend.compiled and step.compiler._arena.block in backend.blocks
+    assert backend.programs == 1 and backend.compiled and step.compiler.arena.block in backend.blocks
 
 
 def test_reports_of_another_back_end(alone):

@@ -169,7 +169,7 @@ def test_training_with_changing_batch_sizes_is_the_same_with_few_programs(monkey
     sizes = [1, 16, 7, 16, 1, 33, 7, 1]
     plain, losses = trained(sizes)
     assert len(plain.compiler.programs) == len(set(sizes))
-    assert plain.compiler._arena.block.array.nbytes == max(
+    assert plain.compiler.arena.block.array.nbytes == max(
         run.binding.reserved for run in plain.compiler.programs.values()
     )
     for bound in (bound_program.PROGRAMS, cpu_kernels._NATIVE.bound):
@@ -186,5 +186,5 @@ def test_a_step_without_programs_gives_its_memory_back(monkeypatch: pytest.Monke
     with monkeypatch.context() as m:
         m.setattr(bound_program.PROGRAMS, "entries", 1)
         es.jit(lambda x: x + 2)(np.ones(3))
-    assert not step.compiler.programs and step.compiler._arena.block.array.nbytes == 0
+    assert not step.compiler.programs and step.compiler.arena.block.array.nbytes == 0
     assert np.isfinite(step(np.ones((8, 11), np.float32), np.zeros(8, np.int64))) and step.steps == 2

@@ -307,4 +307,4 @@ def test_memory_of_a_larger_limit_is_given_back(rng):
     run = program(step)
     step.memory_limit = run.held_bytes - run.arena_bytes // 4
     step(x, y)
-    assert sum(program(step).fixed_bytes()) + step.compiler._arena.block.nbytes <= step.memory_limit
+    assert sum(program(step).fixed_bytes()) + step.compiler.arena.block.nbytes <= step.memory_limit
