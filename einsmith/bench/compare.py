@@ -84,8 +84,12 @@ def compare(
         made = [start(name) for name in peers]
         results = {p.name: r for p in made if (r := _run(p, problem, arrays, say)) is not None}
         cell: dict[str, Any] = {"threads": threads, "peers": {p.name: p.row for p in made}}
+        source = "float64" if exact is not None else "float32"
+        exact = exact or results.get("torch")
         cell["verified"] = exact is not None
+        cell["verification"] = "not verified: PyTorch has not run"
         if exact is not None:
+            cell["verification"] = f"verified against PyTorch in {source}"
             known = Exact(*exact, arrays, results.get("torch"))
             for p in made:
                 if p.name in results and (wrong := step_error(*results[p.name], known)):
@@ -153,8 +157,7 @@ def machine() -> dict[str, Any]:
 
 def table(problem: NetworkStep, cell: dict[str, Any]) -> Table:
     """Return the table of a comparison, the fastest peer first."""
-    verified = "verified against PyTorch in float64" if cell["verified"] else "not verified: PyTorch is missing"
-    out = Table(title=f"{problem.name}, {cell['threads']} threads ({verified})")
+    out = Table(title=f"{problem.name}, {cell['threads']} threads ({cell['verification']})")
     for name in ("", "ms", "middle half", "against best peer", "first call s", "MiB", ""):
         out.add_column(name, justify="right" if name else "left")
     best = cell["peers"][cell["best_peer"]]["median"] if cell["best_peer"] else None
