@@ -42,6 +42,31 @@ def test_all_of_the_core_set_is_there_is_decomposed_or_is_refused_with_a_reason(
     assert not TABLE.keys() & (REFUSED.keys() | apart)
 
 
+DECOMPOSABLE = {
+    "one formula and its derivative, instead of gathers by computed places": """affine_grid_generator col2im im2col
+        embedding_dense_backward reflection_pad1d reflection_pad2d reflection_pad3d reflection_pad1d_backward
+        reflection_pad2d_backward reflection_pad3d_backward replication_pad1d replication_pad2d replication_pad3d roll
+        _upsample_nearest_exact1d.vec _upsample_nearest_exact2d.vec _upsample_nearest_exact3d.vec upsample_bicubic2d.vec
+        upsample_linear1d.vec upsample_nearest1d.vec upsample_nearest3d.vec upsample_trilinear3d.vec""",
+    "kernels of their own": """avg_pool1d adaptive_max_pool1d max_pool1d max_pool1d_with_indices max_pool2d max_pool3d
+        dot vdot mv baddbmm scaled_dot_product_attention _safe_softmax logsumexp tril triu gru.input lstm.input
+        rnn_tanh.input rnn_relu.input""",
+    "digits, rounding once, or NaN": """logaddexp logaddexp2 mish silu sinc softplus softshrink threshold
+        threshold_backward huber_loss mse_loss smooth_l1_loss smooth_l1_loss_backward soft_margin_loss_backward
+        linspace linspace.Scalar_Tensor linspace.Tensor_Scalar linspace.Tensor_Tensor frac square isfinite""",
+    "derivatives where parts have none": "std.correction std_mean.correction detach multilabel_margin_loss_forward",
+    "indices are checked": "index_add index_copy index_fill.int_Scalar index_fill.int_Tensor take",
+    "as simple": "all all.dim all.dims bernoulli empty_like new_empty sym_size.int",
+}
+"""Why entries are in the table although PyTorch decomposes the operators for compilers."""
+
+
+def test_operators_that_could_be_decomposed_are_there_for_a_reason():
+    core = {operator_name(op) for op in torch._decomp.core_aten_decompositions()}
+    listed = [n if "." in n else f"{n}.default" for names in DECOMPOSABLE.values() for n in names.split()]
+    assert sorted(core & TABLE.keys()) == sorted(listed)
+
+
 def test_names_and_arguments_are_those_of_pytorchs_schemas():
     """Every entry takes as many arguments by position as its schema has, and those that are passed by name."""
     for name, entry in TABLE.items():

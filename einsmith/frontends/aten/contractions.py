@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from einsmith import ops as F
 from einsmith.base.errors import ArgumentError
 from einsmith.frontends.aten.promotion import convert
-from einsmith.frontends.aten.table import aten
+from einsmith.frontends.aten.table import aten, enter
 from einsmith.lang.builder import Value
 
 
@@ -24,28 +24,17 @@ def _add_weighted(x: Value, product: Value, beta: float, alpha: float) -> Value:
     return ((x if beta == 1 else x * beta) + product).astype(common)
 
 
-@aten("addmm.default")
-def addmm(x: Value, a: Value, b: Value, beta: float = 1, alpha: float = 1) -> Value:
-    """beta*x + alpha*sum[k](a[i, k]*b[k, j])"""
-    return _add_weighted(x, F.mm(a, b), beta, alpha)
+def _add_product(name: str, formula: str, product: Callable[[Value, Value], Value]) -> None:
+    def run(x: Value, a: Value, b: Value, beta: float = 1, alpha: float = 1) -> Value:
+        return _add_weighted(x, product(a, b), beta, alpha)
+
+    enter(f"{name}.default", f"beta*x + alpha*{formula}", run)
 
 
-@aten("addmv.default")
-def addmv(x: Value, a: Value, b: Value, beta: float = 1, alpha: float = 1) -> Value:
-    """beta*x + alpha*sum[k](a[i, k]*b[k])"""
-    return _add_weighted(x, F.mv(a, b), beta, alpha)
-
-
-@aten("baddbmm.default")
-def baddbmm(x: Value, a: Value, b: Value, beta: float = 1, alpha: float = 1) -> Value:
-    """beta*x + alpha*sum[k](a[n, i, k]*b[n, k, j])"""
-    return _add_weighted(x, F.bmm(a, b), beta, alpha)
-
-
-@aten("addbmm.default")
-def addbmm(x: Value, a: Value, b: Value, beta: float = 1, alpha: float = 1) -> Value:
-    """beta*x + alpha*sum[n, k](a[n, i, k]*b[n, k, j])"""
-    return _add_weighted(x, F.einsum("nik,nkj->ij", a, b), beta, alpha)
+_add_product("addmm", "sum[k](a[i, k]*b[k, j])", F.mm)
+_add_product("addmv", "sum[k](a[i, k]*b[k])", F.mv)
+_add_product("baddbmm", "sum[k](a[n, i, k]*b[n, k, j])", F.bmm)
+_add_product("addbmm", "sum[n, k](a[n, i, k]*b[n, k, j])", lambda a, b: F.einsum("nik,nkj->ij", a, b))
 
 
 @aten("_trilinear.default")

@@ -9,7 +9,7 @@ from einsmith import ops as F
 from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType
 from einsmith.frontends.aten.promotion import DEFAULT, convert, type_of
-from einsmith.frontends.aten.table import aten
+from einsmith.frontends.aten.table import aten, enter
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
 
@@ -33,28 +33,16 @@ def scalar_tensor(value: Any, dtype: DType | None = None) -> Value:
     return full((), value, dtype or type_of(float(value)))
 
 
-@aten("_efficientzerotensor.default empty.memory_format")
-def empty(size: Sequence[int], dtype: DType | None = None) -> Value:
-    """0; also for uninitialized tensors"""
-    return full(size, 0, dtype or type_of(1.0))
-
-
-@aten("empty_strided.default")
-def empty_strided(size: Sequence[int], stride: Sequence[int], dtype: DType | None = None) -> Value:
-    """0, for uninitialized tensors"""
-    return full(size, 0, dtype or type_of(1.0))
-
-
-@aten("empty_like.default")
-def empty_like(x: Value, dtype: DType | None = None) -> Value:
-    """0, for uninitialized tensors"""
-    return full(x.shape, 0, dtype or x.dtype)
-
-
-@aten("new_empty_strided.default new_empty.default")
-def new_empty_strided(x: Value, size: Sequence[int], stride: Sequence[int] = (), dtype: DType | None = None) -> Value:
-    """0, for uninitialized tensors, in the type of x"""
-    return full(size, 0, dtype or x.dtype)
+_NOTHING = "0, for uninitialized tensors"
+enter(
+    "_efficientzerotensor.default empty.memory_format",
+    _NOTHING,
+    lambda size, dtype=None: full(size, 0, dtype or DEFAULT),
+)
+enter("empty_strided.default", _NOTHING, lambda size, stride, dtype=None: full(size, 0, dtype or DEFAULT))
+enter("empty_like.default", _NOTHING, lambda x, dtype=None: full(x.shape, 0, dtype or x.dtype))
+enter("new_empty.default", _NOTHING, lambda x, size, dtype=None: full(size, 0, dtype or x.dtype))
+enter("new_empty_strided.default", _NOTHING, lambda x, size, stride, dtype=None: full(size, 0, dtype or x.dtype))
 
 
 @aten("arange.start_step")

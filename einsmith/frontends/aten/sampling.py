@@ -7,13 +7,8 @@ from einsmith.lang.builder import Value
 from einsmith.ops.sampling import MODES, PADDINGS, sample
 
 
-@aten("grid_sampler_2d.default")
-def grid_sampler_2d(x: Value, grid: Value, mode: int, padding: int, align_corners: bool) -> Value:
-    """x[b, c, v, u] at the positions (u, v) of grid in [-1, 1]: nearest, bilinear or bicubic"""
-    return sample(x, grid, MODES[mode], PADDINGS[padding], align_corners)
-
-
-@aten("grid_sampler_3d.default")
-def grid_sampler_3d(x: Value, grid: Value, mode: int, padding: int, align_corners: bool) -> Value:
-    """x[b, c, w, v, u] at the positions (u, v, w) of grid in [-1, 1]: nearest or trilinear"""
+@aten("grid_sampler_2d.default grid_sampler_3d.default")
+def grid_sampler(x: Value, grid: Value, mode: int, padding: int, align_corners: bool) -> Value:
+    """x[b, c, v, u] or x[b, c, w, v, u] at the positions (u, v) or (u, v, w) of grid in [-1, 1]: nearest, linear along
+    each dimension, or bicubic in two"""
     return sample(x, grid, MODES[mode], PADDINGS[padding], align_corners)
