@@ -97,7 +97,7 @@ def loss_of(f: Callable, outputs: Sequence[np.ndarray]) -> Callable | None:
         ys = f(*xs)
         ys = ys if isinstance(ys, tuple) else (ys,)
         # The gradient of the sum of squares of what is normalised is rounding alone.
-        terms = [(abs(ys[n]) * ys[n]).sum() for n in floats]
+        terms = [(abs(ys[n]) * ys[n]).sum() for n in floats if n < len(ys)]  # `unbind` has results by its size
         return sum(terms[1:], terms[0])
 
     return loss if floats else None
