@@ -174,7 +174,7 @@ def draw_sizes(rng: Generator, subject: Subject) -> list[int]:
     """Return five sizes in random order at which to call a function."""
     for longest in rng.choice(LONGEST), *SHORT:
         drawn = [int(n) for n in rng.choice(np.arange(2, longest), 5, replace=False)]
-        with suppress(es.EinsmithError, ValueError, IndexError):  # it has no such size, which `fits` tells
+        with suppress(es.EinsmithError, ValueError, IndexError, MemoryError):  # which `fits` tells
             if _count_points(subject, max(drawn)) <= POINTS:
                 break
     return drawn
