@@ -35,8 +35,6 @@ ALLOWED = {
     "base/system/forks.py": {"open": "/proc"},
     "base/system/memory.py": {"write_text": "/proc"},
     "base/system/sources.py": {"read_text": "/proc and /sys"},
-    "bench/harness.py": {"open": "of a peer, no path"},
-    "bench/process.py": {"shutil.copytree": "the user's own calibration, into a new folder of a benchmark"},
     "checking/guarded.py": {"mmap.mmap": "memory of no file"},
     "cli/curve.py": {"savefig": "into memory"},
     "cli/main.py": {"os.open": "/dev/null"},
