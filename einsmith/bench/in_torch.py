@@ -74,8 +74,8 @@ def _names_of(module: str) -> dict[str, Any]:
     names = dict(vars(sys.modules[module]))
     own = {n: f for n, f in names.items() if isinstance(f, FunctionType) and f.__module__ == module}
     operators = SimpleNamespace(**{**vars(torch), **vars(functional), **OPERATORS})
-    as_value = SimpleNamespace(as_value=_same)
-    names |= {n: _over(f, names) for n, f in own.items()} | {"F": operators, "builder": as_value}
+    names |= {n: _over(f, names) for n, f in own.items()}
+    names |= {"F": operators, "builder": SimpleNamespace(as_value=lambda x: x)}
     return names
 
 
@@ -84,10 +84,6 @@ def _over(function: FunctionType, names: dict[str, Any]) -> FunctionType:
     out = FunctionType(function.__code__, names, function.__name__, function.__defaults__)
     out.__kwdefaults__ = function.__kwdefaults__
     return out
-
-
-def _same(x: Any) -> Any:
-    return x
 
 
 def _squash(x: torch.Tensor) -> torch.Tensor:

@@ -12,7 +12,6 @@ from torch.nn import functional
 from einsmith.bench.in_torch import in_torch
 from einsmith.bench.networks import LR, NetworkStep
 
-VERSION = f"PyTorch {torch.__version__}"
 LAYOUTS = ("channels last", "channels first")
 """How images and filters lie in memory; which is faster depends on the machine and on eager or compiled."""
 
