@@ -50,12 +50,12 @@ class StepDefinition:
     def changed(self, values: Mapping[str, Any]) -> StepDefinition:
         """Return the definition with other parts and settings, by name. Raises UnknownOptionError for other names."""
         refuse_unknown("TrainStep", values, [*REPLACED, *SETTINGS, *PART_OF])
-        parts = {n: v for n, v in values.items() if n not in PART_OF}
+        new = replace(self, **{n: v for n, v in values.items() if n not in PART_OF})
         for part in SETTINGS:
             settings = {n: v for n, v in values.items() if PART_OF.get(n) == part}
             if settings:
-                parts[part] = replace(parts.get(part, getattr(self, part)), **settings)
-        return replace(self, **parts)
+                new = replace(new, **{part: replace(getattr(new, part), **settings)})
+        return new
 
     @property
     def numerics(self) -> Numerics:
