@@ -282,7 +282,6 @@ class Backend(Tuner):
     returns (a program's inputs, outputs and bound arrays) are memory of this process.
     """
 
-    name: str
     in_process: bool = True
     """Whether programs read and change bound arrays where these lie in this process's memory."""
     overlaps: bool = False

@@ -337,8 +337,7 @@ class _Compilation:
                         store.refuse(str(e))
                     raise
                 if store is not None:
-                    requirements = code.requirements(plan)
-                    store.write(plans.StoredPlan(plan, code.places(plan), requirements, changes.tensors))
+                    store.write(plans.StoredPlan(plan, code.places(plan), code.requirements(plan), changes.tensors))
         return Compiled(
             self.graph,
             plan,
