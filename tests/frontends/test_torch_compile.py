@@ -98,7 +98,7 @@ def test_results_for_inputs_are_written_where_these_lie(monkeypatch):
                 torch.testing.assert_close((x, m, y), twins, rtol=1e-12, atol=1e-12)
                 assert m._version > version
     assert any(p.in_place for p in made) and not all(p.in_place for p in made)
-    assert 1 in {len(p.made) for p in made if p.in_place}  # of f, the sum alone
+    assert 1 in {len(p.result_layouts) for p in made if p.in_place}  # of f, the sum alone
 
 
 def test_inputs_that_overlap():
