@@ -21,18 +21,6 @@ SHORT = {"dt", "F"}
 """Names of `dtypes` and `functional` that every file knows."""
 TWICE = {"Backend", "Library", "Prepared"}
 """Class names that may stand twice: exported libraries do without Einsmith; ONNX names the classes of a back end."""
-UNDERSCORED_TWICE = {
-    "_BertLayer",
-    "_Block",
-    "_Cell",
-    "_Conv1D",
-    "_Fire",
-    "_Inverted",
-    "_MobileBlock",
-    "_Problem",
-    "_ViTLayer",
-}
-"""Class names behind an underscore that still stand twice: to be renamed; no name is added."""
 
 
 @cache
@@ -64,7 +52,7 @@ def classes_named_alike(modules: Iterable[tuple[str, ast.Module]]) -> dict[str, 
 
 def test_a_class_name_means_one_thing() -> None:
     alike = classes_named_alike(trees())
-    assert not {name: lines for name, lines in alike.items() if name not in TWICE | UNDERSCORED_TWICE}
+    assert not {name: lines for name, lines in alike.items() if name not in TWICE}
 
 
 def test_class_names_used_twice_are_seen() -> None:

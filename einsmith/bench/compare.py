@@ -81,9 +81,9 @@ def compare(
 
         arrays = problem.arrays()
         exact = _run(start("reference"), problem, arrays, say)
-        made = [start(name) for name in peers]
-        results = {p.name: r for p in made if (r := _run(p, problem, arrays, say)) is not None}
-        cell: dict[str, Any] = {"threads": threads, "peers": {p.name: p.row for p in made}}
+        started = [start(name) for name in peers]
+        results = {p.name: r for p in started if (r := _run(p, problem, arrays, say)) is not None}
+        cell: dict[str, Any] = {"threads": threads, "peers": {p.name: p.row for p in started}}
         source = "float64" if exact is not None else "float32"
         exact = exact or results.get("torch")
         cell["verified"] = exact is not None
@@ -91,10 +91,10 @@ def compare(
         if exact is not None:
             cell["verification"] = f"verified against PyTorch in {source}"
             known = Exact(*exact, arrays, results.get("torch"))
-            for p in made:
+            for p in started:
                 if p.name in results and (wrong := step_error(*results[p.name], known)):
                     p.row |= {"status": "wrong", "message": wrong}
-        _time(made, problem.name, say)
+        _time(started, problem.name, say)
     return _summarize(cell)
 
 

@@ -317,9 +317,9 @@ def _select(
     """Select the `count` cheapest alternatives, the chosen one, and the cheapest of every other pattern."""
     out = list(alternatives[: max(1, count)])
     out += [x for x in alternatives if x[:2] == taken and x not in out]
-    for found in alternatives if count > 0 else ():
-        if found[0] not in {name for name, _, _ in out}:
-            out.append(found)
+    for candidate in alternatives if count > 0 else ():
+        if candidate[0] not in {name for name, _, _ in out}:
+            out.append(candidate)
     return out
 
 

@@ -45,9 +45,9 @@ def export_command(
         task, arguments = task_of(spec["name"]), defaults(spec["name"]) | spec["arguments"]
         step = checkpoint.load(place, loss=task.loss, threads=threads)
     elif what in models.names():
-        task, given = task_of(what), model_arguments(what, settings)
-        arguments = defaults(what) | given
-        model = models.get(what, **(given | task.sizes(batch or task.batch)))
+        task, chosen = task_of(what), model_arguments(what, settings)
+        arguments = defaults(what) | chosen
+        model = models.get(what, **(chosen | task.sizes(batch or task.batch)))
         step = TrainStep(model, task.loss, optim.Adam(), threads=threads)
     else:
         raise click.UsageError(
@@ -57,22 +57,22 @@ def export_command(
     if onnx_files.is_file(str(folder)):
         _write_onnx(step, folder, example[:-1], batch is None, options["overwrite"], as_json)
         return
-    made = export(step, folder, *example, **options)
-    told = json.loads(files.read_bytes(made / MANIFEST))
+    library = export(step, folder, *example, **options)
+    description = json.loads(files.read_bytes(library / MANIFEST))
     if as_json:
-        click.echo(json.dumps(told))
+        click.echo(json.dumps(description))
         return
-    for function in told["functions"]:
+    for function in description["functions"]:
         click.echo(f"{function['function']}({', '.join(a['name'] for a in function['arguments'])})")
-    for name, size in told["files"].items():
-        click.echo(f"{made / name}  {size / 1024:.1f} KiB")
+    for name, size in description["files"].items():
+        click.echo(f"{library / name}  {size / 1024:.1f} KiB")
 
 
 def _check_no_library_options(threads: int | None, options: dict[str, Any]) -> None:
     """Raise click's usage error for options that an ONNX file does not have."""
-    given = {"--threads": threads, **{f"--{n}": options[n] for n in ("name", "schedule", "compiler")}}
-    given["--target"] = None if options["target"] == "host" else options["target"]
-    for name, value in given.items():
+    library_options = {"--threads": threads, **{f"--{n}": options[n] for n in ("name", "schedule", "compiler")}}
+    library_options["--target"] = None if options["target"] == "host" else options["target"]
+    for name, value in library_options.items():
         if value is not None:
             raise click.UsageError(f"{name} is for a library; an ONNX file takes --batch, --set and --overwrite")
 

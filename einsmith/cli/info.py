@@ -89,9 +89,9 @@ def _source(recorded: Target | None) -> str:
 
 def coefficients(target: Target) -> dict[str, Any]:
     """Return the coefficients of predictions by name: seconds, bytes per second and multiply-adds per second."""
-    found = asdict(target)
+    fields = asdict(target)
     several = ("bytes_per_second", "special_seconds", "dots", "tiles")
-    out = {name: found[name] for name in store.COEFFICIENTS if name not in several}
+    out = {name: fields[name] for name in store.COEFFICIENTS if name not in several}
     levels = zip(("l1", "l2", "l3"), target.bytes_per_second, strict=True)
     out |= {f"{level}_bandwidth_per_core": rate for level, rate in levels}
     out |= {f"{name}_dots": rate for name, rate in target.dots}
@@ -124,14 +124,14 @@ def calibrate(as_json: bool) -> None:
             f"the figures cannot be stored: {e}; set EINSMITH_CACHE_DIR to another folder"
         ) from e
     static = native.host_target()
-    found, default = coefficients(target), coefficients(static)
+    measured, default = coefficients(target), coefficients(static)
     path, rejected = str(store.path_of(static)), store.rejected(static)
     if as_json:
-        told = {"path": path, "measured": store.measured(static), "rejected": rejected, "coefficients": found}
-        click.echo(json.dumps(told))
+        report = {"path": path, "measured": store.measured(static), "rejected": rejected, "coefficients": measured}
+        click.echo(json.dumps(report))
         return
     click.echo(f"{'':<24} {'measured':>12} {'static':>12}")
-    for name, value in found.items():
+    for name, value in measured.items():
         click.echo(f"{name:<24} {_readable(name, value):>12} {_readable(name, default.get(name, 0.0)):>12}")
     for name, why in rejected.items():
         click.echo(f"{name}: not used, {why}")

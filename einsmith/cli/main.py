@@ -201,11 +201,11 @@ def explain_command(what: str, ranks: int | None, network: str, **options) -> No
     if ranks is not None:
         from einsmith.cli.scaling import scale
 
-        given = {n: options[n] for n in ("batch", "settings", "threads", "as_json")}
+        shared = {n: options[n] for n in ("batch", "settings", "threads", "as_json")}
         others = ("shapes", "measure", "device", "memory_limit", "max_stored", "overrides", "html", "dump", "trace")
         if unused := [n for n in others if options[n]]:
             raise click.UsageError(f"--ranks goes without {', '.join('--' + n.rstrip('s') for n in unused)}")
-        scale(what, ranks=ranks, network=network, **given)
+        scale(what, ranks=ranks, network=network, **shared)
         return
     from einsmith.cli.explain import explain
 

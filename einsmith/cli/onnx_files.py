@@ -125,7 +125,7 @@ def example(what: str, batch: int | None, shapes: Sequence[str], settings: Seque
     model.eval()
     if batch is not None and not any(i.shape and not isinstance(i.shape[0], int) for i in model.inputs):
         raise click.UsageError(f"--batch is for a dynamic first dimension, and no input of {what} has one")
-    given = dict(assignment(s, "--shape", "x=64,128") for s in shapes)
+    by_name = dict(assignment(s, "--shape", "x=64,128") for s in shapes)
     numbers = dict(assignment(s, "--set", "rate=16000") for s in settings)
     rng = np.random.default_rng(0)
     arrays = []
@@ -134,8 +134,8 @@ def example(what: str, batch: int | None, shapes: Sequence[str], settings: Seque
         if kind is None:
             raise click.UsageError(f"{what} takes a {i.type}, {i.name!r}; random inputs are made for tensors only")
         extents: list[Any] = [*(i.shape or ())]
-        if i.name in given:
-            extents = [*shape(i.name, given.pop(i.name))]
+        if i.name in by_name:
+            extents = [*shape(i.name, by_name.pop(i.name))]
         sizes = tuple(n if isinstance(n, int) else (batch or 1) if d == 0 else SIZE for d, n in enumerate(extents))
         if i.name in numbers:
             arrays.append(np.full(sizes, number(numbers.pop(i.name))).astype(kind.numpy))
@@ -143,8 +143,8 @@ def example(what: str, batch: int | None, shapes: Sequence[str], settings: Seque
             arrays.append(rng.standard_normal(sizes).astype(kind.numpy))
         else:
             arrays.append(rng.integers(0, 2, sizes).astype(kind.numpy))
-    if given or numbers:
-        wrong = next(iter({**given, **numbers}))
+    if by_name or numbers:
+        wrong = next(iter({**by_name, **numbers}))
         raise click.UsageError(f"{what} has no input {wrong}; it has {', '.join(i.name for i in model.inputs)}")
     return model, tuple(arrays)
 
@@ -191,8 +191,8 @@ def run(what: str, *, inputs: Sequence[str], output: Path | None, threads: int |
         from einsmith.runtime.thread_count import set_threads
 
         set_threads(threads)
-    found = model(**arrays)
-    results = dict(zip(model.outputs, found if len(model.outputs) > 1 else (found,), strict=True))
+    outputs = model(**arrays)
+    results = dict(zip(model.outputs, outputs if len(model.outputs) > 1 else (outputs,), strict=True))
     if any(not isinstance(v, np.ndarray) for v in results.values()):
         raise ArgumentError(f"{what} returns a sequence, which can be neither printed nor written")
     if output is not None:

@@ -165,20 +165,20 @@ def _formula(
         operator = op(files.read_text(path))
     except UnicodeDecodeError as e:
         raise click.ClickException(f"{path} is no text in UTF-8, and so no formula: {e.reason}") from None
-    given = dict(assignment(s, "--shape", "A=64,128") for s in shapes)
+    by_name = dict(assignment(s, "--shape", "A=64,128") for s in shapes)
     parameters = {k: number(v) for k, v in (assignment(s, "--set", "stride=2") for s in settings)}
     rng = np.random.default_rng(0)
     inputs: list[np.ndarray] = []
     for name in operator.inputs:
-        if name not in given:
+        if name not in by_name:
             raise click.UsageError(f"the shape of {name} is missing: --shape {name}=...   ({operator.signature})")
-        extents = shape(name, given.pop(name))
+        extents = shape(name, by_name.pop(name))
         if name in operator.program.integer_inputs:
             inputs.append(np.zeros(extents, np.int64))
         else:
             inputs.append(rng.standard_normal(extents, np.float32))
-    if given:
-        raise click.UsageError(f"the formula has no input {next(iter(given))}; it has {', '.join(operator.inputs)}")
+    if by_name:
+        raise click.UsageError(f"the formula has no input {next(iter(by_name))}; it has {', '.join(operator.inputs)}")
     return _of_function(lambda *arrays: operator(*arrays, **parameters), tuple(inputs), threads)
 
 

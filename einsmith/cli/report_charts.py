@@ -65,8 +65,8 @@ def _text(x: float, y: float, text: str, anchor: str = "start", kind: str = "") 
 
 def legend(entries: Mapping[str, str]) -> str:
     """Return the HTML legend of entries {CSS class: meaning}."""
-    found = (f'<span><i class="{kind}"></i>{escape(text)}</span>' for kind, text in entries.items())
-    return f'<p class="legend">{"".join(found)}</p>'
+    entries_html = (f'<span><i class="{kind}"></i>{escape(text)}</span>' for kind, text in entries.items())
+    return f'<p class="legend">{"".join(entries_html)}</p>'
 
 
 def timeline(report: Report) -> str:
@@ -108,10 +108,10 @@ def memory(report: Report) -> str:
     """Draw the live bytes of intermediate results at each call, stacked by kind, results saved for later at the bottom.
 
     A line marks the size of the arena, and a band below shows the roles of the calls."""
-    told = report["memory"]
-    live = told["live"]
+    use = report["memory"]
+    live = use["live"]
     calls = len(live["saved"])
-    most = max(told["peak"], told["results"], 1)
+    most = max(use["peak"], use["results"], 1)
     across, up = SPAN / max(calls, 1), HEIGHT / (1.06 * most)
     bottom = HEIGHT + 8
     body = []
@@ -124,9 +124,9 @@ def memory(report: Report) -> str:
         above = [a + b for a, b in zip(below, live[kind], strict=True)]
         body.append(_area(kind, below, above, across, up, bottom))
         below = above
-    end = bottom - told["results"] * up
+    end = bottom - use["results"] * up
     body.append(f'<path class="arena" d="M{LEFT} {end:.1f}H{RIGHT}"/>')
-    body.append(_text(RIGHT - 2, end - 4, f"arena {show_size(told['results'])}", "end"))
+    body.append(_text(RIGHT - 2, end - 4, f"arena {show_size(use['results'])}", "end"))
     body += _roles(report["kernels"], across, bottom + 3)
     for i in range(calls):
         parts = "\n".join(f"{show_size(live[kind][i])} {text}" for kind, text in KINDS.items())
@@ -136,9 +136,9 @@ def memory(report: Report) -> str:
             f"<title>{title}</title></rect>"
         )
     if calls:
-        x = LEFT + (told["peak_call"] + 0.5) * across
+        x = LEFT + (use["peak_call"] + 0.5) * across
         body.append(f'<path class="peak" d="M{x:.1f} 8V{bottom}"/>')
-        text, late = f"peak at call {told['peak_call']}: {show_size(told['peak'])}", x > WIDTH / 2
+        text, late = f"peak at call {use['peak_call']}: {show_size(use['peak'])}", x > WIDTH / 2
         body.append(_text(x - 5 if late else x + 5, bottom - 6, text, "end" if late else "start", "strong"))
     for n in ticks(max(calls - 1, 0)):
         if n == int(n):

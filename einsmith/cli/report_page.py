@@ -137,7 +137,7 @@ def page(report: Report) -> str:
 
 
 def _head(report: Report) -> str:
-    machine, told, again = report["machine"], report["memory"], report["again"]
+    machine, use, again = report["machine"], report["memory"], report["again"]
     inputs = ", ".join(report["inputs"]) or "none"
     facts = [
         ("program", report["what"]),
@@ -156,11 +156,11 @@ def _head(report: Report) -> str:
         for p in report["parts"]
     ]
     held = [
-        ("parameters, buffers, the optimizer's state", told["parameters"]),
-        ("the batch and the results", told["batch"]),
-        (f"intermediate results (at most {show_size(told['peak'])} live)", told["results"]),
-        ("scratch of the threads", told["scratch"]),
-        ("peak in total", told["held"]),
+        ("parameters, buffers, the optimizer's state", use["parameters"]),
+        ("the batch and the results", use["batch"]),
+        (f"intermediate results (at most {show_size(use['peak'])} live)", use["results"]),
+        ("scratch of the threads", use["scratch"]),
+        ("peak in total", use["held"]),
     ]
     return (
         '<div class="head">'
@@ -180,22 +180,22 @@ def _time(report: Report) -> Iterator[str]:
 
 
 def _memory(report: Report) -> Iterator[str]:
-    told = report["memory"]
+    use = report["memory"]
     yield "<h2>Memory</h2>"
-    if not told["results"] or not told["peak"]:
+    if not use["results"] or not use["peak"]:
         yield "<p>There are no intermediate results.</p>"
         return
     yield "<p>Bytes of intermediate results that are live at each call; the band shows the roles of the calls.</p>"
     yield legend(KINDS)
     yield memory(report)
-    tensors = told["tensors"]
+    tensors = use["tensors"]
     rows = []
     for t in tensors[:TENSORS]:
         maker = f"kernel {t['kernel']}: {report['kernels'][t['kernel']]['root']}"
         saved = "saved" if t["saved"] else ""
         rows.append((t["name"], t["type"], show_size(t["bytes"]), f"{t['first']} to {t['last']}", saved, maker))
     if rows:
-        title = f"the {len(rows)} largest of {len(tensors)} tensors that are live at call {told['peak_call']}"
+        title = f"the {len(rows)} largest of {len(tensors)} tensors that are live at call {use['peak_call']}"
         head = ("tensor", "type", "size", "calls", "", "computed by")
         yield f'<div class="tensors">{html.table(title, head, rows)}</div>'
 
@@ -258,8 +258,8 @@ def _what(k: Mapping[str, Any]) -> str:
     lines.append(f"<small><code>{escape(k['config'])}</code></small>")
     if k["unfollowed"]:
         lines.append(f"<small>{escape(k['unfollowed'])}</small>")
-    found = candidate_lines(k)
-    more = html.text(f"{k['considered']} candidates", "\n".join(found), folded=True) if found else ""
+    candidates = candidate_lines(k)
+    more = html.text(f"{k['considered']} candidates", "\n".join(candidates), folded=True) if candidates else ""
     return "<br>".join(lines) + more
 
 

@@ -78,8 +78,8 @@ def shrink_file(file: Path, *, gradients: bool, seconds: float, output: Path | N
         files.write(output, text)
     if as_json:
         shapes = {n: list(a.shape) for n, a in smallest.inputs.items()}
-        found = {"failure": last[0], "message": last[1], "formula": unparse(smallest.source), "shapes": shapes}
-        click.echo(json.dumps(found | {"file": text}))
+        report = {"failure": last[0], "message": last[1], "formula": unparse(smallest.source), "shapes": shapes}
+        click.echo(json.dumps(report | {"file": text}))
     elif output is not None:
         click.echo(f"{output}: {last[0]}")
     else:
@@ -189,8 +189,8 @@ def minimize(
     def fails(choices: list[int]) -> list[int] | None:
         reader = _Choices(choices)
         part = _part(call, reader)
-        found = None if part is None else find(part)
-        return reader.taken if found is not None and found[0] == failure[0] else None
+        fault = None if part is None else find(part)
+        return reader.taken if fault is not None and fault[0] == failure[0] else None
 
     choices = shrink(original.taken, fails, seconds)
     part = _part(call, _Choices(choices))

@@ -158,11 +158,11 @@ class Colours(Task):
             if run.data in self.names:
                 x, y = cifar10(split, say=say)
             else:
-                found = image_folder(Path(run.data) / split, run.size, errors="skip")
-                for path, _ in found.skipped:
+                folder = image_folder(Path(run.data) / split, run.size, errors="skip")
+                for path, _ in folder.skipped:
                     say(f"{path} cannot be decoded and is left out")
-                x, y = found.x[:], found.y
-                names.append(found.classes)
+                x, y = folder.x[:], folder.y
+                names.append(folder.classes)
             parts.append((x, y))
         (x, y), (test_x, test_y) = parts
         classes = len(names[0]) if names else int(y.max()) + 1
@@ -293,10 +293,10 @@ def defaults(model: str) -> dict[str, Any]:
     return {name: p.default for name, p in parameters(model).items() if p.default is not p.empty}
 
 
-def fitting(model: str, found: Mapping[str, Any]) -> dict[str, Any]:
-    """Select from `found`, the sizes that follow from the data, the arguments that the model has."""
+def fitting(model: str, sizes: Mapping[str, Any]) -> dict[str, Any]:
+    """Select the arguments that the model has from `sizes`, those that follow from the data."""
     known = parameters(model)
-    return {name: value for name, value in found.items() if name in known}
+    return {name: value for name, value in sizes.items() if name in known}
 
 
 def model_arguments(model: str, assignments: Sequence[str]) -> dict[str, int | float]:
@@ -305,8 +305,8 @@ def model_arguments(model: str, assignments: Sequence[str]) -> dict[str, int | f
     Raises click's usage error for a value that is no number or a name that is no argument of the model."""
     known = [n for n in parameters(model) if n != "dtype"]
     out = {}
-    for given in assignments:
-        name, value = assignment(given, "--set", "hidden_size=64")
+    for setting in assignments:
+        name, value = assignment(setting, "--set", "hidden_size=64")
         if name not in known:
             raise click.UsageError(f"{model} has no argument {name}; it has {', '.join(known) or 'none'}")
         out[name] = number(value)

@@ -109,5 +109,5 @@ def _count(count: int) -> str:
     return f"{count} record{'' if count == 1 else 's'}"
 
 
-def _say(found: dict[str, Any], text: str, as_json: bool) -> None:
-    click.echo(json.dumps(found) if as_json else text)
+def _say(report: dict[str, Any], text: str, as_json: bool) -> None:
+    click.echo(json.dumps(report) if as_json else text)

@@ -90,7 +90,7 @@ class Cuda(TunedBackend):
             messages.say(decisions.explain(kernel, target))
         config = choice.config
         launches = [(TileCode(x.function, config.warps, config.stages), x.tasks, False) for x in lowered.launches]
-        made = CompiledKernel(
+        compiled = CompiledKernel(
             tuple(launches),
             0,
             lowered.workspace,
@@ -104,9 +104,9 @@ class Cuda(TunedBackend):
             lowered.beyond,
             rounding_of([x.function for x in lowered.launches]),
         )
-        self._compiled.put(key, made)
-        warn_unfollowed(kernel, decision, made)
-        return made
+        self._compiled.put(key, compiled)
+        warn_unfollowed(kernel, decision, compiled)
+        return compiled
 
     def _build(self, codes: Sequence[tuple[TileCode, tuple[bool, ...]]]) -> list[DeviceCode]:
         """Return machine code of functions, whose pointers are multiples of 16 bytes or not. As many turns of loops are

@@ -32,9 +32,9 @@ class Derivations:
         self._key = objects.name_of(b"derivations", sys.version.encode(), hint.encode())
         self._count = 0
         self._memos: Memos = {}
-        found = objects.read_pickled(self._key) if environment.PLANS.get() else None
-        if found is not None:
-            lowered, self._memos = found
+        saved = objects.read_pickled(self._key) if environment.PLANS.get() else None
+        if saved is not None:
+            lowered, self._memos = saved
             self._count = _count(lowered, self._memos)
             for structure, record in lowered.items():
                 LOWERED.setdefault(structure, record)

@@ -122,12 +122,12 @@ class Sizes(Generic[T]):
             if self.is_free and any(d for _, d in places):
                 continue
             try:
-                made = self._share(places, [*seen, shapes], here, traced)
+                program = self._share(places, [*seen, shapes], here, traced)
             except SizeDependentError as e:
                 self.reasons[places] = str(e)
                 continue
-            if made is not None:
-                shared, fit = made
+            if program is not None:
+                shared, fit = program
                 self.programs = [*self.programs, shared][-_MOST:]
                 return self._fitted(shared.run, fit, shapes)
         return None

@@ -17,7 +17,7 @@ from einsmith.nn.recurrent import check_state
 from einsmith.ops.common import tensor
 
 
-class _Cell(Module):
+class _StepCell(Module):
     """One step of a recurrence. Parameters: weight_ih [gates*hidden_size, input_size], weight_hh [gates*hidden_size,
     hidden_size], and their biases."""
 
@@ -62,7 +62,7 @@ class _Cell(Module):
         return f"{self.input_size}, {self.hidden_size}" + ("" if self.bias else f", bias={self.bias}")
 
 
-class RNNCell(_Cell):
+class RNNCell(_StepCell):
     """h' = tanh(W_ih x + b_ih + W_hh h + b_hh): input [B, input_size], hx [B, hidden_size] -> [B, hidden_size].
 
     nonlinearity: "tanh" or "relu". hx is zeros where it is not given. Without the batch, vectors. `RNN` runs all steps
@@ -96,7 +96,7 @@ class RNNCell(_Cell):
         return super().extra_repr() + other
 
 
-class LSTMCell(_Cell):
+class LSTMCell(_StepCell):
     """A step of a long short-term memory: input [B, input_size], hx = (h, c) -> (h', c'), each [B, hidden_size].
 
     hx is zeros where it is not given. Without the batch, vectors. `LSTM` runs all steps of a sequence. Source:
@@ -119,7 +119,7 @@ class LSTMCell(_Cell):
         return tuple(v.reshape((self.hidden_size,)) if single else v for v in (output, cell))
 
 
-class GRUCell(_Cell):
+class GRUCell(_StepCell):
     """A step of a gated recurrent unit: input [B, input_size], hx [B, hidden_size] -> [B, hidden_size].
 
     hx is zeros where it is not given. Without the batch, vectors. `GRU` runs all steps of a sequence. Source: Cho et

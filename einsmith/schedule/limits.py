@@ -113,8 +113,8 @@ def check_limited(plan: Plan, limits: Sequence[RowLimit], is_left_out: Callable[
         # Extents that come of the size, such as those of rows of all images, are multiples of it.
         if (_has_limit(call.kernel) and is_left_out(call.kernel)) or all(_ends_below(call, limit) for limit in limits):
             continue
-        made = ", ".join(f"{t.dtype.name}{list(t.shape)}" for t, w in zip(call.tensors, call.written, strict=True) if w)
-        raise UnlimitedError(f"the kernel of {made} computes all of the capacity")
+        text = ", ".join(f"{t.dtype.name}{list(t.shape)}" for t, w in zip(call.tensors, call.written, strict=True) if w)
+        raise UnlimitedError(f"the kernel of {text} computes all of the capacity")
 
 
 def _ends_below(call: KernelCall, limit: RowLimit) -> bool:
@@ -212,7 +212,7 @@ def find_short(plan: Plan, is_untouched: Callable[[Kernel], bool]) -> set[Tensor
 def find_own_rows(kernel: Kernel) -> set[int]:
     """Return the buffers of which a kernel that has a limit reads and writes only the rows of its own."""
     if isinstance(kernel, Rows):
-        return {n for n, found in _row_axes(kernel).items() if found == {1}} if kernel.active is not None else set()
+        return {n for n, axes in _row_axes(kernel).items() if axes == {1}} if kernel.active is not None else set()
     if not isinstance(kernel, LimitedKernel):
         return set()
     rows = {n for n, b in enumerate(kernel.buffers) if b.shape[:1] == kernel.shape[:1]}
@@ -252,11 +252,11 @@ def _limited(kernel: Kernel, is_short: bool) -> LimitedKernel:
 
 def _row_axes(rows: Rows) -> dict[int, set[int]]:
     """Return by place of a row-block fusion what its members have in `by_row`."""
-    found: dict[int, set[int]] = {}
+    axes: dict[int, set[int]] = {}
     for m in rows.members:
         for place, axis in zip(m.places, m.by_row, strict=True):
-            found.setdefault(place, set()).add(axis)
-    return found
+            axes.setdefault(place, set()).add(axis)
+    return axes
 
 
 def _with_limit(call: KernelCall, kernel: Kernel, limit: RowLimit) -> KernelCall:
@@ -309,8 +309,8 @@ def _with_place(
     """Return a call of a row-block fusion that has the limit in buffer `place`; the last buffer, if that is new."""
     count = len(rows.buffers)
     if place < count:
-        made = Rows(rows.rows, tuple(members), rows.buffers, rows.local, active, rows.takes_sums)
-        return replace(call, kernel=made)
+        limited = Rows(rows.rows, tuple(members), rows.buffers, rows.local, active, rows.takes_sums)
+        return replace(call, kernel=limited)
 
     def moved(m: Member) -> Member:
         added = isinstance(m.kernel, LimitedKernel)  # whose last buffer is the limit, in its new place
@@ -318,8 +318,8 @@ def _with_place(
         return Member(m.kernel, places, m.by_row, m.reduces, m.axis, m.follows)
 
     buffers = (*rows.buffers, KernelBuffer(dt.i32, ()))
-    made = Rows(rows.rows, tuple(map(moved, members)), buffers, rows.local, active, rows.takes_sums)
-    return _with_limit(call, made, limit)
+    limited = Rows(rows.rows, tuple(map(moved, members)), buffers, rows.local, active, rows.takes_sums)
+    return _with_limit(call, limited, limit)
 
 
 def _limit_members(

@@ -70,10 +70,10 @@ def repeat_products(
             break
         for t in (t for t in repetitions if t in failed):
             tried = [x for x in repetitions if x in chains[t] & kept]
-            found = [trial.refusals[y] for x in tried for y in (repetitions[x], x) if y in trial.refusals]
-            if found:
-                reason = f"computed again for the backward pass: {found[0].reason}"
-                refusals |= dict.fromkeys(chains[t], found[0]._replace(reason=reason))
+            reasons = [trial.refusals[y] for x in tried for y in (repetitions[x], x) if y in trial.refusals]
+            if reasons:
+                reason = f"computed again for the backward pass: {reasons[0].reason}"
+                refusals |= dict.fromkeys(chains[t], reasons[0]._replace(reason=reason))
         chains = {t: chain for t, chain in chains.items() if t not in failed}
     return replace(plan, refusals={t: refusals.get(t, refusal) for t, refusal in plan.refusals.items()})
 

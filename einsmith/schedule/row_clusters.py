@@ -191,12 +191,12 @@ def freed(
 ) -> set[Tensor]:
     """Return the results that a fused kernel might use up without storing them if the kernels `sums` were not among
     those that are not fused, and that exceed what it would store."""
-    found = _streamed(parts, after, {*unfused} - {*sums}, kept, target, {}) if sums else {}
-    members = {n for t in found for n in found[t]}
+    streamed = _streamed(parts, after, {*unfused} - {*sums}, kept, target, {}) if sums else {}
+    members = {n for t in streamed for n in streamed[t]}
     if members.isdisjoint(sums):
         return set()
-    stored = {storage(t) for n in members for t in parts[n].tensors} - found.keys()
-    return set(found) if sum(map(nbytes, stored)) <= sum(map(nbytes, found)) else set()
+    stored = {storage(t) for n in members for t in parts[n].tensors} - streamed.keys()
+    return set(streamed) if sum(map(nbytes, stored)) <= sum(map(nbytes, streamed)) else set()
 
 
 def _is_chain(t: Tensor, g: int, parts: Sequence[RowPart], readers: Mapping[Tensor, Sequence[int]]) -> bool:

@@ -390,7 +390,7 @@ def _active_unless(
     the program sees; None if there is none."""
     known: dict[Tensor, tuple[ConstantUnless, tuple[int, ...]]] = {}  # with the extents of the axes of its condition
     cuts: dict[Tensor, tuple[int, int]] = {}
-    found: list[_Condition] = []
+    conditions: list[_Condition] = []
     for n, part in enumerate(parts):
         form = forms.get(n)
         swept = [t for t in part.tensors if cuts.get(t, _WHOLE) != _WHOLE]
@@ -422,16 +422,16 @@ def _active_unless(
             unless = identity_unless(kernel, read, name) if accumulates else None
             if unless is None:
                 return None
-            found.append(_along(unless, axis, domain))
+            conditions.append(_along(unless, axis, domain))
             continue
         values = results_unless(kernel, read, name)
         for stage, some in zip(kernel.stages, values, strict=True):
             for place, x in zip(stage.outputs, some, strict=True):
                 if place is not None and x is not None:
                     known[tensors[place]] = x, stage.template.shape
-    if not found or len({c.extents for c in found}) > 1:
+    if not conditions or len({c.extents for c in conditions}) > 1:
         return None
-    return _Condition(functools.reduce(either, dict.fromkeys(c.expr for c in found)), found[0].extents)
+    return _Condition(functools.reduce(either, dict.fromkeys(c.expr for c in conditions)), conditions[0].extents)
 
 
 _WHOLE = (0, 0)
@@ -564,8 +564,8 @@ def _levels(parts: Sequence[RowPart], rows: int, forms_of: Callable) -> list[lis
 
 def _crossing_bytes(groups: Sequence[Sequence[int]], parts: Sequence[RowPart]) -> int:
     """Return the bytes of the results that one sweep hands to another."""
-    made = {t: g for g, members in enumerate(groups) for n in members for t in parts[n].results}
+    home = {t: g for g, members in enumerate(groups) for n in members for t in parts[n].results}
     crossing = {
-        t for g, members in enumerate(groups) for n in members for t in parts[n].tensors if t in made and (made[t] != g)
+        t for g, members in enumerate(groups) for n in members for t in parts[n].tensors if t in home and (home[t] != g)
     }
     return sum(map(nbytes, crossing))

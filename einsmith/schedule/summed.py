@@ -188,7 +188,8 @@ class _Matcher:
     """Matches the reductions of a `Rows` of one row, member by member.
 
     results: (stage, member) of the main kernel's results, by place. strides: theirs. sums: whether each sum is centred,
-    by its terms and kept axes. means: the terms of which each mean is one, by place. made: places of results so far.
+    by its terms and kept axes. means: the terms of which each mean is one, by place. finished: places of the results so
+    far.
     """
 
     def __init__(self, rows: Rows):
@@ -198,7 +199,7 @@ class _Matcher:
         self.strides: dict[int, tuple[int, ...]] = {}
         self.sums: dict[tuple[Stage, tuple[int, ...]], bool] = {}
         self.means: dict[int, _Terms] = {}
-        self.made: set[int] = set()
+        self.finished: set[int] = set()
         self.stages = [self._own_stage(i, stage, main) for i, stage in enumerate(main.kernel.stages)]
 
     def _own_stage(self, i: int, stage: Stage, main: Member) -> Stage:
@@ -228,7 +229,7 @@ class _Matcher:
         for stage in later if len(terms.stages) == 1 and terms.mean is None else ():
             if stage.outputs[0] is not None and is_mean(root, stage, prod(body.extents)):
                 self.means[member.places[stage.outputs[0]]] = terms
-        self.made |= {member.places[n] for s in kernel.stages for n in s.outputs if n is not None}
+        self.finished |= {member.places[n] for s in kernel.stages for n in s.outputs if n is not None}
         numbers = tuple(order.index((stage, terms.kept)) for stage in terms.stages)
         return Finish(kernel, member.places, numbers, terms.mean, terms.strides)
 
@@ -267,17 +268,17 @@ class _Matcher:
     def _chains(self, member: Member, piece: Piece) -> dict[int, list[tuple[int, int]]] | None:
         """Return the main kernel's axes, innermost first, that correspond to each axis of a reduction, each with its
         stride in that axis; None if the reduction does not read the main kernel's results at every element once."""
-        kernel, found = member.kernel, None
+        kernel, axes = member.kernel, None
         for r in dict.fromkeys(e for b in piece.bodies for e in reads(b)):
             n = kernel.stages[0].args[r.slot][1]
             place = member.places[n]
             if place not in self.results:
                 continue
             chains = _match_axes(r, kernel.buffers[n], piece.domain, self.main.shape, self.strides[place])
-            if chains is None or found not in (None, chains):
+            if chains is None or axes not in (None, chains):
                 return None
-            found = chains
-        return found
+            axes = chains
+        return axes
 
     def _kept_stride(self, kept: Sequence[int], chain: Sequence[tuple[int, int]]) -> int:
         """Return what an axis of the result adds to the number of an element of the sum; -1 if it is no one number."""
@@ -328,7 +329,7 @@ class _Matcher:
         for r in dict.fromkeys(reads(body)):
             n = kernel.stages[0].args[r.slot][1]
             place = member.places[n]
-            if place in self.made:
+            if place in self.finished:
                 return None
             ref = ("stage", *self.results[place]) if place in self.results else ("buffer", self._number(member, n))
             if ref not in args:

@@ -159,7 +159,7 @@ class DeterministicTraining(parallel.GroupTraining):
         }
         memories = {n: b.memory.physical for n, b in self._parts.definition.model.named_buffers()}
         mine = [n for n, array in memories.items() if id(array) in updated]
-        known = dict.fromkeys(n for found in self.group.gather(mine) for n in found)
+        known = dict.fromkeys(n for names in self.group.gather(mine) for n in names)
         return [memories[n] for n in known]
 
     def _fill(self, row: np.ndarray, run: BoundProgram, count: int, status: int, outputs: Sequence[np.ndarray]) -> None:

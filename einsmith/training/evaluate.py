@@ -193,7 +193,7 @@ class Evaluator:
                         sums[name] = sums.get(name, 0.0) + float(x) * weight
                         weights[name] = weights.get(name, 0.0) + weight
         if shared is not None:
-            names = sorted({name for found in shared.gather(list(sums)) for name in found})
+            names = sorted({name for reported in shared.gather(list(sums)) for name in reported})
             mine = tuple({name: part.get(name, 0.0) for name in names} for part in (sums, weights))
             (sums, weights), label_count, correct, others = shared.all_reduce(
                 (mine, label_count, correct, int(not classes))

@@ -50,9 +50,9 @@ class Notices:
         """Expect the notices of another run."""
         self._seen.clear()
         if self._process != os.getpid():  # a forked process needs a pipe of its own, under the numbers in programs
-            for made, known in zip(os.pipe(), (self._reader, self.writer), strict=True):
-                os.dup2(made, known)
-                os.close(made)
+            for opened, known in zip(os.pipe(), (self._reader, self.writer), strict=True):
+                os.dup2(opened, known)
+                os.close(opened)
             self._process = os.getpid()
 
     def end(self) -> None:
@@ -148,16 +148,16 @@ class Exchanges:
         """Sum all tensors in turn; return which ranks have run, 1 or 0 [size]."""
         present, failure = np.zeros(self._group.size), None
         for number, (sent, received) in enumerate(tensors):
-            is_told = self._notices.await_number(number)
+            has_run = self._notices.await_number(number)
             try:
                 if failure is None:
-                    received[...] = sent if is_told else 0
-                    present[self._group.rank] = is_told
+                    received[...] = sent if has_run else 0
+                    present[self._group.rank] = has_run
                     is_last = number == len(tensors) - 1
                     collectives.all_reduce(received.reshape(-1), *[present] * is_last)
             except Exception as e:
                 failure = e  # the program goes on to its end, whatever it reads
-            if is_told:
+            if has_run:
                 os.write(self._writer, b"\0")
         self._notices.await_end()
         if failure is not None:

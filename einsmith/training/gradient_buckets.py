@@ -101,8 +101,8 @@ class GradientBuckets:
 
     def _parameters(self) -> dict[str, Any]:
         """Return the parameters that require a gradient in the order of the buckets."""
-        found = [(n, p) for n, p in reversed(self._store.parameters.items()) if p.requires_grad]
-        return dict(sorted(found, key=lambda pair: pair[1].memory.dtype.str))
+        pairs = [(n, p) for n, p in reversed(self._store.parameters.items()) if p.requires_grad]
+        return dict(sorted(pairs, key=lambda pair: pair[1].memory.dtype.str))
 
     def _form_of(self, parameters: Mapping[str, Any]) -> tuple:
         memories = {n: p.memory for n, p in parameters.items()}

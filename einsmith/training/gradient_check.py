@@ -93,10 +93,10 @@ def _describe(model: Any, wrong: Mapping[str, _Comparison], right: Sequence[str]
         return f"{name} ({type(model.get_submodule(path)).__name__}{f' at {path!r}' if path else ''})"
 
     last = list(wrong)[-1]  # the nearest to the loss: the gradients of those before it follow from the fault too
-    found = wrong[last]
+    nearest = wrong[last]
     text = (
         f"EINSMITH_CHECK=gradients, step {number}: the derived gradient of the loss by {place(last)} is "
-        f"{found.derived:.6g} along a direction in which central differences give {found.difference:.6g}"
+        f"{nearest.derived:.6g} along a direction in which central differences give {nearest.difference:.6g}"
     )
     others = [n for n in wrong if n != last]
     text += f"; those by {', '.join(others)} differ too" if others else ""
@@ -145,9 +145,9 @@ class _Check:
             directions = self._draw(gradients)
             if self._agrees(point, gradients, directions, range(len(self.leaves))):
                 return {}, []
-        found = {n: self._agrees(point, gradients, directions, [k]) for k, n in enumerate(self.names)}
+        agrees = {n: self._agrees(point, gradients, directions, [k]) for k, n in enumerate(self.names)}
         wrong = {
-            n: self._compare(point, gradients, directions, [k], 1.0) for k, n in enumerate(self.names) if not found[n]
+            n: self._compare(point, gradients, directions, [k], 1.0) for k, n in enumerate(self.names) if not agrees[n]
         }
         return wrong, [n for n in self.names if n not in wrong]
 
@@ -184,8 +184,8 @@ class _Check:
             moved = dict(point)
             for k, x in zip(chosen, leaves, strict=True):
                 moved[x] = point[x] + sign * step * directions[k]
-            given = [point.get(x, a) for x, a in self.values.items()]
-            losses.append(float(evaluate(self.loss, [*given, *(moved[x] for x in self.leaves)])[0][0]))
+            constants = [point.get(x, a) for x, a in self.values.items()]
+            losses.append(float(evaluate(self.loss, [*constants, *(moved[x] for x in self.leaves)])[0][0]))
         difference = (losses[0] - losses[1]) / (2 * step)
         roundings = 100 * np.finfo(np.float64).eps * max(map(abs, losses)) / step
         most = TOLERANCE * (abs(difference) + float(np.sqrt(np.sum(np.square(products))))) + roundings

@@ -70,8 +70,8 @@ def find_divisor(loss: Value) -> Value | None:
     current = trace.current_trace()
     assert current is not None
     captured = {x: o for o, x in current.captured.values()}
-    found = _Search(captured).of_tensor(loss.tensor)
-    return Value(found) if isinstance(found, Tensor) else None
+    divisor = _Search(captured).of_tensor(loss.tensor)
+    return Value(divisor) if isinstance(divisor, Tensor) else None
 
 
 class _Search:

@@ -343,8 +343,8 @@ class GroupTraining(StepRunner):
         if clips:
             self._await(last)
             # Every rank adds up its own part, whether or not it updates only that: the sum is the same.
-            found = self.group.gather_numbers(float(sum(complete(slice(None), divides, None), 0.0)))
-            norm = _norm(found if divides else found[:1], self._parts.definition.updates.norm_type)
+            squares = self.group.gather_numbers(float(sum(complete(slice(None), divides, None), 0.0)))
+            norm = _norm(squares if divides else squares[:1], self._parts.definition.updates.norm_type)
         self._parts.reports.grad_norm = norm if clips else None
         shared: list[Future[None]] = []
         for stage in (slice(0, -1), slice(-1, None)) if self._cards is None else (slice(None),):

@@ -61,11 +61,11 @@ def predict_scaling(step: TrainStep, arrays: list[np.ndarray], most: int, networ
     alone = sum(k.seconds * n for k, n in zip(whole.kernels, whole.turns, strict=True))
     ranks, out = 1, []
     while ranks <= most:
-        found = []
+        options = []
         for nbytes in BUCKETS:
             buckets = gradients.in_buckets(nbytes)
-            found.append((exposed_seconds(buckets, gradients.computed, ranks, network), nbytes))
-        exposed, size = min(found)
+            options.append((exposed_seconds(buckets, gradients.computed, ranks, network), nbytes))
+        exposed, size = min(options)
         out.append(Scaling(ranks, alone + exposed, exposed, alone / (alone + exposed), size))
         ranks *= 2
     return out

@@ -75,8 +75,8 @@ class ShardedState:
             if kind is None or n.endswith(f"/{kind}")
         }
         known: dict[str, bool] = {}
-        for found in self._group.gather(mine):
-            known |= found
+        for states in self._group.gather(mine):
+            known |= states
         parts = {piece.name: piece.part for piece in self._buckets.shards(self._group.rank)}
         for name in sorted(known):
             parameter, shard = store.parameters[parameter_name(name)], store.shards.get(name)

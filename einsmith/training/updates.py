@@ -115,9 +115,9 @@ class GraphBuilder:
                 before[s], places[s] = self.read_state(name, s, shape, rule.initial(s))
             values = {n: hyper[key] for n, key in known.items()}
             new, after = rule.update(p, grads[name], before, values, step_numbers[name])
-            made_by = labels.Label(layer=name, function=type(rule).__name__)
-            given = [grads[name].tensor, *(v.tensor for v in before.values()), *(v.tensor for v in values.values())]
-            labels.note([new.tensor, *(v.tensor for v in after.values())], made_by, given, anew=True)
+            origin = labels.Label(layer=name, function=type(rule).__name__)
+            inputs = [grads[name].tensor, *(v.tensor for v in before.values()), *(v.tensor for v in values.values())]
+            labels.note([new.tensor, *(v.tensor for v in after.values())], origin, inputs, anew=True)
             self.updates += [(places[s], v.tensor) for s, v in after.items()]
             self.updates.append((leaves[name], new.tensor))
             if decay is not None:

@@ -51,7 +51,7 @@ def test_a_search_goes_on_in_another_process(kernels, brief, monkeypatch):
         search = pickle.loads(pickle.dumps(search))
         visited = farm.visit(search, 1, 60.0, [], farm.sender())
         search = pickle.loads(pickle.dumps(visited.search))
-        told += [c for c, _ in visited.told]
+        told += [c for c, _ in visited.runs]
     assert search.result.kernel == kernel and search.result.tried == 12 and len(set(told)) > 8
 
 

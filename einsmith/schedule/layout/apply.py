@@ -164,8 +164,8 @@ def reorder_kernel(kernel: Kernel, places: Mapping[int, Place]) -> tuple[Kernel,
     buffer has no strides for its order."""
     for n, (first, shape, order) in places.items():
         # The results of a kernel are split together, and are found split when their turn comes.
-        found = block_dimension(kernel.buffers[n], first, shape, order)
-        split = kernel if found is None else split_buffer(kernel, n, *found)
+        block = block_dimension(kernel.buffers[n], first, shape, order)
+        split = kernel if block is None else split_buffer(kernel, n, *block)
         if split is None:
             return None
         kernel = split

@@ -43,7 +43,7 @@ class Visited(NamedTuple):
     """The state of a search after a visit, and the seconds of the candidates that the visit measured."""
 
     search: Any
-    told: list[tuple[Candidate, float]]
+    runs: list[tuple[Candidate, float]]
 
 
 def sender(make: MakeRunner = HostRunner) -> Sender:
@@ -80,12 +80,12 @@ def visit(search: Any, threads: int, seconds: float, guesses: Sequence[Candidate
             "other configurations are fast; use hosts of one kind"
         )
     register(own.patterns)
-    told: list[tuple[Candidate, float]] = []
+    runs: list[tuple[Candidate, float]] = []
     bench = _bench()
     bench.make = own.make
     with _alone():
-        search.visit(bench, threads, time.monotonic() + seconds, lambda _, c, s: told.append((c, s)), lambda _: guesses)
-    return Visited(search, told)
+        search.visit(bench, threads, time.monotonic() + seconds, lambda _, c, s: runs.append((c, s)), lambda _: guesses)
+    return Visited(search, runs)
 
 
 def _describe(target: Target) -> str:

@@ -413,6 +413,6 @@ class _VisitsElsewhere:
         visited = future.result()
         result = visited.search.result
         result.kernel = search.result.kernel  # this process's own, which programs compare by identity
-        for candidate, seconds in visited.told:
+        for candidate, seconds in visited.runs:
             self._tell(result, candidate, seconds)
         return visited.search
