@@ -166,7 +166,7 @@ def test_programs_have_the_options_of_their_steps(tmp_path) -> None:
     file.write_text("import einsmith as es\nstep = es.jit(lambda x: x + 1.0, max_stored=5)\ninputs = (1.0,)")
     for what, batch, bound in ((str(file), None, None), ("mlp3", 3, 5)):
         run, *_ = program(what, batch, (), (), 1, None, bound)
-        assert run._max_stored == 5
+        assert run.source.max_stored == 5
 
 
 def measured(machine, budget):
