@@ -202,6 +202,7 @@ def limited(kernel: Kernel, is_short: bool) -> LimitedKernel:
     return LimitedKernel(kernel.stages, buffers, kernel.loop_invariant, kernel.sums, len(kernel.buffers), is_short)
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("is_short", [True, False])
 @pytest.mark.parametrize("case", ROWS)
 def test_only_the_first_rows_are_needed(case, is_short, rng) -> None:

@@ -54,7 +54,7 @@ def worst(name, kind, rng, count, function=None):
     return max(errors)
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_accuracy(rng, name, kind) -> None:
