@@ -17,13 +17,13 @@ ARGS ?=
 SEED ?= $(shell date +%Y%m%d)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test bench docs lint package clean
+.PHONY: help setup demo test test-slow bench docs lint package clean
 
 help:
 	@echo "Einsmith, a training compiler. Targets:"
 	@echo "  make setup   .venv with everything for development (tests, linters, PyTorch to compare with)"
 	@echo "  make demo    train LeNet-5 on the full MNIST and show its accuracy"
-	@echo "  make test    run the tests"
+	@echo "  make test    run the tests (make test-slow: those that take long)"
 	@echo "  make bench   compile budgets; training steps, operators and kernels against PyTorch, JAX and TensorFlow"
 	@echo "               (installs them); how good choices without search are"
 	@echo "  make docs    the pages of docs/ as a site, in site/"
@@ -73,6 +73,9 @@ demo: $(VENV)/.ready-run
 
 test: $(VENV)/.ready-dev
 	$(BIN)/python -m pytest $(ARGS)
+
+test-slow: $(VENV)/.ready-dev
+	$(BIN)/python -m pytest -m slow $(ARGS)
 
 bench: $(VENV)/.ready-bench
 	-$(BIN)/python -m benchmarks.budgets
