@@ -141,6 +141,9 @@ COUNTED = es.data.batches(np.arange(14.0).reshape(7, 2), np.arange(7), 3, seed=1
 CASES = {
     "op": Case(made(es.op("Y[i] = a*X[i]", a=2.0)), lambda f: (f.signature, f(X).tolist())),
     "FormulaText": Case(lambda: es.op("Y[i] = X[i]*X[i]").gradient("X", X=(5,)), lambda t: (t, t.extents)),
+    "UpdateSettings": Case(lambda: es.UpdateSettings(accumulate=3, clip_grad_norm=0.5)),
+    "CompileSettings": Case(lambda: es.CompileSettings(precision="bf16", max_stored="1MB")),
+    "TuningSettings": Case(lambda: es.TuningSettings("dynamic", 7)),
     "jit": Case(made(es.jit(scaled)), lambda f: f(X).tolist()),
     "jit of a name": Case(made(jitted), lambda f: f(X).tolist()),
     "grad": Case(made(es.grad(scaled, argnums=(0, 1))), lambda f: [g.tolist() for g in f(X, 2.0)]),

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from einsmith.base import locks
 from einsmith.base.system import memory, processors
 from einsmith.bench import steps
 from einsmith.tuning.calibration import calibrate
@@ -80,7 +81,8 @@ class StepServer:
         if self.peer == "einsmith":
             calibrate.target()
             return steps.VERSION
-        import torch
+        with locks.IMPORTING:
+            import torch
 
         torch.set_num_threads(self.threads)
         return f"PyTorch {torch.__version__}"
@@ -97,7 +99,8 @@ class StepServer:
         """Return the formulations among which the fastest is chosen: PyTorch's memory formats of images."""
         if self.peer not in ("torch", "compile") or not self.problem.is_of_images:
             return ("",)
-        from einsmith.bench.torch_steps import LAYOUTS
+        with locks.IMPORTING:
+            from einsmith.bench.torch_steps import LAYOUTS
 
         return LAYOUTS
 
@@ -105,7 +108,8 @@ class StepServer:
         """Set up the problem in a formulation."""
         if self.peer == "einsmith":
             return steps.EinsmithStep(self.problem, self.arrays, self.threads)
-        from einsmith.bench.torch_steps import TorchStep
+        with locks.IMPORTING:
+            from einsmith.bench.torch_steps import TorchStep
 
         return TorchStep(self.problem, self.arrays, self.peer, variant)
 

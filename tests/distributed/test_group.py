@@ -192,7 +192,7 @@ def test_ranks_of_different_versions_are_named():
     "changed, words",
     [({"RANK": "2"}, "RANK=2 and WORLD_SIZE=2"), ({"RANK": "5"}, "RANK=5"), ({"RANK": "-1"}, "RANK='-1'"),
      ({"RANK": "one"}, "RANK='one'"), ({"WORLD_SIZE": "0"}, "WORLD_SIZE=0"), ({"WORLD_SIZE": ""}, "WORLD_SIZE=''"),
-     ({"MASTER_PORT": "0"}, "MASTER_PORT=0"), ({"MASTER_PORT": "65536"}, "no port"), ({"RANK": "²"}, "integer")],
+     ({"MASTER_PORT": "0"}, "MASTER_PORT=0"), ({"MASTER_PORT": "65536"}, "not a port"), ({"RANK": "²"}, "integer")],
 )  # fmt: skip
 def test_ranks_that_cannot_be_are_refused_at_once(monkeypatch, changed, words):
     variables = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.driver import compile as compiler
 from einsmith.passes.algebra import length_limits
+from einsmith.schedule import pipeline
 from einsmith.schedule.limits import UnlimitedError, check_limited, find_limits
 
 SLOTS, NODES, WIDTH = 300, 7, 9
@@ -76,13 +76,13 @@ def small(monkeypatch):
 def plans(monkeypatch):
     """The plans of programs that are compiled, with their limits."""
     found = []
-    limit_rows = compiler.limit_rows
+    limit_rows = pipeline.limit_rows
 
     def observe(plan, limits):
         found.append((limit_rows(plan, limits), limits))
         return found[-1][0]
 
-    monkeypatch.setattr(compiler, "limit_rows", observe)
+    monkeypatch.setattr(pipeline, "limit_rows", observe)
     return found
 
 

@@ -149,9 +149,10 @@ def test_an_exported_step_has_the_bound_too(batch) -> None:
 
 @pytest.mark.parametrize("bad", ["lots", "", -5, "5 XB", True, 1.5, None, [1]])
 def test_bounds_that_are_no_sizes_are_refused(bad) -> None:
-    with pytest.raises(ArgumentError, match="max_stored=.* is not a size; give bytes, or text such as '800MB'"):
+    why = "max_stored=.* (is not a size; give bytes, or text such as '800MB'|must be an integer or a string)"
+    with pytest.raises(ArgumentError, match=why):
         step_of(max_stored=bad)
-    with pytest.raises(ArgumentError, match="max_stored=.* is not a size; give bytes, or text such as '800MB'"):
+    with pytest.raises(ArgumentError, match=why):
         es.jit(chain, max_stored=bad)
 
 

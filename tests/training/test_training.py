@@ -12,6 +12,7 @@ import pytest
 
 import einsmith as es
 from einsmith.base.environment import CHECK
+from einsmith.runtime import buffers
 from einsmith.runtime.program import Program
 
 
@@ -281,14 +282,12 @@ def test_uninitialized_memory_is_not_read(n, dtype):
 
 def test_timing_kernels_writes_into_living_memory(monkeypatch):
     """The outputs whose addresses a run has set stay alive while it goes on."""
-    from einsmith.driver import executable
-
     f = es.value_and_grad(lambda x: es.functional.sum(x * x))
     x = np.ones((300, 300), np.float32)
     f(x)
     ((run, _),) = f._jitted._cache.values()
     alive = []
-    make = executable.buffers.recycle
+    make = buffers.recycle
 
     def recycled(*args):
         array, at = make(*args)
@@ -296,7 +295,7 @@ def test_timing_kernels_writes_into_living_memory(monkeypatch):
         return array, at
 
     timed = Program.run_timed
-    monkeypatch.setattr(executable.buffers, "recycle", recycled)
+    monkeypatch.setattr(buffers, "recycle", recycled)
     monkeypatch.setattr(Program, "run_timed", lambda self: (check(), timed(self))[1])
 
     def check():
