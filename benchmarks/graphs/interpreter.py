@@ -408,32 +408,27 @@ def _pair(n: Any) -> tuple[int, int]:
     return n * 2 if len(n) == 1 else n
 
 
-def _windows(env: Env, x: Laid, size: tuple, stride: tuple, padding: tuple) -> list[tuple[int, int]]:
-    """Return the padding (before, after) for which the windows fill the output, which a ceiling may have enlarged."""
-    out = []
-    for n, k, s, p, made in zip(x.shape[2:], size, stride, padding, env.node.shape[2:], strict=True):
-        out.append((p, max(0, (made - 1) * s + k - n - p)))
-    return out
+def _pool(env: Env, pool: Callable[..., Any], x: Laid, size: Any, stride: Any, padding: Any) -> Laid:
+    """Pool an image, padded (before, after) so that windows fill the output, which a ceiling may have enlarged."""
+    size = _pair(size)
+    stride = _pair(stride or size)
+    sides = zip(x.shape[2:], size, stride, _pair(padding), env.node.shape[2:], strict=True)
+    pads = [(p, max(0, (length - 1) * s + k - n - p)) for n, k, s, p, length in sides]
+    return Laid(pool(in_order(env.lib, x, IMAGE).array, size, stride, pads), IMAGE)
 
 
 @op("max_pool2d")
 def _max_pool(env: Env, x: Laid, size: Any, stride: Any, padding: Any, dilation: Any, *_: Any) -> Laid:
     if _pair(dilation) != (1, 1):
         raise NotImplementedError("pooling with dilation")
-    size = _pair(size)
-    stride = _pair(stride or size)
-    pads = _windows(env, x, size, stride, _pair(padding))
-    return Laid(env.lib.max_pool(in_order(env.lib, x, IMAGE).array, size, stride, pads), IMAGE)
+    return _pool(env, env.lib.max_pool, x, size, stride, padding)
 
 
 @op("avg_pool2d")
 def _average_pool(env: Env, x: Laid, size: Any, stride: Any, padding: Any, ceil: bool, borders: bool, *_: Any) -> Laid:
     if ceil or not borders:
         raise NotImplementedError("average pooling that does not count its border")
-    size = _pair(size)
-    stride = _pair(stride or size)
-    pads = _windows(env, x, size, stride, _pair(padding))
-    return Laid(env.lib.average_pool(in_order(env.lib, x, IMAGE).array, size, stride, pads), IMAGE)
+    return _pool(env, env.lib.average_pool, x, size, stride, padding)
 
 
 @op("adaptive_avg_pool2d")

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from benchmarks.peers.recurrent_cells import Arrays, CellLibrary, State, Step, lstm_layers, networks
+from benchmarks.peers.recurrent_cells import Arrays, CellLibrary, State, Step, lstm_layers, networks, to_peer
 from benchmarks.recurrent_steps import LR, Recurrent
 
 VARIANTS = {"jax": ("scan", "scan, 4 steps a turn")}
@@ -48,11 +48,6 @@ def library(unroll: int | None) -> CellLibrary:
         concat=lambda parts: jnp.concatenate(parts, -1),
         loop=loop,
     )
-
-
-def to_peer(name: str, a: np.ndarray) -> np.ndarray:
-    """Return a weight as [in, out]; a table of embeddings stays as it is."""
-    return a.T if a.ndim == 2 and name != "embedding.weight" else a
 
 
 class JaxRecurrent:

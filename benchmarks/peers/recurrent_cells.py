@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from benchmarks.recurrent_steps import LAYERS
 
 Arrays = Mapping[str, Any]
@@ -51,6 +53,11 @@ class CellLibrary:
 
 
 Network = Callable[[Arrays, Any, State], Any]
+
+
+def to_peer(name: str, a: np.ndarray) -> np.ndarray:
+    """Return a weight as [in, out]; a table of embeddings stays as it is."""
+    return a.T if a.ndim == 2 and name != "embedding.weight" else a
 
 
 def networks(o: CellLibrary) -> dict[str, Network]:

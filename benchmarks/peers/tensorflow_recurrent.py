@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.peers.recurrent_cells import Arrays, CellLibrary, State, Step, lstm_layers, networks
+from benchmarks.peers.recurrent_cells import Arrays, CellLibrary, State, Step, lstm_layers, networks, to_peer
 from benchmarks.recurrent_steps import LR, Recurrent
 
 
@@ -50,11 +50,6 @@ def library(unrolled: bool) -> CellLibrary:
         concat=lambda parts: tf.concat(parts, -1),
         loop=loop,
     )
-
-
-def to_peer(name: str, a: np.ndarray) -> np.ndarray:
-    """Return a weight as [in, out]; a table of embeddings stays as it is."""
-    return a.T if a.ndim == 2 and name != "embedding.weight" else a
 
 
 class TensorFlowRecurrent:
