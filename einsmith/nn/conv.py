@@ -38,56 +38,55 @@ def check_sizes(layer: Any, **sizes: Any) -> None:
         repeat(layer, what, value)
 
 
-def _prepare(layer: Any, sizes: dict[str, Any], bias: bool, dtype: Any) -> None:
-    """Check and set the common attributes of convolutions and transposed convolutions. sizes: their arguments."""
-    name, transposed = type(layer).__name__, isinstance(layer, _ConvTranspose)
-    channels, out, groups = sizes["in_channels"], sizes["out_channels"], sizes["groups"]
-    if channels % groups or out % groups:
-        raise ArgumentError(f"{name}: groups={groups} must divide in_channels={channels} and out_channels={out}")
-    modes = PADDING_MODES[:1] if transposed else PADDING_MODES
-    if layer.padding_mode not in modes:
-        raise ArgumentError(f"{name}: padding_mode={layer.padding_mode!r} is none of {', '.join(map(repr, modes))}")
-    layer.in_channels, layer.out_channels, layer.groups = channels, out, groups
-    for what in ("kernel_size", "stride", "padding", "dilation", "output_padding"):
-        size = sizes[what]
-        if what == "padding" and isinstance(size, str) and not transposed:
-            if size not in ("same", "valid"):
-                raise ArgumentError(f"{name}: padding={size!r} must be 'same', 'valid' or ints")
-            layer.padding = size
-            continue
-        setattr(layer, what, repeat(layer, what, size))
-    if layer.padding == "same" and any(s != 1 for s in layer.stride):
-        raise ArgumentError(f"{name}: padding='same' needs stride 1, not {layer.stride}")
-    first, second = (channels, out) if transposed else (out, channels)
-    layer.weight = empty((first, second // groups, *layer.kernel_size), dtype)
-    layer.register_parameter("bias", empty((out,), dtype) if bias else None)
-    reset(layer.weight, layer.bias)
+class _Convolution(Module):
+    """Common base of convolutions and transposed convolutions."""
 
-
-def _text(layer: Any) -> str:
-    zeros, ones = (0,) * layer.dims, (1,) * layer.dims
-    text = f"{layer.in_channels}, {layer.out_channels}, kernel_size={layer.kernel_size}, stride={layer.stride}"
-    if layer.padding != zeros:
-        text += f", padding={layer.padding}"
-    if layer.dilation != ones:
-        text += f", dilation={layer.dilation}"
-    if layer.output_padding != zeros:
-        text += f", output_padding={layer.output_padding}"
-    if layer.groups != 1:
-        text += f", groups={layer.groups}"
-    if layer.bias is None:
-        text += ", bias=False"
-    return text + ("" if layer.padding_mode == "zeros" else f", padding_mode={layer.padding_mode}")
-
-
-class _Conv(Module):
     dims: int
-    dilation: tuple[int, ...]
-    padding: tuple[int, ...] | str
+    is_transposed = False
+    modes: tuple[str, ...] = PADDING_MODES
     kernel_size: tuple[int, ...]
     stride: tuple[int, ...]
-    groups: int
+    padding: Any
+    dilation: tuple[int, ...]
+    output_padding: tuple[int, ...]
 
+    def _prepare(
+        self, channels: int, out: int, groups: int, bias: bool, padding_mode: str, dtype: Any, **sizes: Any
+    ) -> None:
+        """Check and set the arguments. sizes: those that have a value for each dimension."""
+        name = type(self).__name__
+        if channels % groups or out % groups:
+            raise ArgumentError(f"{name}: groups={groups} must divide in_channels={channels} and out_channels={out}")
+        if padding_mode not in self.modes:
+            raise ArgumentError(f"{name}: padding_mode={padding_mode!r} is none of {', '.join(map(repr, self.modes))}")
+        self.in_channels, self.out_channels, self.groups, self.padding_mode = channels, out, groups, padding_mode
+        for what, size in sizes.items():
+            is_named = what == "padding" and isinstance(size, str) and not self.is_transposed
+            if is_named and size not in ("same", "valid"):
+                raise ArgumentError(f"{name}: padding={size!r} must be 'same', 'valid' or ints")
+            setattr(self, what, size if is_named else repeat(self, what, size))
+        if self.padding == "same" and any(s != 1 for s in self.stride):
+            raise ArgumentError(f"{name}: padding='same' needs stride 1, not {self.stride}")
+        first, second = (channels, out) if self.is_transposed else (out, channels)
+        self.weight = empty((first, second // groups, *self.kernel_size), dtype)
+        self.register_parameter("bias", empty((out,), dtype) if bias else None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw new initial values."""
+        reset(self.weight, self.bias)
+
+    def extra_repr(self) -> str:
+        zeros, ones = (0,) * self.dims, (1,) * self.dims
+        usual = {"padding": zeros, "dilation": ones, "output_padding": zeros, "groups": 1}
+        sizes = f"kernel_size={self.kernel_size}, stride={self.stride}"
+        others = [f"{n}={getattr(self, n)}" for n, v in usual.items() if getattr(self, n) != v]
+        others += ["bias=False"] * (self.bias is None)
+        others += [f"padding_mode={self.padding_mode}"] * (self.padding_mode != "zeros")
+        return ", ".join([str(self.in_channels), str(self.out_channels), sizes, *others])
+
+
+class _Conv(_Convolution):
     def __init__(
         self,
         in_channels: Count,
@@ -102,22 +101,8 @@ class _Conv(Module):
         *,
         dtype: Any = "float32",
     ):
-        self.padding_mode = padding_mode
-        sizes = {
-            "in_channels": in_channels,
-            "out_channels": out_channels,
-            "kernel_size": kernel_size,
-            "stride": stride,
-            "padding": padding,
-            "dilation": dilation,
-            "output_padding": 0,
-            "groups": groups,
-        }
-        _prepare(self, sizes, bias, dtype)
-
-    def reset_parameters(self) -> None:
-        """Draw new initial values."""
-        reset(self.weight, self.bias)
+        sizes = {"kernel_size": kernel_size, "stride": stride, "padding": padding, "dilation": dilation}
+        self._prepare(in_channels, out_channels, groups, bias, padding_mode, dtype, **sizes, output_padding=0)
 
     def forward(self, input: Value) -> Value:
         convolve = getattr(F, f"conv{self.dims}d")
@@ -129,9 +114,6 @@ class _Conv(Module):
             input = F.pad(input, [p for pair in reversed(pairs) for p in pair], self.padding_mode)
             padding = 0
         return convolve(input, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
-
-    def extra_repr(self) -> str:
-        return _text(self)
 
 
 class Conv1d(_Conv):
@@ -156,15 +138,10 @@ class Conv3d(_Conv):
     dims = 3
 
 
-class _ConvTranspose(Module):
+class _ConvTranspose(_Convolution):
     static_argnames = ("output_size",)
-    dims: int
-    dilation: tuple[int, ...]
-    padding: tuple[int, ...]
-    output_padding: tuple[int, ...]
-    kernel_size: tuple[int, ...]
-    stride: tuple[int, ...]
-    groups: int
+    is_transposed = True
+    modes = PADDING_MODES[:1]
 
     def __init__(
         self,
@@ -181,22 +158,9 @@ class _ConvTranspose(Module):
         *,
         dtype: Any = "float32",
     ):
-        self.padding_mode = padding_mode
-        sizes = {
-            "in_channels": in_channels,
-            "out_channels": out_channels,
-            "kernel_size": kernel_size,
-            "stride": stride,
-            "padding": padding,
-            "dilation": dilation,
-            "output_padding": output_padding,
-            "groups": groups,
-        }
-        _prepare(self, sizes, bias, dtype)
-
-    def reset_parameters(self) -> None:
-        """Draw new initial values."""
-        reset(self.weight, self.bias)
+        sizes = {"kernel_size": kernel_size, "stride": stride, "padding": padding, "dilation": dilation}
+        sizes["output_padding"] = output_padding
+        self._prepare(in_channels, out_channels, groups, bias, padding_mode, dtype, **sizes)
 
     def forward(self, input: Value, output_size: Sequence[int] | None = None) -> Value:
         """Compute the transposed convolution.
@@ -221,9 +185,6 @@ class _ConvTranspose(Module):
         if not fits:
             raise ShapeError(f"{type(self).__name__}: output_size={wanted} must be {n} extents from {least} to {most}")
         return tuple(e - a for e, a in zip(extents, least, strict=True))
-
-    def extra_repr(self) -> str:
-        return _text(self)
 
 
 class ConvTranspose1d(_ConvTranspose):

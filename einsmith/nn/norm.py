@@ -20,7 +20,21 @@ from einsmith.nn.module import Module
 from einsmith.runtime import buffers
 
 
-class _Norm(Module):
+class _Affine(Module):
+    """Common base of layers that scale by a weight and add a bias, where they have them."""
+
+    def _make_affine(self, shape: tuple[int, ...], affine: bool, bias: bool, dtype: Any) -> None:
+        self.register_parameter("weight", empty(shape, dtype) if affine else None)
+        self.register_parameter("bias", empty(shape, dtype) if affine and bias else None)
+
+    def reset_parameters(self) -> None:
+        """Set weights to 1 and biases to 0."""
+        for name, fill in (("weight", init.ones_), ("bias", init.zeros_)):
+            if self._parameters.get(name) is not None:
+                fill(getattr(self, name))
+
+
+class _Norm(_Affine):
     """Base of normalization by statistics of channels, with running statistics where they are tracked."""
 
     ranks: tuple[int, ...]
@@ -28,17 +42,24 @@ class _Norm(Module):
     running_var: Any
     num_batches_tracked: Any
 
-    def _prepare(
-        self, num_features: int, eps: float, momentum: float | None, affine: bool, track: bool, bias: bool, dtype: Any
-    ) -> None:
+    def __init__(
+        self,
+        num_features: Count,
+        eps: Magnitude = 1e-5,
+        momentum: Magnitude | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        *,
+        bias: bool = True,
+        dtype: Any = "float32",
+    ):
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
-        self.affine, self.track_running_stats = affine, track
+        self.affine, self.track_running_stats = affine, track_running_stats
         shape, kind = (num_features,), dtype_of(dtype).numpy
-        self.register_parameter("weight", empty(shape, dtype) if affine else None)
-        self.register_parameter("bias", empty(shape, dtype) if affine and bias else None)
-        self.register_buffer("running_mean", buffers.zeros(shape, kind) if track else None)
-        self.register_buffer("running_var", buffers.zeros(shape, kind) + 1 if track else None)
-        self.register_buffer("num_batches_tracked", np.zeros((), np.int64) if track else None)
+        self._make_affine(shape, affine, bias, dtype)
+        self.register_buffer("running_mean", buffers.zeros(shape, kind) if track_running_stats else None)
+        self.register_buffer("running_var", buffers.zeros(shape, kind) + 1 if track_running_stats else None)
+        self.register_buffer("num_batches_tracked", np.zeros((), np.int64) if track_running_stats else None)
         self.reset_parameters()
 
     def reset_running_stats(self) -> None:
@@ -51,7 +72,7 @@ class _Norm(Module):
     def reset_parameters(self) -> None:
         """Set weights to 1 and biases to 0; reset the running statistics."""
         self.reset_running_stats()
-        _reset_affine(self)
+        super().reset_parameters()
 
     def _check_input(self, input: Value) -> Value:
         x = builder.as_value(input)
@@ -67,28 +88,8 @@ class _Norm(Module):
         )
 
 
-def _reset_affine(layer: Any) -> None:
-    if layer.weight is not None:
-        init.ones_(layer.weight)
-    if layer.bias is not None:
-        init.zeros_(layer.bias)
-
-
 class _BatchNorm(_Norm):
     norm = staticmethod(F.batch_norm)
-
-    def __init__(
-        self,
-        num_features: Count,
-        eps: Magnitude = 1e-5,
-        momentum: Magnitude | None = 0.1,
-        affine: bool = True,
-        track_running_stats: bool = True,
-        *,
-        bias: bool = True,
-        dtype: Any = "float32",
-    ):
-        self._prepare(num_features, eps, momentum, affine, track_running_stats, bias, dtype)
 
     def forward(self, input: Value) -> Value:
         """Return the input normalized by the statistics of the batch, or by the running statistics."""
@@ -164,7 +165,7 @@ class _InstanceNorm(_Norm):
         bias: bool = True,
         dtype: Any = "float32",
     ):
-        self._prepare(num_features, eps, momentum, affine, track_running_stats, bias, dtype)
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, bias=bias, dtype=dtype)
 
     def forward(self, input: Value) -> Value:
         """Return the input normalized by the statistics of each sample, or by the running statistics."""
@@ -209,7 +210,7 @@ def _shape(layer: Any, normalized_shape: int | Sequence[int]) -> tuple[int, ...]
     return shape
 
 
-class LayerNorm(Module):
+class LayerNorm(_Affine):
     """Layer norm over the last dimensions; see `functional.layer_norm`. weight, bias: `normalized_shape`."""
 
     def __init__(
@@ -223,13 +224,8 @@ class LayerNorm(Module):
     ):
         self.normalized_shape = _shape(self, normalized_shape)
         self.eps, self.elementwise_affine = eps, elementwise_affine
-        self.register_parameter("weight", empty(self.normalized_shape, dtype) if elementwise_affine else None)
-        self.register_parameter("bias", empty(self.normalized_shape, dtype) if elementwise_affine and bias else None)
+        self._make_affine(self.normalized_shape, elementwise_affine, bias, dtype)
         self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Set weights to 1 and biases to 0."""
-        _reset_affine(self)
 
     def forward(self, input: Value) -> Value:
         return F.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
@@ -239,7 +235,7 @@ class LayerNorm(Module):
         return f"{self.normalized_shape}, eps={self.eps}, {affine}"
 
 
-class RMSNorm(Module):
+class RMSNorm(_Affine):
     """Division by the root of the mean square over the last dimensions; see `functional.rms_norm`. weight:
     `normalized_shape`."""
 
@@ -256,11 +252,6 @@ class RMSNorm(Module):
         self.register_parameter("weight", empty(self.normalized_shape, dtype) if elementwise_affine else None)
         self.reset_parameters()
 
-    def reset_parameters(self) -> None:
-        """Set weights to 1."""
-        if self.weight is not None:
-            init.ones_(self.weight)
-
     def forward(self, input: Value) -> Value:
         return F.rms_norm(input, self.normalized_shape, self.weight, self.eps)
 
@@ -268,7 +259,7 @@ class RMSNorm(Module):
         return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
 
 
-class GroupNorm(Module):
+class GroupNorm(_Affine):
     """Normalization by groups of channels of [B, num_channels, ...]; see `functional.group_norm`. weight, bias:
     [num_channels]."""
 
@@ -285,13 +276,8 @@ class GroupNorm(Module):
         if num_channels % num_groups:
             raise ArgumentError(f"GroupNorm: num_groups={num_groups} does not divide num_channels={num_channels}")
         self.num_groups, self.num_channels, self.eps, self.affine = num_groups, num_channels, eps, affine
-        self.register_parameter("weight", empty((num_channels,), dtype) if affine else None)
-        self.register_parameter("bias", empty((num_channels,), dtype) if affine and bias else None)
+        self._make_affine((num_channels,), affine, bias, dtype)
         self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Set weights to 1 and biases to 0."""
-        _reset_affine(self)
 
     def forward(self, input: Value) -> Value:
         return F.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from einsmith import ops as F
 from einsmith.base.errors import ShapeError
@@ -13,64 +12,50 @@ from einsmith.nn.module import Module
 from einsmith.ops.common import tensor
 
 
-def _amounts(layer: Any, padding: int | Sequence[int]) -> tuple[int, ...]:
-    """Return the padding as 2*dims ints: (before, after) of the last dimension, then of the one before it, and so on.
-
-    padding: the ints, or one int for all sides."""
-    return repeat(layer, "padding", padding, 2 * layer.dims)
-
-
 class _Pad(Module):
     dims: int
-    mode: str
+    mode = "constant"
+    value: float | None = None
 
     def __init__(self, padding: int | Sequence[int]):
-        self.padding = _amounts(self, padding)
+        self.padding = repeat(self, "padding", padding, 2 * self.dims)
 
     def forward(self, input: Value) -> Value:
-        return _pad(self, input, self.mode, None)
+        name = type(self).__name__
+        x = tensor(input, name, "input")
+        if x.ndim < self.dims:
+            raise ShapeError(f"{name}: 'input' needs {self.dims} dimensions or more, got shape {x.shape}")
+        return F.pad(x, self.padding, self.mode, self.value)
 
     def extra_repr(self) -> str:
         return f"{self.padding}"
 
 
-class _ConstantPad(Module):
-    dims: int
-
+class _ConstantPad(_Pad):
     def __init__(self, padding: int | Sequence[int], value: float):
-        self.padding = _amounts(self, padding)
+        super().__init__(padding)
         self.value = value
-
-    def forward(self, input: Value) -> Value:
-        return _pad(self, input, "constant", self.value)
 
     def extra_repr(self) -> str:
         return f"padding={self.padding}, value={self.value}"
 
 
-def _pad(layer: Any, x: Value, mode: str, value: float | None) -> Value:
-    x = tensor(x, type(layer).__name__, "input")
-    if x.ndim < layer.dims:
-        raise ShapeError(f"{type(layer).__name__}: 'input' needs {layer.dims} dimensions or more, got shape {x.shape}")
-    return F.pad(x, layer.padding, mode, value)
-
-
 class ZeroPad1d(_Pad):
     """Padding of the last dimension with zeros; see `functional.pad`."""
 
-    dims, mode = 1, "constant"
+    dims = 1
 
 
 class ZeroPad2d(_Pad):
     """Padding of the last two dimensions with zeros; see `functional.pad`."""
 
-    dims, mode = 2, "constant"
+    dims = 2
 
 
 class ZeroPad3d(_Pad):
     """Padding of the last three dimensions with zeros; see `functional.pad`."""
 
-    dims, mode = 3, "constant"
+    dims = 3
 
 
 class ReflectionPad1d(_Pad):

@@ -28,13 +28,7 @@ LSTM_FORMULA = """
     h[t,b,k] = sigmoid(a[t,b,3*H+k]) * tanh(c[t,b,k])
     return h, c
 """
-LSTM_PROJECTED_FORMULA = """
-    p[t,b,n] = sum[i](x[t,b,i] * W_ih[n,i]) + b_ih[n] + b_hh[n]
-    a[t,b,n] = p[t,b,n] + sum[j](where(t > 0, h[t-1,b,j], h0[b,j]) * W_hh[n,j])
-    c[t,b,k] = sigmoid(a[t,b,H+k]) * where(t > 0, c[t-1,b,k], c0[b,k]) + sigmoid(a[t,b,0*H+k]) * tanh(a[t,b,2*H+k])
-    h[t,b,m] = sum[k](sigmoid(a[t,b,3*H+k]) * tanh(c[t,b,k]) * W_hr[m,k])
-    return h, c
-"""
+LSTM_PROJECTED_FORMULA = re.sub(r"h\[t,b,k\] = (.*)", r"h[t,b,m] = sum[k](\1 * W_hr[m,k])", LSTM_FORMULA)
 GRU_FORMULA = """
     p[t,b,n] = sum[i](x[t,b,i] * W_ih[n,i]) + b_ih[n]
     q[t,b,n] = sum[j](where(t > 0, h[t-1,b,j], h0[b,j]) * W_hh[n,j]) + b_hh[n]

@@ -101,6 +101,13 @@ def _pair(hx: Any, name: str) -> tuple[Any, Any]:
     return hx[0], hx[1]
 
 
+def check_nonlinearity(name: str, nonlinearity: str) -> str:
+    """Return the name of a function of a plain recurrence. Raises ArgumentError for one that is not known."""
+    if nonlinearity not in ("tanh", "relu"):
+        raise ArgumentError(f"{name}: nonlinearity={nonlinearity!r} must be 'tanh' or 'relu'")
+    return nonlinearity
+
+
 def check_state(state: Any, name: str, what: str, shape: tuple[int, ...]) -> Value:
     """Return an initial state of the given shape. Raises ShapeError, ArgumentError."""
     if isinstance(state, (tuple, list)):
@@ -220,9 +227,7 @@ class RNN(_Layers):
         dtype: Any = "float32",
         checkpoint: Size = 0,
     ):
-        if nonlinearity not in ("tanh", "relu"):
-            raise ArgumentError(f"RNN: nonlinearity={nonlinearity!r} must be 'tanh' or 'relu'")
-        self.nonlinearity = nonlinearity
+        self.nonlinearity = check_nonlinearity("RNN", nonlinearity)
         options: dict[str, Any] = {"dtype": dtype, "checkpoint": checkpoint}
         super().__init__(input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, **options)
 

@@ -13,7 +13,7 @@ from einsmith.lang.builder import Value
 from einsmith.nn import init
 from einsmith.nn.linear import empty
 from einsmith.nn.module import Module
-from einsmith.nn.recurrent import check_state
+from einsmith.nn.recurrent import check_nonlinearity, check_state
 from einsmith.ops.common import tensor
 
 
@@ -80,9 +80,7 @@ class RNNCell(_StepCell):
         *,
         dtype: Any = "float32",
     ):
-        if nonlinearity not in ("tanh", "relu"):
-            raise ArgumentError(f"RNNCell: nonlinearity={nonlinearity!r} must be 'tanh' or 'relu'")
-        self.nonlinearity = nonlinearity
+        self.nonlinearity = check_nonlinearity("RNNCell", nonlinearity)
         super().__init__(input_size, hidden_size, bias, dtype)
 
     def forward(self, input: Value, hx: Value | None = None) -> Value:

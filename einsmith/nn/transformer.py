@@ -35,27 +35,36 @@ def _activation(name: str, activation: Any) -> Callable[[Value], Value]:
 
 
 class _Layer(Module):
-    """Common base of encoder and decoder layers: the feed-forward block, and pre- or post-normalization."""
+    """Common base of encoder and decoder layers: their attentions, the feed-forward block, and pre- or
+    post-normalization."""
 
-    def _blocks(
+    attentions: tuple[str, ...]
+
+    def __init__(
         self,
-        d_model: int,
-        dim_feedforward: int,
-        dropout: float,
-        activation: Any,
-        eps: float,
-        norm_first: bool,
-        bias: bool,
-        norms: int,
-        dtype: Any,
-    ) -> None:
+        d_model: Count,
+        nhead: Count,
+        dim_feedforward: Size = 2048,
+        dropout: Share = 0.1,
+        activation: str | Callable[[Value], Value] = F.relu,
+        layer_norm_eps: Magnitude = 1e-5,
+        batch_first: bool = False,
+        norm_first: bool = False,
+        bias: bool = True,
+        *,
+        dtype: Any = "float32",
+    ):
+        for name in self.attentions:
+            options: dict[str, Any] = {"dropout": dropout, "bias": bias, "batch_first": batch_first, "dtype": dtype}
+            self.add_module(name, MultiheadAttention(d_model, nhead, **options))
         self.linear1 = Linear(d_model, dim_feedforward, bias, dtype=dtype)
         self.dropout = Dropout(dropout)
         self.linear2 = Linear(dim_feedforward, d_model, bias, dtype=dtype)
         self.norm_first = norm_first
-        for n in range(1, norms + 1):
-            self.add_module(f"norm{n}", LayerNorm(d_model, eps, bias=bias, dtype=dtype))
-        for n in range(1, norms + 1):
+        blocks = range(1, len(self.attentions) + 2)
+        for n in blocks:
+            self.add_module(f"norm{n}", LayerNorm(d_model, layer_norm_eps, bias=bias, dtype=dtype))
+        for n in blocks:
             self.add_module(f"dropout{n}", Dropout(dropout))
         self.activation = _activation(type(self).__name__, activation)
 
@@ -75,24 +84,7 @@ class TransformerEncoderLayer(_Layer):
     after (arXiv 2002.04745). activation: "relu", "gelu" or a function.
     """
 
-    def __init__(
-        self,
-        d_model: Count,
-        nhead: Count,
-        dim_feedforward: Size = 2048,
-        dropout: Share = 0.1,
-        activation: str | Callable[[Value], Value] = F.relu,
-        layer_norm_eps: Magnitude = 1e-5,
-        batch_first: bool = False,
-        norm_first: bool = False,
-        bias: bool = True,
-        *,
-        dtype: Any = "float32",
-    ):
-        self.self_attn = MultiheadAttention(
-            d_model, nhead, dropout=dropout, bias=bias, batch_first=batch_first, dtype=dtype
-        )
-        self._blocks(d_model, dim_feedforward, dropout, activation, layer_norm_eps, norm_first, bias, 2, dtype)
+    attentions = ("self_attn",)
 
     def forward(
         self, src: Value, src_mask: Any = None, src_key_padding_mask: Any = None, is_causal: bool = False
@@ -113,26 +105,7 @@ class TransformerDecoderLayer(_Layer):
     Arguments and shapes are those of `TransformerEncoderLayer`.
     """
 
-    def __init__(
-        self,
-        d_model: Count,
-        nhead: Count,
-        dim_feedforward: Size = 2048,
-        dropout: Share = 0.1,
-        activation: str | Callable[[Value], Value] = F.relu,
-        layer_norm_eps: Magnitude = 1e-5,
-        batch_first: bool = False,
-        norm_first: bool = False,
-        bias: bool = True,
-        *,
-        dtype: Any = "float32",
-    ):
-        for name in ("self_attn", "multihead_attn"):
-            self.add_module(
-                name,
-                MultiheadAttention(d_model, nhead, dropout=dropout, bias=bias, batch_first=batch_first, dtype=dtype),
-            )
-        self._blocks(d_model, dim_feedforward, dropout, activation, layer_norm_eps, norm_first, bias, 3, dtype)
+    attentions = "self_attn", "multihead_attn"
 
     def forward(
         self,
@@ -162,11 +135,21 @@ class TransformerDecoderLayer(_Layer):
         )
 
 
-def _copies(layer: Module, count: int) -> ModuleList:
-    return ModuleList(copy.deepcopy(layer) for _ in range(count))
+class _Copies(Module):
+    """num_layers copies of a layer, and a norm."""
+
+    def _repeat(self, layer: Module, num_layers: int, norm: Module | None) -> None:
+        self.layers = ModuleList(copy.deepcopy(layer) for _ in range(num_layers))
+        self.num_layers = num_layers
+        self.add_module("norm", norm)
+
+    def _run(self, x: Value, *args: Any) -> Value:
+        for layer in self.layers:
+            x = layer(x, *args)
+        return x if self.norm is None else self.norm(x)
 
 
-class TransformerEncoder(Module):
+class TransformerEncoder(_Copies):
     """num_layers copies of a layer, one after another, and a norm. All copies start with the weights of the layer.
 
     `enable_nested_tensor` and `mask_check`, which change nothing but torch's speed, are accepted.
@@ -180,26 +163,20 @@ class TransformerEncoder(Module):
         enable_nested_tensor: bool = True,
         mask_check: bool = True,
     ):
-        self.layers = _copies(encoder_layer, num_layers)
-        self.num_layers = num_layers
-        self.add_module("norm", norm)
+        self._repeat(encoder_layer, num_layers, norm)
 
     def forward(
         self, src: Value, mask: Any = None, src_key_padding_mask: Any = None, is_causal: bool | None = None
     ) -> Value:
         """Apply the module. Masks are those of `MultiheadAttention`."""
-        for layer in self.layers:
-            src = layer(src, mask, src_key_padding_mask, bool(is_causal))
-        return src if self.norm is None else self.norm(src)
+        return self._run(src, mask, src_key_padding_mask, bool(is_causal))
 
 
-class TransformerDecoder(Module):
+class TransformerDecoder(_Copies):
     """num_layers copies of a layer, one after another, and a norm. All copies start with the weights of the layer."""
 
     def __init__(self, decoder_layer: Module, num_layers: Depth, norm: Module | None = None):
-        self.layers = _copies(decoder_layer, num_layers)
-        self.num_layers = num_layers
-        self.add_module("norm", norm)
+        self._repeat(decoder_layer, num_layers, norm)
 
     def forward(
         self,
@@ -213,18 +190,8 @@ class TransformerDecoder(Module):
         memory_is_causal: bool = False,
     ) -> Value:
         """Apply the module. Masks are those of `MultiheadAttention`."""
-        for layer in self.layers:
-            tgt = layer(
-                tgt,
-                memory,
-                tgt_mask,
-                memory_mask,
-                tgt_key_padding_mask,
-                memory_key_padding_mask,
-                bool(tgt_is_causal),
-                memory_is_causal,
-            )
-        return tgt if self.norm is None else self.norm(tgt)
+        masks = (tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask)
+        return self._run(tgt, memory, *masks, bool(tgt_is_causal), memory_is_causal)
 
 
 class Transformer(Module):
@@ -292,16 +259,8 @@ class Transformer(Module):
         if src.ndim != tgt.ndim or (src.ndim == 3 and src.shape[batch] != tgt.shape[batch]):
             raise ShapeError(f"Transformer: 'src' {src.shape} and 'tgt' {tgt.shape} differ in their batch")
         memory = self.encoder(src, src_mask, src_key_padding_mask, src_is_causal)
-        return self.decoder(
-            tgt,
-            memory,
-            tgt_mask,
-            memory_mask,
-            tgt_key_padding_mask,
-            memory_key_padding_mask,
-            tgt_is_causal,
-            memory_is_causal,
-        )
+        masks = (tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask)
+        return self.decoder(tgt, memory, *masks, tgt_is_causal, memory_is_causal)
 
     @staticmethod
     def generate_square_subsequent_mask(sz: Size) -> np.ndarray:
