@@ -6,18 +6,18 @@ One training step of each network, compiled with all passes, and without one of 
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import sys
 from contextlib import ExitStack
-from pathlib import Path
+from functools import partial
 from unittest import mock
 
 from rich.table import Table
 
+from benchmarks import driver
+from benchmarks.driver import KEPT, Parser, Results, asked
 from benchmarks.models import TRAINING
-from benchmarks.report import asked, begin, store
 from benchmarks.run import CHUNK_SECONDS
 from benchmarks.worker import Allowance, PeerProcess, WorkerError
 from einsmith.base import environment
@@ -65,16 +65,14 @@ def measured(problem: str, threads: int, rounds: int, cap: float) -> dict:
 def table(cells: dict[str, dict]) -> Table:
     """Times as fast, and the arena as large, as without each pass."""
     passes = [n for n in optional() if any(n in c for c in cells.values())]
-    out = Table(title="times as fast with the pass as without it (its arena, of that without)")
-    for name in ("", "ms", "MiB", *passes):
-        out.add_column(name, justify="left" if not name else "right")
-    for problem, cell in cells.items():
+
+    def row(problem: str, cell: dict) -> list[str]:
         seconds, whole = statistics.median(cell[""]["rounds"]), cell[""]["arena_bytes"]
-        row = [problem, f"{seconds * 1e3:.2f}", f"{whole / 2**20:.0f}"]
-        for name in passes:
-            row.append(f"{_ratio(cell, name):.2f} ({whole / cell[name]['arena_bytes']:.2f})" if name in cell else "")
-        out.add_row(*row)
-    return out
+        ratios = [f"{_ratio(cell, n):.2f} ({whole / cell[n]['arena_bytes']:.2f})" if n in cell else "" for n in passes]
+        return [problem, f"{seconds * 1e3:.2f}", f"{whole / 2**20:.0f}", *ratios]
+
+    title = "times as fast with the pass as without it (its arena, of that without)"
+    return driver.table(title, ("", "ms", "MiB", *passes), (row(*x) for x in cells.items()))
 
 
 def _ratio(cell: dict, name: str) -> float:
@@ -83,37 +81,29 @@ def _ratio(cell: dict, name: str) -> float:
 
 
 def main() -> int:
-    networks = sorted({p.network for p in TRAINING.values()})
-    parser = argparse.ArgumentParser(description="Times training steps with and without each pass.")
-    parser.add_argument("network", nargs="*", help=f"which (default: all): {', '.join(networks)}")
-    parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--cap", type=float, default=300.0, help="seconds that a process may take")
-    parser.add_argument("--json", type=Path, help="results are kept here; what it holds already is not run again")
-    args = parser.parse_args()
-    if unknown := set(args.network) - set(networks):
-        parser.error(f"unknown: {', '.join(sorted(unknown))}")
-    wanted = set(args.network or networks)
-    chosen = [n for n, p in TRAINING.items() if p.batch == args.batch and p.network in wanted]
-    say, console, results = begin(args.json, 200)
-    cells: dict[str, dict] = {}
-    for problem in chosen:
-        key = f"{problem}-t{args.threads}"
-        if key not in results["cells"]:
-            say.print(f"{problem}: compiled with and without each pass")
-            try:
-                results["cells"][key] = measured(problem, args.threads, args.rounds, args.cap)
-            except WorkerError as e:
-                say.print(f"{problem}: {e.kind}: {e}")
-                continue
-            store(args.json, results)
-        cells[problem] = results["cells"][key]
-    console.print(table(cells))
+    """Time the networks' steps; return the exit status."""
+    parser = Parser(
+        __doc__, sorted({p.network for p in TRAINING.values()}), batch=(16, ""), threads=(2, ""), rounds=(7, ""),
+        cap=(300.0, "seconds that a process may take"), json=KEPT,
+    )  # fmt: skip
+    args = parser.read()
+    chosen = [n for n, p in TRAINING.items() if p.batch == args.batch and p.network in (args.names or [p.network])]
+    results = Results(args.json, 200)
+
+    def attempt(problem: str) -> dict | None:
+        results.say(f"{problem}: compiled with and without each pass")
+        try:
+            return measured(problem, args.threads, args.rounds, args.cap)
+        except WorkerError as e:
+            results.say(f"{problem}: {e.kind}: {e}")
+            return None
+
+    cells = results.fill((f"{p}-t{args.threads}", partial(attempt, p)) for p in chosen)
+    results.console.print(table(cells))
     worst = [(1 / _ratio(c, n), p, n) for p, c in cells.items() for n in c if n]
     slow = [f"{p} without {n}: {r:.2f}" for r, p, n in sorted(worst, reverse=True) if r > HELP]
     verdict = ("steps that leaving one out makes faster", ", ".join(slow) or "none", f"none by {HELP:.2f}", not slow)
-    console.print(asked("passes", [verdict]))
+    results.console.print(asked("passes", [verdict]))
     return 0 if cells else 1
 
 

@@ -8,22 +8,21 @@ and measured times, and how much CPU time choosing took.
 
 from __future__ import annotations
 
-import argparse
 import gc
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
 from rich.table import Table
 
-from benchmarks import kernel_cases
+from benchmarks import driver, kernel_cases
 from benchmarks.convolutions import Conv, distinct
+from benchmarks.driver import FRESH, KEPT, LIMIT, Parser, Results, asked
 from benchmarks.kernel_cases import Case
-from benchmarks.report import asked, begin, store
 
 CONVOLUTIONS = ("efficientnet_lite0", "resnet50", "mobilenet_v2")
 BATCHES = (1, 16)
@@ -159,26 +158,25 @@ def rank_correlation(cell: dict) -> float | None:
 
 
 def table(cells: dict[str, dict]) -> Table:
-    out = Table(title="choices without search")
-    columns = ("", "chosen", "predicted ms", "measured ms", "best", "best ms", "regret", "rank corr.", "tried")
-    for name in (*columns, "choose ms"):
-        out.add_column(name, justify="left" if name in ("", "chosen", "best") else "right", no_wrap=name == "")
-    for key, cell in cells.items():
+    def row(key: str, cell: dict) -> tuple[str, ...]:
         found = measured(cell)
         chosen, best = next(c for c in found if c["chosen"]), min(found, key=lambda c: c["measured"])
         r, rank = regret(cell), rank_correlation(cell)
         color = "red" if r > MOST_REGRET else "yellow" if r > MEDIAN_REGRET else "green"
-        out.add_row(
+        return (
             key, chosen["pattern"], f"{1e3 * chosen['predicted']:.3f}", f"{1e3 * chosen['measured']:.3f}",
             best["pattern"], f"{1e3 * best['measured']:.3f}", f"[{color}]{100 * r:.0f} %[/]",
             "" if rank is None else f"{rank:.2f}", f"{len(found)}/{cell['considered']}",
             f"{1e3 * cell['choose_seconds']:.1f}",
         )  # fmt: skip
-    return out
+
+    columns = ("", "chosen", "predicted ms", "measured ms", "best", "best ms", "regret", "rank corr.", "tried")
+    rows = (row(*x) for x in cells.items())
+    return driver.table("choices without search", (*columns, "choose ms"), rows, text=("chosen", "best"))
 
 
 def verdicts(cells: Sequence[dict]) -> list[tuple[str, str, str, bool | None]]:
-    """As `report.asked` takes them."""
+    """As `driver.asked` takes them."""
     regrets, seconds = [regret(c) for c in cells if len(measured(c)) > 1], [c["choose_seconds"] for c in cells]
     correlations = [r for r in map(rank_correlation, cells) if r is not None]
     out: list[tuple[str, str, str, bool | None]] = []
@@ -200,45 +198,30 @@ def verdicts(cells: Sequence[dict]) -> list[tuple[str, str, str, bool | None]]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Measures the choices of algorithm and configuration.")
-    only = "networks, or convolutions whose name contains this; may be given several times"
-    parser.add_argument("--only", action="append", default=[], help=only)
-    parser.add_argument("--batch", type=int, action="append", default=[], help="default: 1 and 16")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--count", type=int, default=8, help="configurations of a pattern that are measured")
-    parser.add_argument("--cap", type=float, default=10.0, help="seconds that a cell may take, about")
-    parser.add_argument("--winograd", action="store_true", help="allow Winograd's form")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no cell after this time")
-    parser.add_argument("--json", type=Path, help="results are kept here; what it holds already is not run again")
-    parser.add_argument("--fresh", action="store_true", help="run again what the JSON file holds")
-    args = parser.parse_args(argv)
-    if args.threads < 1 or args.count < 1 or args.cap <= 0 or any(b < 1 for b in args.batch):
-        parser.error("threads, count and batch are at least 1, the cap is positive")
+    """Measure the convolutions that are asked for; return the exit status."""
+    parser = Parser(
+        __doc__, only=([str], "networks, or convolutions whose name contains this"), batch=(BATCHES, ""),
+        threads=(2, ""), count=(8, "configurations of a pattern that are measured"),
+        cap=(10.0, "seconds that a cell may take, about"), winograd=(False, "allow Winograd's form"), seconds=LIMIT,
+        json=KEPT, fresh=FRESH,
+    )  # fmt: skip
+    args = parser.read(argv, threads=1, count=1, batch=1, cap=1e-9)
     networks = [n for n in CONVOLUTIONS if n in args.only] or list(CONVOLUTIONS)
     parts = [text for text in args.only if text not in CONVOLUTIONS]
     convs = [c for c in distinct(*networks) if not parts or any(text in str(c) for text in parts)]
     if not convs:
         parser.error(f"no convolution is called {', '.join(parts)}; the networks are {', '.join(CONVOLUTIONS)}")
-    say, console, results = begin(args.json, 150)
-    begun, shown = time.monotonic(), {}
-    for conv in convs:
-        for batch in args.batch or BATCHES:
-            key = f"{conv}-b{batch}" + ("-winograd" if args.winograd else "")
-            place = f"{key}-t{args.threads}"
-            if place not in results["cells"] or args.fresh:
-                if time.monotonic() - begun > args.seconds:
-                    continue
-                cell = measure(conv, batch, args.threads, args.count, args.cap, args.winograd)
-                results["cells"][place] = cell
-                store(args.json, results)
-                found = f"regret {100 * regret(cell):.0f} % of {len(measured(cell))}"
-                say.print(f"{key}: {found} ({cell['seconds']:.1f} s)")
-            shown[key] = results["cells"][place]
-    if len(shown) < len(convs) * len(args.batch or BATCHES):
-        say.print("out of time; the same command goes on from here")
+    results = Results(args.json)
+    form = "-winograd" if args.winograd else ""
+    cases = (
+        (f"{c}-b{b}{form}-t{args.threads}", partial(measure, c, b, args.threads, args.count, args.cap, args.winograd))
+        for c in convs
+        for b in args.batch
+    )
+    shown = results.fill(cases, args.fresh, args.seconds, lambda c: f"regret {100 * regret(c):.0f} %")
     if shown:
-        console.print(table(shown))
-        console.print(asked(f"over {len(shown)} convolutions", verdicts(list(shown.values()))))
+        results.console.print(table(shown))
+        results.console.print(asked(f"over {len(shown)} convolutions", verdicts(list(shown.values()))))
     return 0
 
 

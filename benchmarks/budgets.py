@@ -8,7 +8,6 @@ seconds until it is compiled.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -20,6 +19,8 @@ from typing import NamedTuple
 import numpy as np
 from rich.console import Console
 from rich.table import Table
+
+from benchmarks.driver import Parser, asked
 
 TENSORS = 3000
 PYTHON_SECONDS, NORM_SECONDS, KERNELS, CHOOSE_MS = 1.0, 0.5, 100, 5.0
@@ -130,26 +131,23 @@ def budgets() -> list[Budget]:
     ]
 
 
-def show(found: list[Budget]) -> Table:
-    out = Table(title="compile budgets")
-    for name in ("", "found", "allowed", ""):
-        out.add_column(name, justify="left" if not name else "right")
-    for b in found:
-        digits = 2 if b.unit else 0
-        verdict = "" if b.limit is None else "[green]holds[/]" if b.holds else "[red]fails[/]"
+def show(every: list[Budget]) -> Table:
+    def row(b: Budget) -> tuple[str, str, str, bool | None]:
         allowed = "" if b.limit is None else f"{b.limit:g} {b.unit}"
-        out.add_row(b.what, f"{b.found:.{digits}f} {b.unit}", allowed, verdict)
-    return out
+        return b.what, f"{b.found:.{2 if b.unit else 0}f} {b.unit}", allowed, None if b.limit is None else b.holds
+
+    return asked("compile budgets", list(map(row, every)))
 
 
 def main() -> int:
-    argparse.ArgumentParser(description="Measures what compiling costs.").parse_args()
+    """Measure, and print a table and a line of JSON; return the exit status."""
+    Parser(__doc__).read()
     with tempfile.TemporaryDirectory() as folder:
         os.environ["EINSMITH_CACHE_DIR"] = folder
-        found = budgets()
-    Console(highlight=False).print(show(found))
-    print(json.dumps({b.what: round(b.found, 3) for b in found}))
-    return int(not all(b.holds for b in found))
+        every = budgets()
+    Console(highlight=False).print(show(every))
+    print(json.dumps({b.what: round(b.found, 3) for b in every}))
+    return int(not all(b.holds for b in every))
 
 
 if __name__ == "__main__":

@@ -10,23 +10,20 @@ the same prices.
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.random import default_rng
-from rich.console import Console
 from rich.table import Table
 
 import einsmith as es
-from benchmarks import autoconfig, plans, random_cases
+from benchmarks import autoconfig, driver, plans, random_cases
+from benchmarks.driver import KEPT, Parser, Results
 from einsmith.cost.overheads import INSTRUCTIONS, Instructions, Overheads
 
 FACTORS = (
@@ -194,45 +191,39 @@ def prices_of_choices(chosen: Sequence[Any], target: Any) -> list[float]:
 
 def table(cells: dict[str, dict[str, list[float]]], limit: float) -> Table:
     """The constants, those that lose least last."""
-    out = Table(title=f"loss of choices without a constant: the largest, and kernels above {limit:.0%}")
-    out.add_column("constant")
-    for machine in next(iter(cells.values()), {}):
-        out.add_column(machine, justify="right")
-    for name, by_machine in sorted(cells.items(), key=lambda x: -max(map(max, x[1].values()))):
-        row = [f"{max(x):.1%} {sum(v > limit for v in x)}" for x in by_machine.values()]
-        out.add_row(name, *row)
-    return out
+    rows = (
+        (name, *(f"{max(x):.1%} {sum(v > limit for v in x)}" for x in of.values()))
+        for name, of in sorted(cells.items(), key=lambda x: -max(map(max, x[1].values())))
+    )
+    title = f"loss of choices without a constant: the largest, and kernels above {limit:.0%}"
+    return driver.table(title, ("constant", *next(iter(cells.values()), {})), rows, text=("constant",))
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--count", type=int, default=60, help="random cases")
-    parser.add_argument("--networks", nargs="*", default=NETWORKS)
-    parser.add_argument("--limit", type=float, default=0.02)
-    parser.add_argument("--only", nargs="*", help="constants by name")
-    parser.add_argument("--json", type=Path, help="losses are kept here; what it holds already is not computed again")
-    parser.add_argument("--steps", action="store_true", help="plan the networks' training steps")
-    args = parser.parse_args()
+    """Choose without each constant; return the exit status."""
+    parser = Parser(
+        __doc__, seed=(1, "what the shapes are drawn from"), count=(60, "random cases"), networks=(NETWORKS, ""),
+        limit=(0.02, "loss that counts"), only=([str], "constants by name"), json=KEPT,
+        steps=(False, "plan the networks' training steps"),
+    )  # fmt: skip
+    args = parser.read()
     choose: Callable[[Any], list[Any]] = partial(planned, args.networks)
     price: Callable[[list[Any], Any], list[float]] = prices_of_steps
     if not args.steps:
         choose, price = partial(choices, kernels(args.seed, args.count, args.networks)), prices_of_choices
-    cells = json.loads(args.json.read_text()) if args.json and args.json.exists() else {}
+    results = Results(args.json, 140, timing=False)
     for machine, target in targets().items():
         clear()
         best = price(choose(target), target)
         for name in args.only or neutral():
-            if machine in cells.setdefault(name, {}):
-                continue
-            with changed(target, name) as other:
-                chosen = choose(other)
-            prices = price(chosen, target)
-            cells[name][machine] = [max(0.0, x / least - 1) for x, least in zip(prices, best, strict=True)]
-            print(name, machine, f"{max(cells[name][machine]):.3f}", flush=True)
-            if args.json:
-                args.json.write_text(json.dumps(cells))
-    Console(width=140).print(table(cells, args.limit))
+            losses = results.cells.setdefault(name, {})
+            if machine not in losses:
+                with changed(target, name) as other:
+                    chosen = choose(other)
+                prices = zip(price(chosen, target), best, strict=True)
+                results.keep(name, losses | {machine: [max(0.0, x / least - 1) for x, least in prices]})
+                results.say(f"{name} {machine} {max(results.cells[name][machine]):.3f}")
+    results.console.print(table(results.cells, args.limit))
     return 0
 
 

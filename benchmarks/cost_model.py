@@ -9,20 +9,19 @@ ways.
 
 from __future__ import annotations
 
-import argparse
 import gc
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.table import Table
 
-from benchmarks import autoconfig, random_cases
-from benchmarks.report import asked, begin, store
+from benchmarks import autoconfig, driver, random_cases
+from benchmarks.driver import LIMIT, Parser, Results, asked
 
 LIKELY = 2.5
 """Candidates are measured whose price is at most so many times the least."""
@@ -117,7 +116,7 @@ def target_of(results: dict[str, Any]) -> Any:
 
 
 def verdicts(every: Sequence[Judged]) -> list[tuple[str, str, str, bool | None]]:
-    """As `report.asked` takes them."""
+    """As `driver.asked` takes them."""
     regrets = np.array([j.regret for j in every])
     off = np.array([x for j in every for _, x in j.off])
     return [
@@ -130,55 +129,53 @@ def verdicts(every: Sequence[Judged]) -> list[tuple[str, str, str, bool | None]]
 
 def ways(every: Sequence[Judged]) -> Table:
     """By way: how much longer its candidates take than their prices say, beside the other candidates of a kernel."""
-    out = Table(title="measured against priced, by way to reach the operands")
-    for name in ("", "candidates", "median", "one of ten below", "one of ten above"):
-        out.add_column(name, justify="right" if name else "left")
     by: dict[str, list[float]] = {}
     for j in every:
         for kind, off in j.off:
             by.setdefault(kind, []).append(off)
-    for kind, found in sorted(by.items(), key=lambda x: -len(x[1])):
-        if len(found) >= SEEN:
-            low, middle, high = np.exp(np.percentile(found, [10, 50, 90]))
-            out.add_row(kind, str(len(found)), f"{middle:.2f}", f"{low:.2f}", f"{high:.2f}")
-    return out
+    rows = (
+        (kind, len(off), *(f"{np.exp(np.percentile(off, part)):.2f}" for part in (50, 10, 90)))
+        for kind, off in sorted(by.items(), key=lambda x: -len(x[1]))
+        if len(off) >= SEEN
+    )
+    names = ("", "candidates", "median", "one of ten below", "one of ten above")
+    return driver.table("measured against priced, by way to reach the operands", names, rows)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Measures what the model of contractions prices.")
-    parser.add_argument("--seed", type=int, required=True, help="what the shapes are drawn from")
-    parser.add_argument("--count", type=int, default=60, help="cases")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--candidates", type=int, default=28, help="that are measured of a kernel")
-    parser.add_argument("--each", type=float, default=0.8, help="seconds that a kernel's candidates are measured")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no case after this time")
-    parser.add_argument("--json", type=Path, help="measurements are kept here, and not made again")
-    args = parser.parse_args(argv)
-    if args.seed < 0 or min(args.count, args.threads) < 1 or args.candidates < 4 or args.each <= 0:
-        parser.error("count and threads are at least 1, candidates 4, the seed 0, and times are positive")
+    """Measure candidates, and judge their prices; return the exit status."""
+    parser = Parser(
+        __doc__, seed=(int, "what the shapes are drawn from"), count=(60, "cases"), threads=(2, ""),
+        candidates=(28, "that are measured of a kernel"), each=(0.8, "seconds that a kernel's candidates are measured"),
+        seconds=LIMIT, json=(Path, "measurements are kept here, and not made again"),
+    )  # fmt: skip
+    args = parser.read(argv, seed=0, count=1, threads=1, candidates=4, each=1e-9)
+    if args.seed is None:
+        parser.error("--seed is asked for")
     from einsmith.tuning.calibration import calibrate
 
-    say, console, results = begin(args.json, 120)
-    results.setdefault("target", asdict(calibrate.target(args.threads)))
-    target = target_of(results)
-    begun, every = time.monotonic(), list[Judged]()
-    for number in range(args.count):
-        case = random_cases.draw(args.seed, number)
-        for n, (kernel, p) in enumerate(contractions(case)):
-            key = f"{case.name}-{n}-t{args.threads}"
-            if key not in results["cells"]:
-                if time.monotonic() - begun > args.seconds:
-                    break
-                results["cells"][key] = measure(kernel, p, args.threads, args.candidates, args.each)
-                store(args.json, results)
-                gc.collect()
-            found = judge(kernel, p, target, results["cells"][key])
-            if found is not None:
-                every.append(found)
-                say.print(f"{key}: regret {100 * found.regret:.0f} % of {len(found.off)}")
+    results = Results(args.json, 120)
+    results.content.setdefault("target", asdict(calibrate.target(args.threads)))
+    target = target_of(results.content)
+    kernels = {
+        f"{case.name}-{n}-t{args.threads}": x
+        for case in (random_cases.draw(args.seed, number) for number in range(args.count))
+        for n, x in enumerate(contractions(case))
+    }
+
+    def timed(kernel: Any, p: Any) -> dict[str, float]:
+        gc.collect()
+        return measure(kernel, p, args.threads, args.candidates, args.each)
+
+    cells = results.fill(((key, partial(timed, *x)) for key, x in kernels.items()), seconds=args.seconds)
+    judged = {key: judge(*kernels[key], target, times) for key, times in cells.items()}
+    every = [j for j in judged.values() if j is not None]
+    for key, j in judged.items():
+        if j is not None:
+            results.say(f"{key}: regret {100 * j.regret:.0f} % of {len(j.off)}")
     if every:
-        console.print(ways(every))
-        console.print(asked(f"over {len(every)} kernels", verdicts(every)))
+        results.console.print(ways(every))
+        results.console.print(asked(f"over {len(every)} kernels", verdicts(every)))
     return 0
 
 

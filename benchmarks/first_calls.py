@@ -8,7 +8,6 @@ CIFAR by their number of layers, which shows whether compilation is linear.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import os
@@ -17,20 +16,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
+
+from benchmarks import driver
+from benchmarks.driver import KEPT, Parser, Results
+from benchmarks.recurrent_steps import CELLS
 
 PARTS = ("trace", "plan", "code", "first", "later", "beyond")
 LATER = 5
 """Steps whose median is that of a later one."""
-
-
-CELLS = ("milstm", "scrn", "sublstm", "lltm")
 
 
 def made(name: str, batch: int) -> tuple[Any, Any, Any, Any]:
@@ -56,11 +56,9 @@ def made(name: str, batch: int) -> tuple[Any, Any, Any, Any]:
 
 def measure(name: str, batch: int) -> dict[str, Any]:
     """What a first call takes in this process, by part (seconds), and a digest of what two steps compute."""
-    start = time.perf_counter()
     import einsmith as es
     from einsmith.tuning.calibration import calibrate
 
-    imported = time.perf_counter() - start
     calibrate.target()
     es.manual_seed(0)
     network, loss, x, y = made(name, batch)
@@ -80,7 +78,6 @@ def measure(name: str, batch: int) -> dict[str, Any]:
     (run,) = step.compiler.programs.values()
     whole, usual = compiled - start, statistics.median(later)
     return {
-        "import": imported,
         "trace": whole - run.compile_seconds,
         "plan": run.compiled.seconds,
         "code": run.compile_seconds - run.compiled.seconds,
@@ -112,40 +109,40 @@ def compare(name: str, batch: int, threads: int, rounds: int) -> dict[str, Any]:
     return {"network": name, "batch": batch, "cold": runs[0], "warm": warm, "arena": runs[0]["arena"]}
 
 
-def show(rows: Sequence[dict[str, Any]]) -> None:
+def show(cells: Mapping[str, dict[str, Any]]) -> Table:
     parts = ("trace", "plan", "code")
-    heads = [f"{way}: {p}" for way in ("cold", "then") for p in (*parts, "beyond")]
-    table = Table("network", "batch", *heads, "a step", "arena, MiB", title="first calls, seconds")
-    for r in rows:
+    columns = [f"{way}: {p}" for way in ("cold", "then") for p in (*parts, "beyond")]
+
+    def row(r: dict[str, Any]) -> tuple[Any, ...]:
         numbers = [r[way][p] for way in ("cold", "warm") for p in (*parts, "beyond")] + [r["warm"]["later"]]
-        table.add_row(r["network"], str(r["batch"]), *(f"{n:.2f}" for n in numbers), f"{r['arena'] / 2**20:.0f}")
-    Console(width=160).print(table)
+        return r["network"], r["batch"], *(f"{n:.2f}" for n in numbers), f"{r['arena'] / 2**20:.0f}"
+
+    columns = ["", "batch", *columns, "a step", "arena, MiB"]
+    return driver.table("first calls, seconds", columns, map(row, cells.values()))
 
 
 def main() -> int:
+    """Measure first calls; return the exit status."""
     from benchmarks.models import NETWORKS
 
-    parser = argparse.ArgumentParser(description="Measures first calls in a cold and in later processes.")
-    parser.add_argument("network", nargs="*", help=f"default: {', '.join(NETWORKS)}")
-    parser.add_argument("--batch", type=int, default=1)
-    parser.add_argument("--depths", type=int, nargs="*", help="ResNets of so many layers, 6n + 2, in their place")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=3, help="processes after the cold one")
-    parser.add_argument("--json", type=Path, help="a file for the results")
-    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    parser = Parser(
+        __doc__, (), batch=(1, ""), depths=([int], "ResNets of so many layers, 6n + 2, in their place"),
+        threads=(2, ""), rounds=(3, "processes after the cold one"), json=KEPT, here=(False, "in this process"),
+    )  # fmt: skip
+    args = parser.read()
     if args.here:
-        print(json.dumps(measure(args.network[0], args.batch)))
+        print(json.dumps(measure(args.names[0], args.batch)))
         return 0
-    names = [f"resnet-{n}" for n in args.depths] if args.depths else args.network or [*NETWORKS, *CELLS, "lstm-lm"]
-    rows = []
-    for name in names:
-        rows.append(compare(name, args.batch, args.threads, args.rounds))
-        cold, warm = rows[-1]["cold"]["beyond"], rows[-1]["warm"]["beyond"]
-        print(f"{name} x{args.batch}: {cold:.2f} s cold, {warm:.2f} s then", file=sys.stderr, flush=True)
-        if args.json:
-            args.json.write_text(json.dumps({"threads": args.threads, "cores": os.cpu_count(), "rows": rows}, indent=1))
-    show(rows)
+    names = [f"resnet-{n}" for n in args.depths] or args.names or [*NETWORKS, *CELLS, "lstm-lm"]
+    results = Results(args.json, 160)
+    cells = results.fill(
+        (
+            (f"{n}-b{args.batch}-t{args.threads}", partial(compare, n, args.batch, args.threads, args.rounds))
+            for n in names
+        ),
+        line=lambda r: f"{r['cold']['beyond']:.2f} s cold, {r['warm']['beyond']:.2f} s then",
+    )
+    results.console.print(show(cells))
     return 0
 
 

@@ -8,19 +8,16 @@ planned again.
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from rich.console import Console
 from rich.table import Table
 
-from benchmarks import models
+from benchmarks import driver, models
+from benchmarks.driver import KEPT, Parser, Results
 from benchmarks.models import NetworkCase
 from benchmarks.recurrent_steps import CELLS, Recurrent, language_model, recurrent
 from benchmarks.worker import module_of
@@ -121,33 +118,31 @@ def cells_of(problem: NetworkCase | Recurrent, precision: str, cards: Sequence[s
 
 
 def table(cells: Mapping[str, Mapping[str, Mapping[str, float]]], cards: Sequence[str], precision: str) -> Table:
-    out = Table(title=f"training steps in {precision}: PREDICTED milliseconds, not measured (longest chain)")
-    for n in ("", "kernels", *cards):
-        out.add_column(n, justify="right" if n else "left")
-    for name, of in cells.items():
-        each = [f"{of[c]['seconds'] * 1e3:.3f} ({of[c]['chain'] * 1e3:.3f})" for c in cards]
-        out.add_row(name, f"{of[cards[0]]['kernels']:.0f}", *each)
-    return out
+    rows = (
+        (name, f"{of[cards[0]]['kernels']:.0f}",
+         *(f"{of[c]['seconds'] * 1e3:.3f} ({of[c]['chain'] * 1e3:.3f})" for c in cards))
+        for name, of in cells.items()
+    )  # fmt: skip
+    title = f"training steps in {precision}: PREDICTED milliseconds, not measured (longest chain)"
+    return driver.table(title, ("", "kernels", *cards), rows)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("network", nargs="*", default=[], help=f"of {', '.join(NETWORKS)} (default: all)")
-    parser.add_argument("--batch", type=int, nargs="+", default=[1, 16, 64])
-    parser.add_argument("--precision", choices=GpuTarget.precisions, default="fp32")
-    parser.add_argument("--json", type=Path, help="figures are kept here")
-    args = parser.parse_args()
-    if unknown := set(args.network) - set(NETWORKS):
-        parser.error(f"unknown: {', '.join(sorted(unknown))}")
-    cards, cells = list(CARDS), json.loads(args.json.read_text()) if args.json and args.json.exists() else {}
-    wanted = [f"{n}-b{b}-{args.precision}" for n in args.network or NETWORKS for b in args.batch]
-    for key in wanted:
-        if key not in cells:
-            name, batch = key.split("-")[:2]
-            cells[key] = cells_of(NETWORKS[name](int(batch[1:])), args.precision, cards)
-            if args.json:
-                args.json.write_text(json.dumps(cells))
-    Console(width=120).print(table({k: cells[k] for k in wanted}, cards, args.precision))
+    """Plan the networks' steps; return the exit status."""
+    parser = Parser(
+        __doc__, NETWORKS, batch=((1, 16, 64), ""), precision=("fp32", f"of {', '.join(GpuTarget.precisions)}"),
+        json=KEPT,
+    )  # fmt: skip
+    args = parser.read()
+    if args.precision not in GpuTarget.precisions:
+        parser.error(f"--precision is one of {', '.join(GpuTarget.precisions)}")
+    cards, results = list(CARDS), Results(args.json, 120, timing=False)
+    cells = results.fill(
+        (f"{n}-b{b}-{args.precision}", partial(cells_of, NETWORKS[n](b), args.precision, cards))
+        for n in args.names or NETWORKS
+        for b in args.batch
+    )
+    results.console.print(table(cells, cards, args.precision))
     return 0
 
 

@@ -7,17 +7,17 @@ lowest ratio of their time to that of the program at that moment, and what was k
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 from rich.table import Table
 
-from benchmarks.report import begin, store
+from benchmarks import driver
+from benchmarks.driver import KEPT, Parser, Results
 
 KINDS = ("without", "cut", "join", "order")
 """First words of decisions."""
@@ -55,36 +55,30 @@ def ratios(cell: Mapping[str, Any]) -> dict[str, list[float]]:
 
 def table(cells: Mapping[str, Mapping[str, Any]]) -> Table:
     """Return the forms that raced, by network and kind, and what was kept."""
-    out = Table(title="forms raced, and their lowest time, as a ratio to the program's at that moment")
-    for name in ("", *KINDS, "kept", "before", "after"):
-        out.add_column(name, justify="right" if name not in ("", "kept") else "left")
-    for name, cell in cells.items():
-        raced = [f"{len(found)}: {min(found):.3f}" if found else "" for found in ratios(cell).values()]
+
+    def row(name: str, cell: Mapping[str, Any]) -> tuple[str, ...]:
+        raced = [f"{len(r)}: {min(r):.3f}" if r else "" for r in ratios(cell).values()]
         times = [f"{cell[x] * 1e3:.2f} ms" if cell[x] else "" for x in ("before", "after")]
-        out.add_row(name, *raced, "; ".join(cell["decisions"]), *times)
-    return out
+        return name, *raced, "; ".join(cell["decisions"]), *times
+
+    title = "forms raced, and their lowest time, as a ratio to the program's at that moment"
+    names, rows = ("", *KINDS, "kept", "before", "after"), (row(*x) for x in cells.items())
+    return driver.table(title, names, rows, text=("kept",))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Searches over the graphs of training steps.")
-    parser.add_argument("network", nargs="+", help="as for einsmith tune")
-    parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--seconds", type=float, default=60.0, help="of a search")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--json", type=Path, help="results are kept here; what it holds already is not run again")
-    args = parser.parse_args(argv)
-    say, console, results = begin(args.json, 200)
-    cells = {}
-    for name in args.network:
-        key = f"{name}-b{args.batch}-t{args.threads}"
-        if key not in results["cells"]:
-            results["cells"][key] = search(name, args.batch, args.threads, args.seconds)
-            store(args.json, results)
-        cells[key] = results["cells"][key]
-        say.print(f"{key}: compiled in {cells[key]['compiled']:.1f} s, searched {cells[key]['seconds']:.0f} s")
-        for line in cells[key]["log"]:
-            say.print(f"  {line}")
-    console.print(table(cells))
+    """Search over the networks' graphs; return the exit status."""
+    parser = Parser(__doc__, (), batch=(16, ""), seconds=(60.0, "of a search"), threads=(2, ""), json=KEPT)
+    args = parser.read(argv)
+    results = Results(args.json, 200)
+    cells = results.fill(
+        (f"{n}-b{args.batch}-t{args.threads}", partial(search, n, args.batch, args.threads, args.seconds))
+        for n in args.names
+    )
+    for key, cell in cells.items():
+        results.say(f"{key}: compiled in {cell['compiled']:.1f} s, searched {cell['seconds']:.0f} s")
+        results.say("\n".join(f"  {line}" for line in cell["log"]))
+    results.console.print(table(cells))
     return 0
 
 

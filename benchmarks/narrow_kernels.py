@@ -26,9 +26,9 @@ from rich.table import Table
 from benchmarks import random_cases
 from benchmarks.autoconfig import calls_of
 from benchmarks.convolutions import Conv
+from benchmarks.driver import geometric_mean
 from benchmarks.kernel_cases import Case, convolution, product
 from benchmarks.peers import torch_kernels
-from benchmarks.report import geometric_mean
 from einsmith.base import dtypes as dt
 from einsmith.codegen.loopnest.dots import DOTS
 from einsmith.cost.facts import Target

@@ -11,18 +11,19 @@ python -m benchmarks.precision formats           int8 networks with the chosen l
 from __future__ import annotations
 
 import argparse
-import time
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
 
 import einsmith as es
 from benchmarks import plans
+from benchmarks.driver import Parser, geometric_mean, in_turns
 from benchmarks.models import TRAINING
-from benchmarks.report import geometric_mean
 from einsmith.bench.steps import EinsmithStep
 from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Tensor
@@ -78,21 +79,15 @@ NETWORKS: dict[str, Problem] = {
 }
 
 
-def in_turns(variants: dict[str, Callable[[], object]], rounds: int = ROUNDS) -> dict[str, float]:
+def shortest(variants: dict[str, Callable[[], object]], rounds: int = ROUNDS) -> dict[str, float]:
     """Return the shortest time of each variant (seconds), run in turns."""
-    best = dict.fromkeys(variants, float("inf"))
-    for _ in range(rounds):
-        for name, run in variants.items():
-            start = time.perf_counter()
-            run()
-            best[name] = min(best[name], time.perf_counter() - start)
-    return best
+    return {name: min(times) for name, times in in_turns(variants, rounds).items()}
 
 
-def measure_steps(names: Sequence[str], batch: int) -> None:
+def measure_steps(names: Sequence[str], batches: Sequence[int]) -> None:
     """Print the time of a training step in every precision, and the memory of its intermediate results."""
     rng = np.random.default_rng(0)
-    for name in names:
+    for batch, name in product(batches, names):
         make, shape, classes = NETWORKS[name]
         x, y = rng.standard_normal((batch, *shape)).astype(np.float32), rng.integers(0, classes, batch)
         steps = {}
@@ -104,7 +99,7 @@ def measure_steps(names: Sequence[str], batch: int) -> None:
         losses = {p: [step(x, y) for _ in range(3)] for p, step in steps.items()}
         for p in Target.precisions:
             np.testing.assert_allclose(losses[p], losses["fp32"], rtol=0.05)
-        times = in_turns({p: partial(step, x, y) for p, step in steps.items()})
+        times = shortest({p: partial(step, x, y) for p, step in steps.items()})
         for p, step in steps.items():
             ((_, run),) = step.compiler.programs.items()
             ratio = times["fp32"] / times[p]
@@ -138,7 +133,7 @@ def measure_training(names: Sequence[str], threads: int) -> None:
         losses = {form: [session.step() for _ in range(2)][0] for form, session in sessions.items()}
         for form in ("bf16", "PyTorch"):
             np.testing.assert_allclose(losses[form], losses["fp32"], rtol=0.02)
-        times = in_turns({form: session.step for form, session in sessions.items()}, STEP_ROUNDS)
+        times = shortest({form: session.step for form, session in sessions.items()}, STEP_ROUNDS)
         gains.append(times["fp32"] / times["bf16"])
         ratios.append(times["PyTorch"] / times["bf16"])
         print(
@@ -201,7 +196,7 @@ def measure_formats(names: Sequence[str], batches: Sequence[int]) -> None:
                     got = runs[f](x)
                 # Depthwise sums of float32 in another order may round to the next integer.
                 np.testing.assert_allclose(got, wanted, rtol=0, atol=0.02 * np.abs(wanted).max())
-            times = in_turns({f: partial(run, x) for f, run in runs.items()})
+            times = shortest({f: partial(run, x) for f, run in runs.items()})
             print(f"{name} x{batch}: " + ", ".join(f"{f} {t * 1e3:.2f} ms" for f, t in times.items()), flush=True)
 
 
@@ -214,37 +209,34 @@ def measure_int8(names: Sequence[str], batches: Sequence[int]) -> None:
             x = rng.standard_normal((batch, *shape)).astype(np.float32)
             wanted, got = model(x), quantized(x)
             assert np.abs(got - wanted).max() <= 0.25 * np.abs(wanted).max(), name
-            times = in_turns({"float32": partial(model, x), "int8": partial(quantized, x)})
+            times = shortest({"float32": partial(model, x), "int8": partial(quantized, x)})
             long, short = (times[n] * 1e3 for n in ("float32", "int8"))
             print(f"{name} x{batch}: float32 {long:.2f} ms, int8 {short:.2f} ms ({long / short:.2f})")
 
 
-def main() -> None:
-    """Run the parts that the command line names."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("accuracy", "steps", "training", "int8", "memory", "formats"))
-    parser.add_argument("--networks", nargs="+", choices=[*NETWORKS], default=["lenet5", "resnet18-cifar"])
-    parser.add_argument("--steps", nargs="+", choices=[*TRAINING], default=MEMORY, help="for training and memory")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--batch", type=int, nargs="+", default=[16])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
-    parser.add_argument("--epochs", type=int, default=3)
-    options = parser.parse_args()
+def main() -> int:
+    """Run the part that the command line names."""
+    parts: dict[str, Callable[[argparse.Namespace], object]] = {
+        "accuracy": lambda o: measure_accuracy(o.seeds, o.epochs),
+        "steps": lambda o: measure_steps(o.networks, o.batch),
+        "training": lambda o: measure_training(o.steps, o.threads),
+        "memory": lambda o: measure_memory(o.steps, o.threads),
+        "formats": lambda o: measure_formats(o.networks, o.batch),
+        "int8": lambda o: measure_int8(o.networks, o.batch),
+    }
+    parser = Parser(
+        __doc__, parts, networks=(("lenet5", "resnet18-cifar"), f"of {', '.join(NETWORKS)}"), threads=(2, ""),
+        steps=(MEMORY, "of benchmarks.models, for training and memory"), batch=((16,), ""), seeds=((0, 1), ""),
+        epochs=(3, ""),
+    )  # fmt: skip
+    args = parser.read()
+    if unknown := {*args.networks} - {*NETWORKS} | {*args.steps} - {*TRAINING}:
+        parser.error(f"unknown: {', '.join(sorted(unknown))}")
     warnings.filterwarnings("ignore", "precision=")
-    if options.part == "accuracy":
-        measure_accuracy(options.seeds, options.epochs)
-    elif options.part == "steps":
-        for batch in options.batch:
-            measure_steps(options.networks, batch)
-    elif options.part == "training":
-        measure_training(options.steps, options.threads)
-    elif options.part == "memory":
-        measure_memory(options.steps, options.threads)
-    elif options.part == "formats":
-        measure_formats(options.networks, options.batch)
-    else:
-        measure_int8(options.networks, options.batch)
+    for part in args.names or parts:
+        parts[part](args)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -10,13 +10,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from benchmarks import autoconfig, random_cases
+from benchmarks.driver import Options
 from benchmarks.kernel_cases import LIBRARIES, Case
-from benchmarks.report import run
+from benchmarks.report import Choice, run
 
 MEAN, USUAL, LEAST = 1.15, 0.9, 0.7
 """The ratio to the best peer: its geometric mean, what nine of ten cases reach, and every case."""
@@ -38,7 +38,7 @@ def regret(case: Case, threads: int, count: int, cap: float) -> dict:
 
 
 def verdicts(by_name: Mapping[str, dict]) -> list[tuple[str, str, str, bool | None]]:
-    """What is asked of all cases together (see `report.Verdicts`), and what was chosen where it loses most."""
+    """What is asked of all cases together (see `driver.Verdicts`), and what was chosen where it loses most."""
     out: list[tuple[str, str, str, bool | None]] = []
     cells = list(by_name.values())
     failed = [c for c in cells if c["peers"].get("einsmith", {}).get("status") != "ok"]
@@ -69,24 +69,31 @@ def _losses(by_name: Mapping[str, dict]) -> dict[str, float]:
     return {n: c["choice"]["regret"] for n, c in by_name.items() if c.get("choice", {}).get("regret", 0.0) > REGRET}
 
 
+def cases(args: argparse.Namespace) -> dict[str, Case]:
+    """Return the drawn cases. Raises ValueError."""
+    if args.seed is None or args.seed < 0 or args.count < 1 or args.candidates < 0:
+        raise ValueError("--seed is asked for; count is at least 1, seed and candidates at least 0")
+    return {c.name: c for c in (random_cases.draw(args.seed, n) for n in range(args.count))}
+
+
+OPTIONS: Options = {
+    "seed": (int, "what the cases are drawn from"), "count": (30, "cases"),
+    "candidates": (12, "that are measured of a pattern; 0: no regrets. --peers= : regrets alone"),
+}  # fmt: skip
+
+
+def choice(args: argparse.Namespace) -> Choice | None:
+    """Return what measures the choices for a case; None where none is asked for."""
+    if not args.candidates:
+        return None
+    return lambda case, threads, cap: regret(case, threads, args.candidates, cap)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--seed", type=int, required=True)
-    parser.add_argument("--count", type=int, default=30)
-    parser.add_argument("--candidates", type=int, default=12)
-    args, others = parser.parse_known_args(argv)
-    if args.seed < 0 or args.count < 1 or args.candidates < 0:
-        parser.error("count is at least 1, seed and candidates at least 0")
-    cases = {c.name: c for c in (random_cases.draw(args.seed, n) for n in range(args.count))}
-    title = """Times products and convolutions of random shapes in every library. Cases: --count (30) that are drawn
-        from --seed. --candidates (12) of a pattern are measured; 0: no regrets. --peers= : regrets alone."""
-
-    def choice(case: Any, threads: int, cap: float) -> dict:
-        return regret(case, threads, args.candidates, cap)
-
-    chosen = choice if args.candidates else None
+    """Time the drawn cases; return the exit status."""
+    title = "Times products and convolutions of random shapes in every library."
     defaults = {"rounds": 7, "seconds": 2.0, "cap": 40.0, "shared": True}
-    return run(title, cases, others, LIBRARIES, verdicts=verdicts, choice=chosen, defaults=defaults)
+    return run(title, cases, argv, LIBRARIES, verdicts=verdicts, choice=choice, defaults=defaults, options=OPTIONS)
 
 
 if __name__ == "__main__":

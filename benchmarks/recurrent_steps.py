@@ -162,3 +162,14 @@ def peers_of(problem: Workload, peers: Sequence[str]) -> list[str]:
         return list(peers)
     more = {p: [q for q in RECURRENT_PEERS if q.partition("-")[0] == p] for p in peers}
     return [q for p in peers for q in (more[p] or [p])]
+
+
+BATCHES = (1, 16, 64)
+STEPS = (1, 28, 35, 150)
+RECURRENT = {
+    p.name: p for p in (*(recurrent(c, b, t) for c in CELLS for t in STEPS for b in BATCHES), language_model())
+}
+"""The networks that are timed alone."""
+FIRST_CALL_STEPS = (8, 128, 1024)
+FIRST_CALLS = {p.name: p for p in (recurrent(c, 4, t) for c in (*LAYER_CELLS, *CELLS) for t in FIRST_CALL_STEPS)}
+"""Of which only the first call is timed."""

@@ -38,7 +38,7 @@ Say = Callable[[str], None]
 
 class Pace(NamedTuple):
     """How long a problem is timed: `rounds`, in each of which a peer runs `warm` steps and then about `chunk` seconds,
-    `least` steps or more.
+    `least` steps or more. Without rounds the first calls alone are measured.
 
     seconds: what a peer's rounds may take in all, where that is less; MIN_ROUNDS take place all the same. A step longer
     than `chunk` is then a turn by itself, after an untimed one where it takes no more than a second.
@@ -96,7 +96,7 @@ def run_problem(
                 crew.keep_calibration()
         run = _Run(problem, cap, crew, cell, say)
         results: dict[str, PeerResults] = {}
-        exact = run.reference() if problem.exact else None
+        exact = run.reference() if problem.exact and pace.rounds else None
         if exact is not None:
             crew.drop("reference")
         measured = ["peak", *(["copy"] if problem.nbytes else []), *(["special"] if problem.specials else [])]
@@ -122,7 +122,10 @@ def run_problem(
             crew.start(peer)
             if fresh or keeper:
                 say(f"{problem.name}: {peer}: first call")
-            run.attempt(peer, partial(run.begin, peer, results))
+            run.attempt(peer, partial(run.begin, peer, results if pace.rounds else None))
+            if not pace.rounds:
+                crew.drop(peer)
+                continue
             if fresh and not problem.has_reference and peer == "einsmith" and peer in run.workers:
 
                 def again(allowance: Allowance) -> None:
@@ -133,7 +136,8 @@ def run_problem(
                     cell["peers"]["einsmith"]["first_seconds_warm"] = first["seconds"]
 
                 run.attempt(peer, again)
-        timed()
+        if pace.rounds:
+            timed()
     _summarize(cell, **{what: rate.per_second for what, rate in rates.items()})
     return cell
 
@@ -199,11 +203,14 @@ class _Run:
         data, start = worker.request("results", allowance), self.start_values
         return {n: data[n] - start[n] if n in start else data[n] for n in self.problem.results or data}
 
-    def begin(self, peer: str, results: dict[str, PeerResults], allowance: Allowance) -> None:
+    def begin(self, peer: str, results: dict[str, PeerResults] | None, allowance: Allowance) -> None:
+        """Run the first step of a peer, and where `results` are wanted the steps that are verified."""
         worker, first = self.open(peer, allowance)
         self.cell["peers"][peer] = {"status": "ok", "version": worker.version, "first_seconds": first["seconds"]}
         self.cell["peers"][peer]["first_spent"] = round(first["spent"], 3)
         self.cell["peers"][peer] |= first["described"]
+        if results is None:
+            return
         chosen = worker.request("choose", allowance, TRIALS)
         if chosen["variant"]:
             self.cell["peers"][peer] |= {"variant": chosen["variant"], "variants": chosen["seconds"]}
@@ -342,7 +349,7 @@ def _time_rounds(run: _Run, pace: Pace, rates: Sequence[_Rate]) -> None:
         cell["peers"][peer]["best"] = min((min(c) for c in chunks), default=None)
 
 
-def _summarize(cell: dict, peak: float | None, copy: float | None = None, special: float | None = None) -> None:
+def _summarize(cell: dict, peak: float | None = None, copy: float | None = None, special: float | None = None) -> None:
     """Add medians, spread (the middle half of the rounds), the ratio to the best peer, and the part of the floor: the
     longest of the arithmetic at the peak, the bytes at the bandwidth of a copy, and the functions at their rate."""
     cell["peak_flops_per_second"], cell["bytes_per_second"], cell["specials_per_second"] = peak, copy, special

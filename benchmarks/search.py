@@ -8,21 +8,19 @@ the evaluator first; what all of them together have found counts as the best the
 
 from __future__ import annotations
 
-import argparse
 import sys
-import time
 from collections.abc import Sequence
+from functools import partial
 from math import inf
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 from rich.table import Table
 
-from benchmarks import random_cases
+from benchmarks import driver, random_cases
 from benchmarks.autoconfig import kernels_of
-from benchmarks.report import asked, begin, store
+from benchmarks.driver import KEPT, LIMIT, Parser, Results, asked
 
 WITHIN, CANDIDATES = 0.03, 100
 """How near to the best there is the guided search comes in the median, after so many candidates."""
@@ -102,10 +100,10 @@ def measure(kernel: Any, threads: int, count: int) -> dict:
     }  # fmt: skip
 
 
-def verdicts(cells: Sequence[dict]) -> list[tuple[str, str, str, bool]]:
+def verdicts(cells: Sequence[dict]) -> list[tuple[str, str, str, bool | None]]:
     """What is asked of all kernels together."""
     lost = {name: np.array([c["regret"][name] for c in cells]) for name in (*STRATEGIES, "choice")}
-    out = []
+    out: list[tuple[str, str, str, bool | None]] = []
     middle = float(np.median(lost[GUIDED]))
     out.append(("from the best there is, median", f"{100 * middle:.1f} %", f"{100 * WITHIN:.0f} %", middle <= WITHIN))
     near = float((lost[GUIDED] <= WITHIN).mean())
@@ -117,45 +115,41 @@ def verdicts(cells: Sequence[dict]) -> list[tuple[str, str, str, bool]]:
 
 
 def table(cells: dict[str, dict]) -> Table:
-    out = Table(title="what searches find")
-    for name in ("", "choice us", "choice", *STRATEGIES, EVERY, "best"):
-        out.add_column(name, justify="left" if name in ("", "best") else "right")
-    for key, c in cells.items():
+    def row(key: str, c: dict) -> tuple[str, ...]:
         best = min(c["best"], key=lambda n: c["regret"][n])
         shares = [f"{100 * c['regret'][n]:.0f} %" for n in ("choice", *STRATEGIES, EVERY)]
-        out.add_row(key, f"{1e6 * c['choice_seconds']:.1f}", *shares, c["best"][best])
-    return out
+        return key, f"{1e6 * c['choice_seconds']:.1f}", *shares, c["best"][best]
+
+    names = ("", "choice us", "choice", *STRATEGIES, EVERY, "best")
+    return driver.table("what searches find", names, (row(*x) for x in cells.items()), text=("best",))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Compares searches of configurations on kernels of random shapes.")
-    parser.add_argument("--seed", type=int, required=True, help="what the shapes are drawn from")
-    parser.add_argument("--count", type=int, default=20, help="kernels")
-    parser.add_argument("--candidates", type=int, default=CANDIDATES, help="of each search")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--seconds", type=float, default=inf, help="begin no kernel after this time")
-    parser.add_argument("--json", type=Path, help="results are kept here; what it holds already is not run again")
-    args = parser.parse_args(argv)
-    if args.seed < 0 or min(args.count, args.candidates, args.threads) < 1:
-        parser.error("count, candidates and threads are at least 1, the seed is at least 0")
-    say, console, results = begin(args.json, 200)
-    begun, shown = time.monotonic(), {}
-    drawn = (random_cases.draw(args.seed, n) for n in range(args.count))
-    for case, number, kernel in ((c, n, k) for c in drawn for n, k in enumerate(kernels_of(c))):
-        key = f"{case.name}-t{args.threads}" + (f"-{number}" if number else "")
-        if key not in results["cells"]:
-            if time.monotonic() - begun > args.seconds:
-                say.print("out of time; the same command goes on from here")
-                break
-            results["cells"][key] = measure(kernel, args.threads, args.candidates)
-            store(args.json, results)
-            lost = results["cells"][key]["regret"]
-            say.print(f"{key}: " + ", ".join(f"{name} {100 * x:.0f} %" for name, x in lost.items()))
-        shown[key] = results["cells"][key]
-    if shown:
-        console.print(table(shown))
-        console.print(asked(f"over {len(shown)} kernels", verdicts(list(shown.values()))))
-    return int(not shown or not all(holds for *_, holds in verdicts(list(shown.values()))))
+    """Compare the searches; return the exit status."""
+    parser = Parser(
+        __doc__, seed=(int, "what the shapes are drawn from"), count=(20, "kernels"),
+        candidates=(CANDIDATES, "of each search"), threads=(2, ""), seconds=LIMIT, json=KEPT,
+    )  # fmt: skip
+    args = parser.read(argv, seed=0, count=1, candidates=1, threads=1)
+    if args.seed is None:
+        parser.error("--seed is asked for")
+    results = Results(args.json, 200)
+    cases = (
+        (f"{case.name}-t{args.threads}" + f"-{n}" * bool(n), partial(measure, kernel, args.threads, args.candidates))
+        for case in (random_cases.draw(args.seed, number) for number in range(args.count))
+        for n, kernel in enumerate(kernels_of(case))
+    )
+
+    def line(cell: dict) -> str:
+        return ", ".join(f"{name} {100 * x:.0f} %" for name, x in cell["regret"].items())
+
+    shown = results.fill(cases, seconds=args.seconds, line=line)
+    if not shown:
+        return 1
+    judged = verdicts(list(shown.values()))
+    results.console.print(table(shown))
+    results.console.print(asked(f"over {len(shown)} kernels", judged))
+    return int(not all(holds for *_, holds in judged))
 
 
 if __name__ == "__main__":

@@ -6,19 +6,17 @@ own; the numbers of threads take turns. Results are compared with those of a sin
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
+import sys
 import threading
 import time
 from collections.abc import Sequence
-from pathlib import Path
+from functools import partial
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
 import einsmith as es
+from benchmarks.driver import KEPT, Parser, Results, table
 
 BATCHES = {"mlp3": 8, "lenet5": 8, "resnet18_cifar": 1, "mobilenet_v2": 1}
 """Rows of a call, by network."""
@@ -69,8 +67,8 @@ def check(model: es.nn.Module, batches: Sequence[np.ndarray]) -> None:
             np.testing.assert_allclose(y, want, rtol=1e-5, atol=1e-5)
 
 
-def measure(name: str, threads: Sequence[int], seconds: float) -> dict[int, float]:
-    """Return the calls in a second of a network, by the number of threads."""
+def measure(name: str, threads: Sequence[int], seconds: float) -> list[float]:
+    """Return the calls in a second of a network, for each number of threads."""
     es.manual_seed(0)
     model = getattr(es.models, name)().eval()
     rng = np.random.default_rng(0)
@@ -80,27 +78,23 @@ def measure(name: str, threads: Sequence[int], seconds: float) -> dict[int, floa
     for _ in range(ROUNDS):
         for n in threads:
             rates[n].append(calls_per_second(model, batches[:n], seconds))
-    return {n: statistics.median(x) for n, x in rates.items()}
+    return [statistics.median(rates[n]) for n in threads]
 
 
-def main() -> None:
-    """Measure, and print a table."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.serving", description=__doc__.partition("\n")[0])
-    parser.add_argument("names", nargs="*", choices=[*BATCHES, []], help="networks; all without any")
-    parser.add_argument("--threads", nargs="+", type=int, default=[1, 2, 4, 8])
-    parser.add_argument("--seconds", type=float, default=1.0, help="of each turn")
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
-    results = {}
-    table = Table("network, rows of a call", *(f"{n} thread{'s' * (n > 1)}" for n in options.threads))
-    for name in options.names or BATCHES:
-        rates = results[name] = measure(name, options.threads, options.seconds)
-        cells = [f"{rate:.0f} ({rate / rates[options.threads[0]]:.2f})" for rate in rates.values()]
-        table.add_row(f"{name}, {BATCHES[name]}", *cells)
-    Console().print("calls in a second (as a ratio to the first column)", table)
-    if options.json is not None:
-        options.json.write_text(json.dumps(results, indent=1))
+def main() -> int:
+    """Measure, and print a table; return the exit status."""
+    parser = Parser(__doc__, BATCHES, threads=((1, 2, 4, 8), "of callers"), seconds=(1.0, "of each turn"), json=KEPT)
+    args = parser.read(threads=1)
+    results = Results(args.json)
+    counts = "-".join(map(str, args.threads))
+    cells = results.fill(
+        (f"{n}-b{BATCHES[n]}-t{counts}", partial(measure, n, args.threads, args.seconds)) for n in args.names or BATCHES
+    )
+    rows = ((key, *(f"{rate:.0f} ({rate / rates[0]:.2f})" for rate in rates)) for key, rates in cells.items())
+    columns = ("", *(f"{n} thread{'s' * (n > 1)}" for n in args.threads))
+    results.console.print(table("calls in a second (as a ratio to the first column)", columns, rows))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -5,15 +5,16 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable
-from time import perf_counter
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.random import default_rng
 
 import einsmith as es
+from benchmarks.driver import Parser, in_turns
 from einsmith import functional as F
 from einsmith import nn
 
@@ -60,55 +61,46 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], tuple[int, .
 """Networks by name: how to make one, the shape of an example, and batch sizes, the largest last."""
 
 
-def compare(a: Callable[[], object], b: Callable[[], object], prepare: Callable[[], object]) -> tuple[float, float]:
-    """Return the least microseconds of two functions, called in turns, each after `prepare`."""
-    times: list[list[float]] = [[], []]
-    for _ in range(RUNS):
-        for f, out in zip((a, b), times, strict=True):
-            prepare()
-            start = perf_counter()
-            f()
-            out.append(perf_counter() - start)
-    return min(times[0]) * 1e6, min(times[1]) * 1e6
+def measure(name: str, sizes: Sequence[int], is_training: bool) -> Iterator[tuple[int, float, float]]:
+    """Yield each batch size with the microseconds of the program that sizes share, and of the one for that size."""
+    make, shape, _ = NETWORKS[name]
+    programs: dict[str, Any] = {}
+    for choice in ("shared", "each"):
+        model = make()
+        if is_training:
+            programs[choice] = es.TrainStep(model, F.cross_entropy, es.optim.SGD(lr=1e-4), sizes=choice)
+        else:
+            programs[choice] = es.jit(model.eval(), sizes=choice)
+    rng = default_rng(0)
+    for n in (3, sizes[-1], *sizes[:-1]):
+        data = rng.normal(size=(n, *shape)).astype("float32")
+        if name == "transformer":
+            data = rng.integers(0, WORDS, data.shape)
+        x = data.copy()
+        batch = (x, rng.integers(0, 10, n)) if is_training else (x,)
+        for program in programs.values():
+            program(*batch)
+        if n != 3:
+            # Each call gets a batch that was written just now, by one core, as a program's batches are.
+            calls = {choice: partial(program, *batch) for choice, program in programs.items()}
+            times = in_turns(calls, RUNS, before=partial(np.copyto, x, data))
+            yield n, min(times["shared"]) * 1e6, min(times["each"]) * 1e6
 
 
-def main() -> None:
+def main() -> int:
     """Print, for each network, mode and batch size, the microseconds of both programs and their ratio."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", default=list(NETWORKS), help=f"networks: {', '.join(NETWORKS)}")
-    parser.add_argument("--seed", type=int, help="draw batch sizes")
-    options = parser.parse_args()
-    rng = default_rng(options.seed or 0)
-    for name in options.names:
-        make, shape, sizes = NETWORKS[name]
-        if options.seed is not None:
+    args = Parser(__doc__, NETWORKS, seed=(int, "draw batch sizes")).read()
+    rng = default_rng(args.seed)
+    for name in args.names or NETWORKS:
+        sizes = NETWORKS[name][2]
+        if args.seed is not None:
             sizes = (*map(int, rng.integers(2, sizes[-1], 4)), sizes[-1])
-        for training in (False, True):
-            programs = []
-            for choice in ("shared", "each"):
-                model = make()
-                if training:
-                    programs.append(es.TrainStep(model, F.cross_entropy, es.optim.SGD(lr=1e-4), sizes=choice))
-                else:
-                    model.eval()
-                    programs.append(es.jit(model, sizes=choice))
-            for n in (3, sizes[-1], *sizes[:-1]):
-                data = rng.normal(size=(n, *shape)).astype("float32")
-                if name == "transformer":
-                    data = rng.integers(0, WORDS, data.shape)
-                x = data.copy()
-                batch = (x, rng.integers(0, 10, n)) if training else (x,)
-                shared, each = programs
-                shared(*batch), each(*batch)
-                if n == 3:
-                    continue
-                # Each call gets a batch that was written just now, by one core, as a program's batches are.
-                calls = (lambda: shared(*batch)), (lambda: each(*batch))  # noqa: B023
-                mine, theirs = compare(*calls, lambda: np.copyto(x, data))  # noqa: B023
-                mode = "training" if training else "inference"
+        for mode in ("inference", "training"):
+            for n, mine, theirs in measure(name, sizes, mode == "training"):
                 text = f"{mine:8.0f} us shared {theirs:8.0f} us each  {mine / theirs:.2f}"
-                print(f"{name:<14}{mode:<10} batch {n:4d}  {text}")
+                print(f"{name:<14}{mode:<10} batch {n:4d}  {text}", flush=True)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

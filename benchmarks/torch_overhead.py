@@ -22,6 +22,7 @@ from torch import nn
 
 import einsmith as es
 from benchmarks import beside_torch
+from benchmarks.driver import Parser
 from einsmith.frontends.torch import TorchOperator, operator
 
 ELEMENTS = 8
@@ -108,25 +109,24 @@ def operators(options: argparse.Namespace) -> None:
     print(f"{'the program alone':28}{microseconds(program_alone(f, x), options.calls, options.turns):10.1f}")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+def main() -> int:
+    """Measure the parts that are asked for; return the exit status."""
     known = ("operator", "module", "between")
-    parser.add_argument("parts", nargs="*", choices=[[], *known], help="of these; all where none is given")
-    parser.add_argument("--calls", type=int, default=500, help="calls in a turn")
-    parser.add_argument("--turns", type=int, default=9, help="turns, of which the best counts")
-    parser.add_argument("--rounds", type=int, default=beside_torch.ROUNDS, help="rounds of `between`")
-    parser.add_argument("--workers", action="store_true", help="`between` without PyTorch's threads; it ought to fail")
-    parser.add_argument("--json", metavar="FILE", help="where `between` writes its figures")
-    options = parser.parse_args()
-    parts = options.parts or known
+    parser = Parser(
+        __doc__, known, calls=(500, "calls in a turn"), turns=(9, "turns, of which the best counts"),
+        rounds=(beside_torch.ROUNDS, "rounds of `between`"), json=(str, "where `between` writes its figures"),
+        workers=(False, "`between` without PyTorch's threads; it ought to fail"),
+    )  # fmt: skip
+    args = parser.read()
+    parts = args.names or known
     if "operator" in parts:
-        operators(options)
+        operators(args)
     if "module" in parts:
-        modules(options.calls, options.turns)
-    passes = "between" not in parts or beside_torch.compare(options.rounds, options.workers, options.json)
+        modules(args.calls, args.turns)
+    passes = "between" not in parts or beside_torch.compare(args.rounds, args.workers, args.json)
     print(f"load of the machine {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors, torch {torch.__version__}")
-    sys.exit(0 if passes else 1)
+    return int(not passes)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -11,9 +11,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 
+from benchmarks.driver import geometric_mean
 from benchmarks.models import TRAINING
 from benchmarks.recurrent_steps import Recurrent, peers_of
-from benchmarks.report import geometric_mean, run
+from benchmarks.report import run
 from benchmarks.run import PEERS
 
 COLD, KERNELS = 1 / 3, 100
@@ -49,7 +50,7 @@ def goal(name: str) -> float:
 
 
 def verdicts(cells: Mapping[str, dict]) -> list[tuple[str, str, str, bool | None]]:
-    """What the steps and their first calls are asked for (see report.asked), as far as the cells tell."""
+    """What the steps and their first calls are asked for (see driver.asked), as far as the cells tell."""
     out: list[tuple[str, str, str, bool | None]] = []
     ratios = {n: c["speedup"] for n, c in cells.items() if c.get("speedup")}
     slower = sorted((n for n in ratios if ratios[n] < 1), key=ratios.__getitem__)
@@ -79,7 +80,7 @@ def _cold(cell: dict) -> float | None:
 
 
 def goal_verdicts(cells: Mapping[str, dict]) -> list[tuple[str, str, str, bool | None]]:
-    """What each network is asked for, then all of them, as far as the cells tell (see report.asked)."""
+    """What each network is asked for, then all of them, as far as the cells tell (see driver.asked)."""
     out: list[tuple[str, str, str, bool | None]] = []
     torch: list[float] = []
     for name, cell in cells.items():

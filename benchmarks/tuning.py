@@ -9,20 +9,21 @@ the start, compiling and tuning included, to the end of so many steps, after whi
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from statistics import median
 
 from rich.table import Table
 
+from benchmarks import driver
+from benchmarks.driver import KEPT, Parser, Results, asked
 from benchmarks.models import TRAINING
-from benchmarks.report import asked, begin, store
 from benchmarks.worker import Allowance, Crew, WorkerError
 
 OURS = ("einsmith", "static-60", "static-300", "dynamic")
@@ -132,65 +133,52 @@ def verdicts(cells: Sequence[dict]) -> list[tuple[str, str, str, bool | None]]:
 
 
 def table(cells: dict[str, dict]) -> Table:
-    out = Table(title="first call, step in the end, and all steps")
     peers = list(dict.fromkeys(p for c in cells.values() for p in c["peers"]))
-    out.add_column("")
-    for p in peers:
-        out.add_column(p, justify="right")
-    for name, c in cells.items():
-        out.add_row(name, *(_shown(c["peers"].get(p, {"status": ""})) for p in peers))
-    return out
 
+    def shown(r: dict) -> str:
+        if r["status"] != "ok":
+            return r["status"]
+        return f"{r['first']:.1f} s, {r['step'] * 1e3:.2f} ms, {r['total']:.1f} s"
 
-def _shown(found: dict) -> str:
-    if found["status"] != "ok":
-        return found["status"]
-    return f"{found['first']:.1f} s, {found['step'] * 1e3:.2f} ms, {found['total']:.1f} s"
+    rows = ((name, *(shown(c["peers"].get(p, {"status": ""})) for p in peers)) for name, c in cells.items())
+    return driver.table("first call, step in the end, and all steps", ("", *peers), rows)
 
 
 def explored(cells: dict[str, dict]) -> Table:
     """What the search that goes on while a network trains has tried, and what it brought."""
-    out = Table(title="tuned while it trains")
-    for name in ("", "tried", "kept", "step before", "step after", "cost", "state"):
-        out.add_column(name, justify="left" if name in ("", "state") else "right")
+    rows = []
     for name, c in cells.items():
         static, dynamic = (c["peers"].get(p, {"status": ""}) for p in ("einsmith", "dynamic"))
         if static["status"] == dynamic["status"] == "ok":
             x = dynamic["explored"]
             steps = [f"{r['step'] * 1e3:.3f} ms" for r in (static, dynamic)]
-            out.add_row(name, str(x["tried"]), str(x["kept"]), *steps, f"{x['cost']:.1%}", x["state"])
-    return out
+            rows.append((name, x["tried"], x["kept"], *steps, f"{x['cost']:.1%}", x["state"]))
+    names = ("", "tried", "kept", "step before", "step after", "cost", "state")
+    return driver.table("tuned while it trains", names, rows, text=("state",))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Times training steps with and without tuning, everything included.")
-    parser.add_argument("network", nargs="*", default=[n for n in TRAINING if n.endswith("-b16")], help="as lenet5-b16")
-    parser.add_argument("--peers", default=",".join((*OURS, *PEERS)), help="comma-separated; default: %(default)s")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=STEPS)
-    parser.add_argument("--seconds", type=float, default=0.0, help="of the steps of a peer, about; in place of --steps")
-    parser.add_argument("--neighbour", action="store_true", help="another program keeps one processor busy")
-    parser.add_argument("--cap", type=float, default=1200.0, help="seconds that a peer may take")
-    parser.add_argument("--json", type=Path, help="results are kept here; what it holds already is not run again")
-    args = parser.parse_args(argv)
-    if unknown := [n for n in args.network if n not in TRAINING]:
-        parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(TRAINING)}")
-    if args.threads < 1 or args.steps < TURNS or args.cap <= 0 or args.seconds < 0:
-        parser.error(f"threads are at least 1, steps {TURNS}, the cap is positive, and seconds are not negative")
-    say, console, results = begin(args.json, 200)
+    """Time the networks' steps; return the exit status."""
+    parser = Parser(
+        __doc__, TRAINING, peers=(",".join((*OURS, *PEERS)), "comma-separated"), threads=(2, ""), steps=(STEPS, ""),
+        seconds=(0.0, "of the steps of a peer, about; in place of --steps"), json=KEPT,
+        neighbour=(False, "another program keeps one processor busy"), cap=(1200.0, "seconds that a peer may take"),
+    )  # fmt: skip
+    args = parser.read(argv, threads=1, steps=TURNS, cap=1e-9, seconds=0)
+    results = Results(args.json, 200)
     peers = [p for p in args.peers.split(",") if p]
-    for name in args.network:
-        if name not in results["cells"]:
-            with neighbour(args.neighbour):
-                cell = measure(name, peers, args.threads, args.steps, args.seconds, args.cap, say.print)
-            results["cells"][name] = cell | {"neighbour": args.neighbour}
-            store(args.json, results)
-    cells = {n: results["cells"][n] for n in args.network}
-    console.print(table(cells))
-    console.print(explored(cells))
-    found = verdicts(list(cells.values()))
-    console.print(asked("tuning", found))
-    return int(any(holds is False for *_, holds in found))
+
+    def timed(name: str) -> dict:
+        with neighbour(args.neighbour):
+            cell = measure(name, peers, args.threads, args.steps, args.seconds, args.cap, results.say)
+        return cell | {"neighbour": args.neighbour}
+
+    names = args.names or [n for n in TRAINING if n.endswith("-b16")]
+    cells = results.fill((n, partial(timed, n)) for n in names)
+    judged = verdicts(list(cells.values()))
+    for out in (table(cells), explored(cells), asked("tuning", judged)):
+        results.console.print(out)
+    return int(any(holds is False for *_, holds in judged))
 
 
 if __name__ == "__main__":

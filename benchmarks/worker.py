@@ -34,10 +34,10 @@ PATIENCE = 10
 
 def find(name: str) -> Workload:
     """Return the problem of a name. Raises KeyError where there is none."""
-    from benchmarks import attention_problems, kernel_cases, models, pair_problems, problems, random_cases
-    from benchmarks.recurrent_problems import FIRST_CALLS, RECURRENT
+    from benchmarks import attention, kernel_cases, models, pairs, problems, random_cases
+    from benchmarks.recurrent_steps import FIRST_CALLS, RECURRENT
 
-    drawn = (cases.named(name) for cases in (random_cases, pair_problems, attention_problems))
+    drawn = (cases.named(name) for cases in (random_cases, pairs, attention))
     known = kernel_cases.CASES | models.TRAINING | problems.OPERATORS | RECURRENT | FIRST_CALLS
     return next(filter(None, drawn), None) or known[name]
 

@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from benchmarks.driver import geometric_mean
 from benchmarks.gpu.record import Record, RecordError
-from benchmarks.report import geometric_mean
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "gpu-figures").with_suffix(".md")
 """The page of a real run, which does not exist before one."""

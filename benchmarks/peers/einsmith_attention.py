@@ -9,7 +9,7 @@ import numpy as np
 
 import einsmith as es
 import einsmith.functional as F
-from benchmarks.attention_problems import CAP, SLOPE, WINDOW, Attention, document_length, verified
+from benchmarks.attention import CAP, SLOPE, WINDOW, Attention, document_length, verified
 
 
 def modifications(mask: str, length: int) -> tuple[Callable | None, Callable | None]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import einsmith as es
-from benchmarks.pair_problems import EPS, Pairs, sampled
+from benchmarks.pairs import EPS, Pairs, sampled
 from benchmarks.peers.einsmith_operators import GAUSSIAN_KERNEL, by_name
 
 _DISTANCE = "r[i,j] = sqrt({0}*sum[d]((X[i,d]-Y[j,d])**2))\n"

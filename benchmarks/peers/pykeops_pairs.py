@@ -8,7 +8,7 @@ import numpy as np
 from pykeops.torch import LazyTensor
 from torch import Tensor
 
-from benchmarks.pair_problems import EPS, Pairs
+from benchmarks.pairs import EPS, Pairs
 from benchmarks.peers import torch_pairs
 
 

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks.attention_problems import CAP, SLOPE, WINDOW, Attention, document_length, verified
+from benchmarks.attention import CAP, SLOPE, WINDOW, Attention, document_length, verified
 
 MOST_BYTES = 8e9
 """Memory that the mathematical form may take."""

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.pair_problems import EPS, Pairs, sampled
+from benchmarks.pairs import EPS, Pairs, sampled
 from benchmarks.peers.torch_operators import _squared_distances
 
 MOST_BYTES = 8e9

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks import attention_problems
-from benchmarks.attention_problems import MASKS, allowed_pairs, attention, draw, named
+from benchmarks import attention as module
+from benchmarks.attention import MASKS, allowed_pairs, attention, draw, named
 from benchmarks.peers import einsmith_attention
 from benchmarks.verify import error
 
@@ -16,7 +16,7 @@ from benchmarks.verify import error
 def test_libraries_agree_with_float64(mask: str, torch, monkeypatch) -> None:
     from benchmarks.peers import torch_attention
 
-    monkeypatch.setattr(attention_problems, "SAMPLE_ELEMENTS", 2 * 150**2)
+    monkeypatch.setattr(module, "SAMPLE_ELEMENTS", 2 * 150**2)
     problem = attention(mask, 150, 3, 8)
     arrays = problem.arrays()
     exact = {n: a.astype(np.float64) for n, a in arrays.items()}

@@ -10,13 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import recurrent, report, run, training, worker
+from benchmarks import driver, recurrent, report, run, training, worker
+from benchmarks.driver import geometric_mean
 from benchmarks.models import TRAINING
 from benchmarks.problems import OPERATORS
-from benchmarks.recurrent_problems import RECURRENT
-from benchmarks.recurrent_steps import CELLS, LAYER_CELLS, language_model, peers_of
+from benchmarks.recurrent_steps import CELLS, LAYER_CELLS, RECURRENT, language_model, peers_of
 from benchmarks.recurrent_steps import recurrent as recurrent_step
-from benchmarks.report import geometric_mean
 from benchmarks.run import MIN_ROUNDS, Pace, _room, _summarize, run_problem
 from benchmarks.verify import disagreements
 from benchmarks.worker import Allowance, PeerProcess, WorkerError, alone
@@ -215,7 +214,7 @@ def test_untimed_peers_are_shown(capsys: pytest.CaptureFixture[str], tmp_path: P
     c["peers"]["xla"] = {"status": "timeout", "message": "over the time cap", "cap": 60.0}
     _summarize(c, None)
     path = tmp_path / "results.json"
-    report.store(path, {"cells": {"mlp3-b64-t2": c}})
+    driver.store(path, {"cells": {"mlp3-b64-t2": c}})
     assert report.run("title", TRAINING, ["--summary", "--json", str(path)]) == 0
     out = capsys.readouterr().out
     assert "xla over 60 s" in out and "over 60" in out.partition("first call, seconds")[2]
@@ -323,27 +322,34 @@ def test_only_a_pattern(tmp_path: Path, monkeypatch) -> None:
 
 def test_first_calls_are_kept_and_capped(tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
     asked = []
+    kernels = {"kernels": 9, "code_bytes": 2048, "loop_bytes": 512}
 
-    def fake(peer, problem, threads, cap):
-        asked.append((peer, problem))
-        if peer == "compile":
-            return {"status": "timeout", "message": "over the time cap", "cap": cap}
-        return {"status": "ok", "version": "1", "first_seconds": 1.5} | (
-            {"kernels": 9, "code_bytes": 2048, "loop_bytes": 512} if peer == "einsmith" else {}
-        )
+    def fake(problem, peers, threads, pace, cap, *_, **__):
+        assert not pace.rounds
+        asked.append(problem.name)
+        ours = {"status": "ok", "version": "1", "first_seconds": 1.5} | kernels
+        late = {"status": "timeout", "message": "over the time cap", "cap": cap}
+        return {"peers": {"einsmith": ours, "compile": late}}
 
-    monkeypatch.setattr(recurrent, "first_call", fake)
-    arguments = ["--only", "lltm-*", "--peers", "einsmith,compile", "--json", str(tmp_path / "x.json"), "--cap", "7"]
-    assert recurrent.first_calls(arguments) == 0 and len(asked) == 6
-    assert recurrent.first_calls(arguments) == 0 and len(asked) == 6
+    monkeypatch.setattr(report, "run_problem", fake)
+    arguments = ["--first-calls", "--only", "lltm-*", "--peers", "compile", "--json", str(tmp_path / "x.json"), "--cap"]
+    assert recurrent.main([*arguments, "7"]) == 0 and len(asked) == 3
+    assert recurrent.main([*arguments, "7"]) == 0 and len(asked) == 3
     out = capsys.readouterr().out
-    assert "over 7" in out and "1.50 (9, 2)" in out
+    assert "over 7" in out and "1.50 (9, 2)" in out and "holds" in out
+    kernels["loop_bytes"] = 100
+    assert recurrent.main([*arguments, "7", "--fresh"]) == 0
     short = {"kernels": 9, "code_bytes": 100, "loop_bytes": 20}
-    assert recurrent.steady({"lltm-b4-t8": {"einsmith": short}})
     for change, even in (({}, True), ({"code_bytes": 120}, True), ({"code_bytes": 130}, False), ({"kernels": 8}, False),
                          ({"loop_bytes": 21}, False)):  # fmt: skip
-        cells = {"lltm-b4-t8": {"einsmith": short}, "lltm-b4-t128": {"einsmith": short | change}}
-        assert recurrent.steady(cells) is even
+        cells = {n: {"peers": {"einsmith": s}} for n, s in (("lltm-b4-t8", short), ("lltm-b4-t128", short | change))}
+        ((_, _, _, holds),) = recurrent.steady(cells)
+        assert holds is even
+
+
+def test_a_first_call_is_all_that_is_measured_without_rounds() -> None:
+    c = run_problem(TRAINING["mlp3-b64"], ["einsmith"], 1, Pace(0), 60, lambda line: None)
+    assert c["peers"]["einsmith"]["first_spent"] > 0 and not c["peers"]["einsmith"].keys() & {"rounds", "bytes"}
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import kernel_cases, kernels, worker
+from benchmarks import kernel_cases, kernels, report, worker
 from benchmarks.convolutions import NETWORKS, Conv, distinct
 from benchmarks.kernel_cases import CASES, GROUPS, Case, Group, Line
 from benchmarks.peers import LAST, Form
@@ -146,21 +146,20 @@ def test_unsteady_cases_run_again_and_the_steadiest_run_counts(tmp_path: Path, m
             out["peers"][peer] |= {"median": t, "low": t * (1 - s / 2), "high": t * (1 + s / 2)}
         return out
 
-    assert kernels.unsteadiness(rounds(1.0, 2.0, 0.3, 0.9)) == pytest.approx(0.3)
-    assert kernels.unsteadiness(rounds(1.0, 8.0, 0.3, 0.9)) == pytest.approx(0.9)
+    assert report.unsteadiness(rounds(1.0, 2.0, 0.3, 0.9)) == pytest.approx(0.3)
+    assert report.unsteadiness(rounds(1.0, 8.0, 0.3, 0.9)) == pytest.approx(0.9)
     calls: list[str] = []
     spreads = {0: [0.01], 1: [0.5, 0.2, 0.3], 2: [0.5, 0.6, 0.05]}
     group = Group("small", tuple(tiny()[:3]), (Line("ratio", 0.9),))
     names = [c.name for c in group.cases]
 
-    def fake(case, peers, threads, pace, cap, say, crew):
+    def fake(case, peers, threads, pace, cap, say, crew, keeper):
         n = calls.count(case.name)
         calls.append(case.name)
         return rounds(1.0 + n, 2.0, spreads[names.index(case.name)][n])
 
     monkeypatch.setattr(kernels, "GROUPS", {"small": group})
-    monkeypatch.setattr(kernels, "run_problem", fake)
-    monkeypatch.setattr("benchmarks.worker.Crew.start", lambda self, peer: None)
+    monkeypatch.setattr(report, "run_problem", fake)
     path = tmp_path / "kernels.json"
     kernels.main(["--json", str(path), "--peers", "jax,torch"])
     cells = json.loads(path.read_text())["cells"]
@@ -174,14 +173,13 @@ def test_unsteady_cases_run_again_and_the_steadiest_run_counts(tmp_path: Path, m
 def test_an_interrupted_run_resumes(tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
     calls: list[str] = []
 
-    def fake(case, peers, threads, pace, cap, say, crew):
+    def fake(case, peers, threads, pace, cap, say, crew, keeper):
         calls.append(case.name)
         return cell(1e8, **{p: 2.0 for p in peers})
 
     group = Group("small", tuple(tiny()[:3]), (Line("ratio", 0.9),))
     monkeypatch.setattr(kernels, "GROUPS", {"small": group})
-    monkeypatch.setattr(kernels, "run_problem", fake)
-    monkeypatch.setattr("benchmarks.worker.Crew.start", lambda self, peer: None)
+    monkeypatch.setattr(report, "run_problem", fake)
     path = tmp_path / "kernels.json"
     assert kernels.main(["--only", "product-3x5x7-nt", "--json", str(path)]) == 0
     assert calls == ["product-3x5x7-nt"]

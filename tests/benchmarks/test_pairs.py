@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks import pair_problems, worker
+from benchmarks import pairs, worker
 from benchmarks.peers import einsmith_pairs
 from benchmarks.verify import error
 
-CASES = [pair_problems.pairs(k, 90, 3, o) for k in pair_problems.KINDS for o in pair_problems.orders(k, 90)]
+CASES = [pairs.pairs(k, 90, 3, o) for k in pairs.KINDS for o in pairs.orders(k, 90)]
 
 
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("problem", CASES, ids=lambda p: p.name)
-def test_libraries_agree_with_float64(problem: pair_problems.Pairs, torch) -> None:
+def test_libraries_agree_with_float64(problem: pairs.Pairs, torch) -> None:
     from benchmarks.peers import torch_pairs
 
     arrays = problem.arrays()
@@ -32,9 +32,9 @@ def test_libraries_agree_with_float64(problem: pair_problems.Pairs, torch) -> No
 
 
 def test_names_and_draws_give_the_same_problem() -> None:
-    for problem in (*CASES, *(pair_problems.draw(5, n) for n in range(20))):
-        again = pair_problems.named(problem.name)
+    for problem in (*CASES, *(pairs.draw(5, n) for n in range(20))):
+        again = pairs.named(problem.name)
         assert again is not None and (again.name, again.flops, again.results) == (
             problem.name, problem.flops, problem.results,
         )  # fmt: skip
-    assert pair_problems.named("gaussian_kernel") is None
+    assert pairs.named("gaussian_kernel") is None

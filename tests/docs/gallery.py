@@ -1,6 +1,6 @@
 """Generate docs/gallery.md from operators of papers (tests/papers), their derived gradients, and measured times.
 
-`python -m benchmarks.papers --json docs/gallery.json` measures; `python -m tests.docs --update` writes the page and,
+`python -m tests.papers.speed --json docs/gallery.json` measures; `python -m tests.docs --update` writes the page and,
 where they are missing, its pictures.
 """
 
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.random import default_rng
 
 import einsmith as es
-from benchmarks.papers import SIZES, problem
+from tests.papers.speed import SIZES, problem
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PATH, TIMES, PICTURES = DOCS / "gallery.md", DOCS / "gallery.json", DOCS / "assets" / "gallery"
@@ -31,7 +31,7 @@ HEAD = """# Gallery
 derivatives. The gradient below a formula is what `.gradient` prints for small shapes; `es.op` compiles it again.
 
 Times are of values and the gradients by all inputs together, in milliseconds of processor time of one thread, {cpu},
-{date}: `python -m benchmarks.papers --json docs/gallery.json`. PyTorch's time is the better one of eager execution and
+{date}: `python -m tests.papers.speed --json docs/gallery.json`. PyTorch's time is the better one of eager execution and
 torch.compile, of its program in `tests/papers`; where that is a loop over steps, of eager execution alone. These
 programs are written to check the formulas independently, from PyTorch's operators; some of them could be made faster
 by hand.

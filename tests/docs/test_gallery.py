@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from benchmarks.papers import SIZES
 from tests.docs import gallery
+from tests.papers.speed import SIZES
 
 TEXT = gallery.PATH.read_text()
 

@@ -39,7 +39,7 @@ def off(graph: Graph, best: Best) -> float:
 
 @pytest.mark.parametrize("count", [15, pytest.param(30, marks=pytest.mark.slow)])
 def test_random_graphs(count):
-    """The small ones of those that `benchmarks.partitions` draws."""
+    """The small ones of those that `tests.passes.partition_costs` draws."""
     graphs = [g for g in map(drawn, range(count)) if sum(isinstance(n, Compute) for n in postorder(g.roots)) <= 6]
     found = sorted(off(g, Best(TARGET)) for g in graphs)
     assert min(found) > 0.999  # what is chosen is one of those that are looked at

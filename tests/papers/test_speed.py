@@ -1,4 +1,4 @@
-"""benchmarks.papers: its operators exist, its results are compared before they are timed."""
+"""tests.papers.speed: its operators exist, its results are compared before they are timed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from benchmarks import papers
+from tests.papers import speed as papers
 
 
 def test_every_operator_has_a_size_for_each_letter() -> None:

@@ -1,6 +1,6 @@
-"""Times operators of papers with all their gradients beside PyTorch: python -m benchmarks.papers [name ...] --json FILE
+"""Time operators of papers with their gradients beside PyTorch: python -m tests.papers.speed [name ...] --json FILE
 
-An operator's formula and its PyTorch program are those of tests/papers; here it has sizes at which it is used. One
+An operator's formula and its PyTorch program are those of this folder; here it has sizes at which it is used. One
 program of Einsmith gives values and gradients by every float input for random cotangents. PyTorch runs the same eagerly
 and by torch.compile, unless its program is a loop of Python over steps, which torch.compile would unroll. These
 programs are written to check the formulas, from PyTorch's operators; some of them could be made faster by hand. Results
@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.report import machine
+from einsmith.bench.compare import machine
 
 SIZES: dict[str, dict[str, int]] = {
     "splines of Kolmogorov-Arnold networks": {"b": 256, "n": 64, "o": 64},
