@@ -9,7 +9,6 @@ goes on from there. The last line is JSON with both results; the exit status is 
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import math
@@ -17,6 +16,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ import numpy as np
 import torch
 from torch.nn import functional as T
 
+from benchmarks.driver import Parser
 from einsmith import models
 from einsmith.bench.in_torch import in_torch
 from einsmith.bench.torch_steps import margin_loss
@@ -33,7 +34,7 @@ from einsmith.cli.main import run as command_line
 from einsmith.cli.task_table import task_of
 from einsmith.cli.tasks import fitting
 from einsmith.cli.train import SETTINGS, Run, fresh
-from einsmith.data import Batches, mnist
+from einsmith.data import Batches, Stream, mnist
 from einsmith.data.mnist_files import FILES
 
 POINTS, RATIO = 0.3, 1.01
@@ -45,6 +46,7 @@ EVERY = 50
 UNBEGUN = {"batches": 0, "total": 0.0, "count": 0, "seconds": 0.0}
 """What is known of an epoch of the twin's: its batches so far, their losses times samples, samples, and seconds."""
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.0),
     "momentum": lambda p: torch.optim.SGD(p, lr=0.0, momentum=0.9),
     "adam": lambda p: torch.optim.Adam(p, lr=0.0),
     "adamw": lambda p: torch.optim.AdamW(p, lr=0.0, weight_decay=0.05),
@@ -83,6 +85,32 @@ def gpt(arguments: dict[str, Any]) -> tuple[torch.nn.Module, Callable]:
     return twin, lambda y, t: T.cross_entropy(y.flatten(0, 1), t.flatten())
 
 
+class LanguageModel(torch.nn.Module):
+    """The twin of `es.models.lstm_lm`, with torch's own LSTM, which goes on from the states of the batch before."""
+
+    def __init__(self, vocabulary: int, batch: int, width: int = 650, layers: int = 2):
+        super().__init__()
+        self.embedding = torch.nn.Embedding(vocabulary, width)
+        self.rnn = torch.nn.LSTM(width, width, layers)
+        self.decoder = torch.nn.Linear(width, vocabulary)
+        for name in ("hidden", "cell"):
+            self.register_buffer(name, torch.zeros(layers, batch, width))
+            self.register_buffer(f"test_{name}", torch.zeros(layers, batch, width), persistent=False)
+
+    def forward(self, x: torch.Tensor, begins: torch.Tensor) -> torch.Tensor:
+        names = [f"{'' if self.training else 'test_'}{name}" for name in ("hidden", "cell")]
+        before = [torch.where(begins[:, None], 0.0, getattr(self, name)) for name in names]
+        h, after = self.rnn(self.embedding(x), tuple(before))
+        for name, state in zip(names, after, strict=True):
+            setattr(self, name, state.detach())
+        return self.decoder(h.flatten(0, 1))
+
+
+def lstm(arguments: dict[str, Any]) -> tuple[torch.nn.Module, Callable]:
+    sizes = {n: arguments[n] for n in ("vocabulary", "batch", "width", "layers") if n in arguments}
+    return LanguageModel(**sizes), T.cross_entropy
+
+
 def digits(folder: Path, count: int = 12_000) -> Path:
     """The first images of MNIST and all its test images, as a folder of idx files."""
     target = folder / f"mnist-{count}"
@@ -111,6 +139,7 @@ NETWORKS = {
         ],
         gpt,
     ),
+    "lstm-lm": Network(1, lambda folder: ["--data", "sotu", "--optimizer", "sgd", "--lr", "0.2"], lstm),
 }  # fmt: skip
 
 
@@ -135,18 +164,21 @@ def ours(name: str, network: Network, folder: Path, epochs: int, seed: int, thre
         chosen = ["--save", str(save), "--seed", str(seed), *network.options(folder.parent)]
     command = ["train", name, "--epochs", str(epochs), "--threads", str(threads), *chosen]
     say(f"einsmith {' '.join(command)}")
-    given = Batches.epoch
-    with open(folder / "batches.jsonl", "a", buffering=1) as notes:
+    with open(folder / "batches.jsonl", "a", buffering=1) as notes, ExitStack() as stack:
 
-        def epoch(self: Batches, n: int, start: int = 0) -> Iterator[tuple[np.ndarray, ...]]:
-            for k, batch in enumerate(given(self, n, start), start):
-                notes.write(json.dumps([n, k, digest(batch)]) + "\n")
-                yield batch
-                if not (k + 1) % EVERY:
-                    say(f"Einsmith: epoch {n + 1}, batch {k + 1} of {len(self)}")
+        def noting(epoch: Callable) -> Callable:
+            def noted(self: Batches | Stream, n: int, start: int = 0) -> Iterator[tuple[np.ndarray, ...]]:
+                for k, batch in enumerate(epoch(self, n, start), start):
+                    notes.write(json.dumps([n, k, digest(batch)]) + "\n")
+                    yield batch
+                    if not (k + 1) % EVERY:
+                        say(f"Einsmith: epoch {n + 1}, batch {k + 1} of {len(self)}")
 
-        with mock.patch.object(Batches, "epoch", epoch):
-            return command_line(command)
+            return noted
+
+        for kind in (Batches, Stream):
+            stack.enter_context(mock.patch.object(kind, "epoch", noting(kind.epoch)))
+        return command_line(command)
 
 
 def saved(folder: Path) -> Run | None:
@@ -216,14 +248,14 @@ def theirs(network: Network, folder: Path, run: Run, threads: int) -> list[dict[
                 keep()
                 say(f"PyTorch: epoch {n + 1}, batch {k + 1} of {length}")
         row = {"epoch": n + 1, "loss": total / count, "seconds": time.perf_counter() - start}
-        history.append(row | evaluated(model, loss_of, data.test))
+        history.append(row | evaluated(model, loss_of, data.test, "accuracy" in run.history[n]))
         part = dict(UNBEGUN)
         keep()
         say(f"PyTorch: {history[-1]}")
     return history
 
 
-def evaluated(model: torch.nn.Module, loss_of: Callable, test: Iterable) -> dict[str, float]:
+def evaluated(model: torch.nn.Module, loss_of: Callable, test: Iterable, has_classes: bool) -> dict[str, float]:
     """The loss over the test samples, and the accuracy where each has one class, else the perplexity."""
     total, right, count = 0.0, 0, 0
     model.eval()
@@ -232,9 +264,9 @@ def evaluated(model: torch.nn.Module, loss_of: Callable, test: Iterable) -> dict
             *inputs, target = (torch.from_numpy(np.ascontiguousarray(a)) for a in batch)
             out = model(*inputs)
             total, count = total + loss_of(out, target).item() * len(target), count + len(target)
-            right += int((out.argmax(1) == target).sum()) if target.ndim == 1 else 0
+            right += int((out.argmax(1) == target).sum()) if has_classes else 0
     loss = total / count
-    return {"test_loss": loss} | ({"accuracy": right / count} if target.ndim == 1 else {"perplexity": math.exp(loss)})
+    return {"test_loss": loss} | ({"accuracy": right / count} if has_classes else {"perplexity": math.exp(loss)})
 
 
 def compared(mine: Sequence[dict[str, float]], peers: Sequence[dict[str, float]]) -> tuple[dict[str, Any], bool]:
@@ -248,15 +280,15 @@ def compared(mine: Sequence[dict[str, float]], peers: Sequence[dict[str, float]]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Accuracy by `einsmith train` beside that of PyTorch twins.")
-    parser.add_argument("--network", choices=NETWORKS, required=True)
     usual = ", ".join(f"{n.epochs} of {name}" for name, n in NETWORKS.items())
-    parser.add_argument("--epochs", type=int, help=f"how many; default: {usual}")
-    parser.add_argument("--seed", type=int, default=0, help="of weights and batches (default: %(default)s)")
-    parser.add_argument("--only", choices=["einsmith", "pytorch"], help="train that one; default: one, then the other")
-    parser.add_argument("--folder", type=Path, default=Path("bench-results/accuracy"), help="default: %(default)s")
-    parser.add_argument("--threads", type=int, default=2)
-    args = parser.parse_args()
+    parser = Parser(
+        __doc__, network=(str, f"of {', '.join(NETWORKS)}"), epochs=(int, f"how many; default: {usual}"),
+        seed=(0, "of weights and batches"), only=(str, "einsmith or pytorch, to train that one"),
+        folder=(Path("bench-results/accuracy"), "where both sides are saved"), threads=(2, ""),
+    )  # fmt: skip
+    args = parser.read()
+    if args.network not in NETWORKS or args.only not in (None, "einsmith", "pytorch"):
+        parser.error(f"--network is one of {', '.join(NETWORKS)}; --only einsmith or pytorch")
     network = NETWORKS[args.network]
     epochs = args.epochs or network.epochs
     folder = args.folder / f"{args.network}-{epochs}{f'-seed{args.seed}' if args.seed else ''}"

@@ -66,6 +66,21 @@ def test_a_twin_resumes_within_an_epoch(tiny, monkeypatch, capsys):
         assert mine["test_loss"] == pytest.approx(peer["test_loss"], rel=1e-4)
 
 
+def test_a_twin_carries_its_states(tmp_path, monkeypatch, capsys):
+    """From one batch of a text to the next, in training and in the evaluation."""
+    for split, count in (("train", 60), ("test", 20)):
+        (tmp_path / f"{split}.txt").write_text("a text that is read in order, word by word. " * count)
+    sizes = [word for size in ("width=6", "layers=1") for word in ("--set", size)]
+    words = ["--data", str(tmp_path), "--optimizer", "sgd", "--lr", "0.2", "--batch", "4", "--steps", "5", *sizes]
+    monkeypatch.setitem(accuracy.NETWORKS, "lstm-lm", accuracy.Network(2, lambda folder: words, accuracy.lstm))
+    monkeypatch.setattr("sys.argv", ["x", "--network", "lstm-lm", "--folder", str(tmp_path / "out"), "--threads", "1"])
+    assert accuracy.main() == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    for mine, peer in zip(found["history"], found["twin"], strict=True):
+        assert mine["loss"] == pytest.approx(peer["loss"], rel=1e-4)
+        assert mine["perplexity"] == pytest.approx(peer["perplexity"], rel=1e-4)
+
+
 @pytest.mark.parametrize("wrong", ["batch", "weights"])
 def test_a_twin_that_sees_something_else_is_refused(tiny, tmp_path, wrong):
     assert tiny("--only", "einsmith") == 0
