@@ -1,66 +1,6 @@
 """Networks as programs for PyTorch write them, in the manner of well-known architectures. Each text is run twice: after
 `import torch`, and after `import einsmith as torch`. `Net()` is the network, `inputs(rng)` its arguments."""
 
-SQUEEZE_EXCITE_RESNET = """
-class SqueezeExcite(nn.Module):
-    def __init__(self, channels, reduced):
-        super().__init__()
-        self.pool = nn.AdaptiveAvgPool2d(1)
-        self.fc = nn.Sequential(
-            nn.Linear(channels, reduced, bias=False), nn.ReLU(inplace=True),
-            nn.Linear(reduced, channels, bias=False), nn.Sigmoid(),
-        )
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        b, c, _, _ = x.size()
-        y = self.pool(x).view(b, c)
-        y = self.fc(y).view(b, c, 1, 1)
-        return x * y.expand_as(x)
-
-
-class Block(nn.Module):
-    def __init__(self, inner, outer, stride=1):
-        super().__init__()
-        self.conv1 = nn.Conv2d(inner, outer, 3, stride=stride, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(outer)
-        self.relu = nn.ReLU(inplace=True)
-        self.conv2 = nn.Conv2d(outer, outer, 3, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(outer)
-        self.se = SqueezeExcite(outer, 3)
-        self.downsample = None
-        if stride != 1 or inner != outer:
-            self.downsample = nn.Sequential(nn.Conv2d(inner, outer, 1, stride, bias=False), nn.BatchNorm2d(outer))
-
-    def forward(self, x):
-        identity = x
-        out = self.relu(self.bn1(self.conv1(x)))
-        out = self.se(self.bn2(self.conv2(out)))
-        if self.downsample is not None:
-            identity = self.downsample(x)
-        out += identity
-        return self.relu(out)
-
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.Sequential(Block(3, 4), Block(4, 6, stride=2))
-        self.avgpool = nn.AdaptiveAvgPool2d((1, 1))
-        self.fc = nn.Linear(6, 5)
-        for m in self.modules():
-            if isinstance(m, nn.Conv2d):
-                nn.init.kaiming_normal_(m.weight, mode="fan_out", nonlinearity="relu")
-
-    def forward(self, x):
-        x = self.avgpool(self.layers(x))
-        x = torch.flatten(x, 1)
-        return F.log_softmax(self.fc(x), dim=1)
-
-
-def inputs(rng):
-    return (rng.standard_normal((3, 3, 7, 9)),)
-"""
-
 CAUSAL_LANGUAGE_MODEL = """
 import math
 
@@ -201,143 +141,6 @@ def inputs(rng):
     return (rng.standard_normal((2, 3, 8, 12)),)
 """
 
-MLP_MIXER = """
-from functools import partial
-
-
-class Mlp(nn.Module):
-    def __init__(self, in_features, hidden_features, act_layer=nn.GELU):
-        super().__init__()
-        self.fc1 = nn.Linear(in_features, hidden_features)
-        self.act = act_layer()
-        self.fc2 = nn.Linear(hidden_features, in_features)
-
-    def forward(self, x):
-        return self.fc2(self.act(self.fc1(x)))
-
-
-class GatedUnit(nn.Module):
-    def __init__(self, dim, tokens):
-        super().__init__()
-        self.norm = nn.LayerNorm(dim // 2)
-        self.proj = nn.Linear(tokens, tokens)
-
-    def forward(self, x):
-        u, v = x.chunk(2, dim=-1)
-        v = self.proj(self.norm(v).transpose(-1, -2))
-        return u * v.transpose(-1, -2)
-
-
-class Mixer(nn.Module):
-    def __init__(self, dim, tokens):
-        super().__init__()
-        self.norm1 = nn.LayerNorm(dim)
-        self.mlp_tokens = Mlp(tokens, 7)
-        self.norm2 = nn.LayerNorm(dim)
-        self.mlp_channels = Mlp(dim, 9, act_layer=partial(nn.GELU, approximate="tanh"))
-
-    def forward(self, x):
-        x = x + self.mlp_tokens(self.norm1(x).transpose(1, 2)).transpose(1, 2)
-        return x + self.mlp_channels(self.norm2(x))
-
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.stem = nn.Conv2d(1, 6, 3, stride=3)
-        self.blocks = nn.Sequential(*[Mixer(6, 8) for _ in range(1)])
-        self.gate = GatedUnit(6, 8)
-        self.norm = nn.LayerNorm(3)
-        self.head = nn.Linear(3, 4)
-
-    def forward_features(self, x):
-        x = self.stem(x)
-        B, C, H, W = x.shape
-        x = x.view(B, C, H * W).permute(0, 2, 1)
-        return self.norm(self.gate(self.blocks(x)))
-
-    def forward(self, x):
-        return self.head(self.forward_features(x).mean(dim=1)).sigmoid()
-
-
-def inputs(rng):
-    return (rng.standard_normal((2, 1, 6, 13)),)
-"""
-
-CONVNEXT = """
-class LayerNorm2d(nn.Module):
-    def __init__(self, normalized_shape, eps=1e-6, data_format="channels_last"):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(normalized_shape))
-        self.bias = nn.Parameter(torch.zeros(normalized_shape))
-        self.eps, self.data_format = eps, data_format
-        if self.data_format not in ["channels_last", "channels_first"]:
-            raise NotImplementedError
-        self.normalized_shape = (normalized_shape,)
-
-    def forward(self, x):
-        if self.data_format == "channels_last":
-            return F.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
-        u = x.mean(1, keepdim=True)
-        s = (x - u).pow(2).mean(1, keepdim=True)
-        x = (x - u) / torch.sqrt(s + self.eps)
-        return self.weight[:, None, None] * x + self.bias[:, None, None]
-
-
-class ResponseNorm(nn.Module):
-    def __init__(self, dim):
-        super().__init__()
-        self.gamma = nn.Parameter(torch.ones(1, 1, 1, dim))
-        self.beta = nn.Parameter(torch.zeros(1, 1, 1, dim))
-
-    def forward(self, x):
-        Gx = torch.norm(x, p=2, dim=(1, 2), keepdim=True)
-        Nx = Gx / (Gx.mean(dim=-1, keepdim=True) + 1e-6)
-        return self.gamma * (x * Nx) + self.beta + x
-
-
-class Block(nn.Module):
-    def __init__(self, dim, layer_scale_init_value=0.5):
-        super().__init__()
-        self.dwconv = nn.Conv2d(dim, dim, kernel_size=7, padding=3, groups=dim)
-        self.norm = LayerNorm2d(dim)
-        self.pwconv1, self.act, self.pwconv2 = nn.Linear(dim, 4 * dim), nn.GELU(), nn.Linear(4 * dim, dim)
-        self.grn = ResponseNorm(4 * dim)
-        self.gamma = nn.Parameter(layer_scale_init_value * torch.ones((dim)), requires_grad=True)
-
-    def forward(self, x):
-        input = x
-        x = self.dwconv(x)
-        x = x.permute(0, 2, 3, 1)
-        x = self.pwconv2(self.grn(self.act(self.pwconv1(self.norm(x)))))
-        if self.gamma is not None:
-            x = self.gamma * x
-        x = x.permute(0, 3, 1, 2)
-        return input + x
-
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.downsample_layers = nn.ModuleList()
-        stem = nn.Sequential(nn.Conv2d(3, 4, 2, 2), LayerNorm2d(4, data_format="channels_first"))
-        self.downsample_layers.append(stem)
-        downsample_layer = nn.Sequential(LayerNorm2d(4, data_format="channels_first"), nn.Conv2d(4, 6, 2, 2))
-        self.downsample_layers.append(downsample_layer)
-        self.stages = nn.ModuleList([nn.Sequential(Block(4)), nn.Sequential(Block(6))])
-        self.norm = nn.LayerNorm(6, eps=1e-6)
-        self.head = nn.Linear(6, 5)
-
-    def forward(self, x):
-        for i in range(len(self.stages)):
-            x = self.stages[i](self.downsample_layers[i](x))
-        return self.head(self.norm(x.mean([-2, -1])))
-
-
-def inputs(rng):
-    return (rng.standard_normal((2, 3, 8, 12)),)
-"""
-
 SHIFTED_WINDOWS = """
 def window_partition(x, window_size):
     B, H, W, C = x.shape
@@ -419,57 +222,6 @@ class Net(nn.Module):
 
 def inputs(rng):
     return (rng.standard_normal((2, 4, 6, 6)),)
-"""
-
-UNET = """
-class DoubleConv(nn.Module):
-    def __init__(self, in_channels, out_channels):
-        super().__init__()
-        self.double_conv = nn.Sequential(
-            nn.Conv2d(in_channels, out_channels, kernel_size=3, padding=1, bias=False), nn.BatchNorm2d(out_channels),
-            nn.ReLU(inplace=True), nn.Conv2d(out_channels, out_channels, kernel_size=3, padding=1),
-            nn.GroupNorm(2, out_channels), nn.LeakyReLU(0.1, inplace=True),
-        )
-
-    def forward(self, x):
-        return self.double_conv(x)
-
-
-class Up(nn.Module):
-    def __init__(self, in_channels, out_channels, bilinear):
-        super().__init__()
-        if bilinear:
-            self.up = nn.Upsample(scale_factor=2, mode="bilinear", align_corners=True)
-        else:
-            self.up = nn.ConvTranspose2d(in_channels // 2, in_channels // 2, kernel_size=2, stride=2)
-        self.conv = DoubleConv(in_channels, out_channels)
-
-    def forward(self, x1, x2):
-        x1 = self.up(x1)
-        diffY = x2.size()[2] - x1.size()[2]
-        diffX = x2.size()[3] - x1.size()[3]
-        x1 = F.pad(x1, [diffX // 2, diffX - diffX // 2, diffY // 2, diffY - diffY // 2])
-        return self.conv(torch.cat([x2, x1], dim=1))
-
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.inc, self.down1, self.down2 = DoubleConv(2, 4), DoubleConv(4, 4), DoubleConv(4, 4)
-        self.up1, self.up2 = Up(8, 4, True), Up(8, 4, False)
-        self.outc = nn.Conv2d(4, 3, kernel_size=1)
-
-    def forward(self, x):
-        x1 = self.inc(x)
-        x2 = self.down1(F.max_pool2d(x1, 2))
-        x3 = self.down2(F.max_pool2d(x2, kernel_size=2, stride=2))
-        x = self.up2(self.up1(x3, x2), x1)
-        half = F.interpolate(x, scale_factor=0.5, mode="nearest")
-        return self.outc(x), half.mean((-2, -1))
-
-
-def inputs(rng):
-    return (rng.standard_normal((2, 2, 9, 11)),)
 """
 
 SUPER_RESOLUTION = """
@@ -723,8 +475,7 @@ def inputs(rng):
 """
 
 NETWORKS = {
-    "squeeze_excite_resnet": SQUEEZE_EXCITE_RESNET, "causal_language_model": CAUSAL_LANGUAGE_MODEL,
-    "vision_transformer": VISION_TRANSFORMER, "mlp_mixer": MLP_MIXER, "convnext": CONVNEXT,
-    "shifted_windows": SHIFTED_WINDOWS, "unet": UNET, "super_resolution": SUPER_RESOLUTION, "densenet": DENSENET,
+    "causal_language_model": CAUSAL_LANGUAGE_MODEL, "vision_transformer": VISION_TRANSFORMER,
+    "shifted_windows": SHIFTED_WINDOWS, "super_resolution": SUPER_RESOLUTION, "densenet": DENSENET,
     "rotary_decoder": ROTARY_DECODER, "point_cloud": POINT_CLOUD,
 }  # fmt: skip

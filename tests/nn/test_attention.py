@@ -132,10 +132,6 @@ def test_gradients_of_self_attention(rng) -> None:
     agree([causal], [theirs(t, t, t, attn_mask=torch.tensor(mask))[0].detach().numpy()], 1e-10)
 
 
-ENCODER = {"activation": ["relu", "gelu"], "norm_first": [False, True], "batch_first": [False, True],
-           "bias": [True, False], "layer_norm_eps": [1e-5, 0.1]}  # fmt: skip
-
-
 def _equal(ours, theirs, rng) -> None:
     """The states fit, and both have random weights."""
     assert [(n, v.shape) for n, v in ours.state_dict().items()] == [
@@ -147,29 +143,6 @@ def _equal(ours, theirs, rng) -> None:
     ours.load_state_dict(theirs.state_dict())
     ours.double(), theirs.double()
     ours.eval(), theirs.eval()
-
-
-@pytest.mark.parametrize("o", pairwise(ENCODER), ids=str)
-def test_encoder_layer(run, rng, o) -> None:
-    ours, theirs = (n.TransformerEncoderLayer(6, 2, 11, **o) for n in (nn, torch.nn))
-    _equal(ours, theirs, rng)
-    x = rng.normal(size=(2, L, 6) if o["batch_first"] else (L, 2, 6))
-    mask, padding = ~np.tril(np.ones((L, L), bool)), np.arange(L)[None] >= np.array([[5], [3]])
-    for masks in ({}, {"src_mask": mask}, {"src_key_padding_mask": padding}):
-        t = torch.tensor(x, requires_grad=True)  # without a gradient torch takes another way, with zeros for padding
-        wanted = theirs(t, **{k: torch.tensor(m) for k, m in masks.items()})
-        agree([run(lambda x, m=masks: ours(x, **m), x)], [wanted.detach().numpy()], 1e-10)
-
-
-@pytest.mark.parametrize("o", pairwise(ENCODER), ids=str)
-def test_decoder_layer(run, rng, o) -> None:
-    ours, theirs = (n.TransformerDecoderLayer(6, 2, 11, **o) for n in (nn, torch.nn))
-    _equal(ours, theirs, rng)
-    x, memory = (rng.normal(size=(2, n, 6) if o["batch_first"] else (n, 2, 6)) for n in (L, S))
-    masks = {"tgt_mask": ~np.tril(np.ones((L, L), bool)), "memory_mask": ~MASK,
-             "memory_key_padding_mask": np.arange(S)[None] >= np.array([[5], [3]])}  # fmt: skip
-    wanted = theirs(torch.tensor(x), torch.tensor(memory), **{k: torch.tensor(m) for k, m in masks.items()})
-    agree([run(lambda x, y: ours(x, y, **masks), x, memory)], [wanted.detach().numpy()], 1e-10)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

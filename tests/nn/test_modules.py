@@ -38,42 +38,11 @@ class Small(nn.Module):
         return y
 
 
-def torch_lenet(torch):
-    class LeNet(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.conv1, self.conv2 = torch.nn.Conv2d(1, 6, 5, padding=2), torch.nn.Conv2d(6, 16, 5)
-            self.fc1, self.fc2, self.fc3 = torch.nn.Linear(400, 120), torch.nn.Linear(120, 84), torch.nn.Linear(84, 10)
+@pytest.mark.parametrize("name", ["lenet5", "mlp3"])
+def test_models_equal_torch(run, torch, rng, name) -> None:
+    from tests.models import twins
 
-        def forward(self, x):
-            f = torch.nn.functional
-            x = f.max_pool2d(f.relu(self.conv1(x)), 2)
-            x = f.max_pool2d(f.relu(self.conv2(x)), 2).flatten(1)
-            return self.fc3(f.relu(self.fc2(f.relu(self.fc1(x)))))
-
-    return LeNet()
-
-
-def torch_mlp(torch):
-    class MLP(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.fc1, self.fc2, self.fc3 = (
-                torch.nn.Linear(784, 512),
-                torch.nn.Linear(512, 256),
-                torch.nn.Linear(256, 10),
-            )
-
-        def forward(self, x):
-            f = torch.nn.functional
-            return self.fc3(f.relu(self.fc2(f.relu(self.fc1(x.flatten(1))))))
-
-    return MLP()
-
-
-@pytest.mark.parametrize("name, make", [("lenet5", torch_lenet), ("mlp3", torch_mlp)])
-def test_models_equal_torch(run, torch, rng, name, make) -> None:
-    ours, theirs = models.get(name), make(torch)
+    ours, theirs = models.get(name), twins.get(name)
     assert [(n, p.shape) for n, p in ours.named_parameters()] == [
         (n, tuple(p.shape)) for n, p in theirs.named_parameters()
     ]
@@ -87,7 +56,9 @@ def test_models_equal_torch(run, torch, rng, name, make) -> None:
 
 
 def test_weights_go_to_torch_by_name(torch) -> None:
-    ours, theirs = models.lenet5(), torch_lenet(torch)
+    from tests.models import twins
+
+    ours, theirs = models.lenet5(), twins.get("lenet5")
     theirs.load_state_dict({n: torch.tensor(v) for n, v in ours.state_dict().items()})
     np.testing.assert_array_equal(theirs.conv2.weight.detach().numpy(), ours.conv2.weight.data)
 
@@ -373,37 +344,6 @@ def test_functional_call(run, rng) -> None:
         run(lambda w, x: nn.functional_call(m, {"9.weight": w}, x), new, x)
     with pytest.raises(ShapeError, match="2.weight"):
         run(lambda w, x: nn.functional_call(m, {"2.weight": w}, x), new.T, x)
-
-
-@pytest.mark.parametrize(
-    "make, shape",
-    [
-        (lambda n: n.Tanh(), (3, 5)),
-        (lambda n: n.Sigmoid(), (3, 5)),
-        (lambda n: n.GELU(), (3, 5)),
-        (lambda n: n.ReLU(inplace=True), (3, 5)),
-        (lambda n: n.Softmax(1), (3, 5)),
-        (lambda n: n.LogSoftmax(dim=-1), (3, 5)),
-        (lambda n: n.MaxPool2d(3, 2, 1), (2, 3, 7, 8)),
-        (lambda n: n.AvgPool2d(3, 2, 1, count_include_pad=False), (2, 3, 7, 8)),
-        (lambda n: n.Flatten(), (2, 3, 7)),
-        (lambda n: n.Unflatten(1, (2, 3)), (4, 6, 5)),
-        (lambda n: n.Identity(), (4,)),
-    ],
-)
-def test_layers_without_parameters(run, torch, rng, make, shape) -> None:
-    x = rng.normal(size=shape)
-    np.testing.assert_allclose(run(make(nn), x), make(torch.nn)(torch.tensor(x)).numpy(), rtol=1e-11)
-
-
-def test_losses(run, torch, rng) -> None:
-    x, y, w = rng.normal(size=(6, 5)), rng.integers(0, 5, 6), rng.uniform(1, 2, 5)
-    tx, ty, tw = map(torch.tensor, (x, y, w))
-    ours = nn.CrossEntropyLoss(w, label_smoothing=0.1)
-    np.testing.assert_allclose(run(ours, x, y), torch.nn.CrossEntropyLoss(tw, label_smoothing=0.1)(tx, ty))
-    np.testing.assert_allclose(run(nn.NLLLoss(reduction="sum"), x, y), torch.nn.NLLLoss(reduction="sum")(tx, ty))
-    np.testing.assert_allclose(run(nn.MSELoss(), x, x[::-1].copy()), torch.nn.MSELoss()(tx, tx.flip(0)))
-    assert list(ours.state_dict()) == ["weight"]
 
 
 class Counted(nn.Module):
