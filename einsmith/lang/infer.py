@@ -22,14 +22,13 @@ from einsmith.ir.nodes import Axis, Expr, postorder
 from einsmith.lang.elaborate import Elaborator, NotYet
 from einsmith.lang.formula import AxisVar, Form, Index, Literal, is_integer, type_name
 from einsmith.lang.integers import MAX_ELEMENTS
+from einsmith.lang.known_extents import Key, KnownExtents, make_shape_error
 from einsmith.lang.limits import is_dimension_bound, limits, rises
 from einsmith.lang.lower import TemplateScope, index_type
 from einsmith.lang.parser import Ast, Name, Number, ParsedRead, ShapeOf, SizeOf, walk
 from einsmith.lang.program import FormulaProgram, Line, ReadSite
 from einsmith.lang.unparse import expression
 
-Key = tuple
-"""An extent: ("axis", line, name) or ("dim", tensor, dimension)."""
 MAX_EXTENT = 2**31 - 1
 """Extent of an axis that counts as unlimited: an index that stays in bounds up to it does not determine the axis."""
 
@@ -81,8 +80,7 @@ def find_copied_dimensions(program: FormulaProgram, shapes: Mapping[str, Sequenc
 class _ExtentInference:
     def __init__(self, program: FormulaProgram, shapes: Mapping[str, Sequence[int]], values: Mapping):
         self.program, self.values = program, values
-        self.parent: dict[Key, Key] = {}
-        self.known: dict[Key, tuple[int, str]] = {}
+        self.known = KnownExtents(program.text)
         self.ranks = {n: len(program.lines[k[0]].statement.index) for n, k in program.defined.items()}
         self.ranks |= {n: len(s) for n, s in shapes.items()}
         self.scopes = [TemplateScope([AxisVar(a, 0) for a in line.axes], dt.f32) for line in program.lines]
@@ -90,46 +88,7 @@ class _ExtentInference:
         self.exprs: dict[tuple[int, Ast], Expr] = {}
         for name, shape in shapes.items():
             for d, n in enumerate(shape):
-                self.known["dim", name, d] = (int(n), f"{name} has extent {int(n)} in dimension {d}")
-
-    # ------------------------------------------------------------------------------------------------ union-find
-
-    def find(self, key: Key) -> Key:
-        root = key
-        while self.parent.get(root, root) != root:
-            root = self.parent[root]
-        while self.parent.get(key, key) != root:
-            self.parent[key], key = root, self.parent[key]
-        return root
-
-    def get(self, key: Key) -> int | None:
-        entry = self.known.get(self.find(key))
-        return None if entry is None else entry[0]
-
-    def assign(self, key: Key, n: int, why: str, at: int | None) -> None:
-        root = self.find(key)
-        old = self.known.get(root)
-        if old is not None and old[0] != n:
-            self.conflict(key, old[1], why, at)
-        self.known.setdefault(root, (n, why))
-
-    def union(self, a: Key, b: Key, at: int) -> None:
-        x, y = self.find(a), self.find(b)
-        if x == y:
-            return
-        kx, ky = self.known.get(x), self.known.get(y)
-        if kx and ky and kx[0] != ky[0]:
-            self.conflict(a, kx[1], ky[1], at)
-        self.parent[y] = x
-        if ky and not kx:
-            self.known[x] = ky
-
-    def conflict(self, key: Key, one: str, two: str, at: int | None) -> None:
-        is_axis = key[0] == "axis"
-        name = f"the axis {key[2]}" if is_axis else f"dimension {key[2]} of {key[1]}"
-        hint = f'if the axis is to be shorter than one of them, add extents={{"{key[2]}": N}}' if is_axis else None
-        text = FormulaError(f"{name} has two extents: {one}, but {two}", self.program.text, at, hint)
-        raise ShapeError(str(text))
+                self.known.assign(("dim", name, d), int(n), f"{name} has extent {int(n)} in dimension {d}")
 
     # ----------------------------------------------------------------------------------------------- expressions
 
@@ -151,13 +110,13 @@ class _ExtentInference:
             rank = self.ranks.get(node.name)
             if rank is None or not -rank <= d < rank:
                 raise FormulaError(f"{node.name} has {rank} dimensions: {node.name}.shape[{d}] does not exist")
-            n = self.get(("dim", node.name, d % rank))
+            n = self.known.get(("dim", node.name, d % rank))
             if n is None:
                 raise NotYet
             return n
 
         def size(axis: str) -> int:
-            n = self.get(("axis", line, axis))
+            n = self.known.get(("axis", line, axis))
             if n is None:
                 raise NotYet
             return n
@@ -195,8 +154,9 @@ class _ExtentInference:
     def extents_of(self, line: int, trial: Mapping[Key, int]) -> list[int]:
         out = []
         for a in self.program.lines[line].axes:
-            root = self.find(("axis", line, a))
-            out.append(trial[root] if root in trial else self.known[root][0] if root in self.known else 1)
+            root = self.known.find(("axis", line, a))
+            n = trial.get(root, self.known.get(root))
+            out.append(1 if n is None else n)
         return out
 
     # ------------------------------------------------------------------------------------------------------ rules
@@ -214,13 +174,13 @@ class _ExtentInference:
         axes: dict[tuple[int, str], int] = {}
         for k, line in enumerate(self.program.lines):
             for a in line.axes:
-                n = self.get(("axis", k, a))
+                n = self.known.get(("axis", k, a))
                 if n is None:
                     raise self.make_undetermined_error(k, line, a)
                 axes[k, a] = n
         shapes = {}
         for name, rank in self.ranks.items():
-            dims = [self.get(("dim", name, d)) for d in range(rank)]
+            dims = [self.known.get(("dim", name, d)) for d in range(rank)]
             for d, n in enumerate(dims):
                 if n is None:
                     raise FormulaError(
@@ -231,16 +191,9 @@ class _ExtentInference:
                     )
             shapes[name] = shape = tuple(n for n in dims if n is not None)
             if name in self.program.defined and prod(n or 1 for n in shape) > MAX_ELEMENTS:
+                message = f"{name} would have shape {shape}; no array can have that many elements"
                 at = self.program.lines[self.program.defined[name][0]].statement.at
-                raise ShapeError(
-                    str(
-                        FormulaError(
-                            f"{name} would have shape {shape}; no array can have that many elements",
-                            self.program.text,
-                            at,
-                        )
-                    )
-                )
+                raise make_shape_error(message, self.program.text, at)
         return Extents(axes, shapes)
 
     def bind(self) -> None:
@@ -254,7 +207,7 @@ class _ExtentInference:
                 else:
                     for k, i in sides:
                         assert isinstance(i, Name)
-                        self.union(("axis", k, i.id), ("dim", name, d), i.at)
+                        self.known.union(("axis", k, i.id), ("dim", name, d), i.at)
         cycle = {n: group for group in self.program.order for n in group}
         for k, line in enumerate(self.program.lines):
             for site in line.reads:
@@ -264,7 +217,7 @@ class _ExtentInference:
                     if self.is_plain(k, i) and isinstance(i, Name) and i.id not in self.program.extents:
                         # where(t < n[b], x[b,t], 0) is a guard on t; b has one extent.
                         if not self.is_guarded(site, {i.id}, into_reads=False):
-                            self.union(("axis", k, i.id), ("dim", site.node.name, d), i.at)
+                            self.known.union(("axis", k, i.id), ("dim", site.node.name, d), i.at)
 
     def find_defining(self, numbers: list[int]) -> list[int]:
         """Return the statements that determine a tensor's shape: those with =, or all if there are none."""
@@ -298,11 +251,11 @@ class _ExtentInference:
                 raise ShapeError(f"extents: {name!r} would be {n}; no array can have that many elements")
             tensor, _, rest = name.partition(".shape[")
             if rest:
-                self.assign(("dim", tensor, int(rest.rstrip("]"))), n, f"extents= says {name} = {n}", None)
+                self.known.assign(("dim", tensor, int(rest.rstrip("]"))), n, f"extents= says {name} = {n}", None)
                 continue
             for k, line in enumerate(self.program.lines):
                 if name in line.axes:
-                    self.assign(("axis", k, name), n, f"extents= says {name} = {n}", line.statement.at)
+                    self.known.assign(("axis", k, name), n, f"extents= says {name} = {n}", line.statement.at)
         return changed
 
     def cover_left_sides(self) -> bool:
@@ -310,14 +263,14 @@ class _ExtentInference:
         changed = False
         for name, numbers in self.program.defined.items():
             for d in range(self.ranks[name]):
-                if self.get(("dim", name, d)) is not None:
+                if self.known.get(("dim", name, d)) is not None:
                     continue
                 reach = 0
                 for k in self.find_defining(numbers):
                     e = self.expr(k, self.program.lines[k].statement.index[d])
-                    if e is None or any(self.get(("axis", k, a)) is None for a in self.axes_of(k, e)):
+                    if e is None or any(self.known.get(("axis", k, a)) is None for a in self.axes_of(k, e)):
                         break
-                    if any(self.get(("axis", k, a)) == 0 for a in self.axes_of(k, e)):
+                    if any(self.known.get(("axis", k, a)) == 0 for a in self.axes_of(k, e)):
                         continue
                     high = bounds(e, self.extents_of(k, {}))[1]
                     if high is None:
@@ -325,7 +278,9 @@ class _ExtentInference:
                     reach = max(reach, high + 1)
                 else:
                     if f"{name}.shape[{d}]" not in self.pending:
-                        self.assign(("dim", name, d), reach, f"the left sides of {name} define {reach} positions", None)
+                        self.known.assign(
+                            ("dim", name, d), reach, f"the left sides of {name} define {reach} positions", None
+                        )
                         changed = True
         return changed
 
@@ -341,14 +296,14 @@ class _ExtentInference:
         for k, line in enumerate(self.program.lines):
             for site in line.reads:
                 for d, i in enumerate(site.node.index):
-                    dim = self.find(("dim", site.node.name, d))
+                    dim = self.known.find(("dim", site.node.name, d))
                     if not (self.is_plain(k, i) and isinstance(i, Name)):
                         for a in line.axes:
                             if rises(i, a) and self.is_guarded(site, {a}) and not limits(site.guards, a, line.axes):
-                                key = self.find(("axis", k, a))
+                                key = self.known.find(("axis", k, a))
                                 further.setdefault(key, set()).update({dim} - {key})
                         continue
-                    n, key = self.get(dim), self.find(("axis", k, i.id))
+                    n, key = self.known.get(dim), self.known.find(("axis", k, i.id))
                     if n is None or key in self.known or i.id in self.pending:
                         continue
                     option = n, f"{site.node.name} has extent {n} in dimension {d}", i.at
@@ -365,7 +320,7 @@ class _ExtentInference:
         }
         for key, options in chosen.items():
             for n, why, at in options:
-                self.assign(key, n, why, at)
+                self.known.assign(key, n, why, at)
         return bool(chosen)
 
     def solve_single_unknowns(self) -> bool:
@@ -375,12 +330,12 @@ class _ExtentInference:
         for k, line in enumerate(self.program.lines):
             for site in line.reads:
                 for d, i in enumerate(site.node.index):
-                    n = self.get(("dim", site.node.name, d))
+                    n = self.known.get(("dim", site.node.name, d))
                     e = None if n is None else self.expr(k, i)
                     if e is None or n is None:
                         continue
                     names = self.axes_of(k, e)
-                    unknown = {x for a in names if (x := self.find(("axis", k, a))) not in self.known}
+                    unknown = {x for a in names if (x := self.known.find(("axis", k, a))) not in self.known}
                     if len(unknown) != 1 or self.is_guarded(site, set(names)):
                         continue
                     (key,) = unknown
@@ -395,7 +350,7 @@ class _ExtentInference:
                     if key not in best or largest < best[key][0]:
                         best[key] = (largest, why, i.at)
         for key, (n, why, at) in best.items():
-            self.assign(key, n, why, at)
+            self.known.assign(key, n, why, at)
         return bool(best)
 
     def infer_from_readers(self) -> bool:
@@ -404,9 +359,9 @@ class _ExtentInference:
         for k, line in enumerate(self.program.lines):
             for site in line.reads:
                 for d, i in enumerate(site.node.index):
-                    key = self.find(("dim", site.node.name, d))
+                    key = self.known.find(("dim", site.node.name, d))
                     if self.is_plain(k, i) and isinstance(i, Name) and key not in self.known:
-                        n = self.get(("axis", k, i.id))
+                        n = self.known.get(("axis", k, i.id))
                         if n is not None and n > largest_readers.get(key, (-1,))[0]:
                             largest_readers[key] = (
                                 n,
@@ -414,7 +369,7 @@ class _ExtentInference:
                                 i.at,
                             )
         for key, (n, why, at) in largest_readers.items():
-            self.assign(key, n, why, at)
+            self.known.assign(key, n, why, at)
         return bool(largest_readers)
 
     def find_largest(self, k: int, e: Expr, key: Key, n: int) -> int | None:
@@ -442,12 +397,12 @@ class _ExtentInference:
         for k, site in reads:  # dimensions of equal extents: an axis has that extent, whatever the guards are
             for d, i in enumerate(site.node.index):
                 if isinstance(i, Name) and self.is_plain(k, i):
-                    self.union(("axis", k, i.id), ("dim", site.node.name, d), i.at)
+                    self.known.union(("axis", k, i.id), ("dim", site.node.name, d), i.at)
         used: dict[Key, str] = {}
 
         def use(keys: Iterable[Key], why: str) -> None:
             for key in keys:
-                used.setdefault(self.find(key), why)
+                used.setdefault(self.known.find(key), why)
 
         for k, line in enumerate(self.program.lines):
             s = line.statement
@@ -473,9 +428,9 @@ class _ExtentInference:
         sources: dict[Key, tuple[str, int]] = {}
         inputs = [(name, d) for name in self.program.inputs for d in range(self.ranks.get(name, 0))]
         for at in inputs:
-            sources.setdefault(self.find(("dim", *at)), at)
+            sources.setdefault(self.known.find(("dim", *at)), at)
         dims = [(name, d) for name, rank in self.ranks.items() for d in range(rank)]
-        roots = {at: self.find(("dim", *at)) for at in dims}
+        roots = {at: self.known.find(("dim", *at)) for at in dims}
         copied = {at: sources[root] for at, root in roots.items() if root in sources and root not in used}
         return Copied(copied, {at: used[roots[at]] for at in inputs if at not in copied})
 
@@ -486,9 +441,9 @@ class _ExtentInference:
         while stack:
             node = stack.pop()
             if isinstance(node, (Name, SizeOf)):
-                sizes.add(self.find(("axis", line, node.id if isinstance(node, Name) else node.axis)))
+                sizes.add(self.known.find(("axis", line, node.id if isinstance(node, Name) else node.axis)))
             if isinstance(node, ShapeOf):
-                sizes |= {self.find(("dim", node.name, d)) for d in self.find_dimensions(node)}
+                sizes |= {self.known.find(("dim", node.name, d)) for d in self.find_dimensions(node)}
             elif not isinstance(node, ParsedRead):
                 stack += node.args
         return sizes
@@ -502,11 +457,13 @@ class _ExtentInference:
     # ----------------------------------------------------------------------------------------------------- errors
 
     def make_bounds_error(self, k: int, site: ReadSite, d: int, n: int, key: Key, e: Expr) -> BoundsError:
-        names = ", ".join(a for a in self.axes_of(k, e) if self.find(("axis", k, a)) == key)
+        names = ", ".join(a for a in self.axes_of(k, e) if self.known.find(("axis", k, a)) == key)
         lo, hi = bounds(e, self.extents_of(k, {key: 1}))
         reach = f"runs from {lo} to {hi}" if lo is not None and hi is not None else "has no bounds"
         known = [
-            f"{a} < {self.get(('axis', k, a))}" for a in self.axes_of(k, e) if self.get(("axis", k, a)) is not None
+            f"{a} < {self.known.get(('axis', k, a))}"
+            for a in self.axes_of(k, e)
+            if self.known.get(("axis", k, a)) is not None
         ]
         message = (
             f"no extent of {names} keeps the read of {site.node.name} in bounds: at {names} = 0 the index of dimension "
@@ -517,7 +474,7 @@ class _ExtentInference:
         return BoundsError(message, self.program.text, site.node.index[d].at, hint)
 
     def make_undetermined_error(self, k: int, line: Line, axis: str) -> FormulaError:
-        key = self.find(("axis", k, axis))
+        key = self.known.find(("axis", k, axis))
         message, at = f"the extent of the axis {axis} is not determined", line.statement.at
         value = "N"
         for site in line.reads:
@@ -529,7 +486,7 @@ class _ExtentInference:
                 # A plain index was rejected, and the extents of defined tensors follow from those of the axes.
                 if not isinstance(i, Name) and site.node.name in self.program.inputs:
                     value = f'"{site.node.name}.shape[{d}]"'
-                others = [a for a in dict.fromkeys(names) if a != axis and self.get(("axis", k, a)) is None]
+                others = [a for a in dict.fromkeys(names) if a != axis and self.known.get(("axis", k, a)) is None]
                 if others:
                     message = (
                         f"the extents of the axes {' and '.join([axis, *others])} are not determined: "
