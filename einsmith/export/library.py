@@ -23,6 +23,55 @@ class CodeError(RuntimeError):
         self.code = code
 
 
+class _LibraryFunctions:
+    """The functions of a folder's shared library, by their names without the library's own before them.
+
+    Raises FileNotFoundError and ValueError where the folder has no library of this name and identity."""
+
+    def __init__(self, folder: Path, name: str, identity: str):
+        self._name, self._library = name, self._open(folder.resolve(), name, identity)
+        pointer, text, number = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int
+        for function, result, arguments in (
+            ("create", number, [text, number, ctypes.POINTER(pointer)]),
+            ("destroy", None, [pointer]),
+            ("load", number, [pointer, text]),
+            ("save", number, [pointer, text]),
+            ("tensor", pointer, [pointer, text]),
+            ("error", text, [number]),
+            ("steps", ctypes.c_int64, [pointer]),
+            ("set", number, [pointer, text, ctypes.c_double]),
+            ("get", number, [pointer, text, ctypes.POINTER(ctypes.c_double)]),
+            ("reports", ctypes.POINTER(ctypes.c_double), [pointer]),
+        ):
+            if hasattr(self._library, f"{name}_{function}"):
+                self[function].restype, self[function].argtypes = result, arguments
+
+    @staticmethod
+    def _open(folder: Path, name: str, identity: str) -> ctypes.CDLL:
+        """Open the shared library and check its identity.
+
+        The system returns a library that is still loaded from the same path, even if its file was replaced. So other
+        spellings of the path are tried until the identity agrees."""
+        file = f"lib{name}.so"
+        path = str(_plain(folder / file, ": the folder has the source of a library, which must be compiled first"))
+        while True:
+            library = ctypes.CDLL(path)
+            identify = library[f"{name}_identity"]
+            identify.restype = ctypes.c_char_p
+            if identify().decode() == identity:
+                return library
+            if len(path) > _LONGEST:
+                raise ValueError(f"{file} is not the library that manifest.json describes")
+            path = f"{path[: -len(file)]}./{file}"
+
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self._library, f"{self._name}_{name}")
+
+    def exported(self, symbol: str) -> Any:
+        """Return the function of a whole name."""
+        return getattr(self._library, symbol)
+
+
 class Library:
     """The library in a folder that es.export wrote. weights: a file of initial tensors, by default the folder's own;
     threads: number of threads, 0 for as many as the library was exported for.
@@ -42,46 +91,13 @@ class Library:
         if self.manifest.get("format") != "einsmith-export":
             raise ValueError(f"{self.folder} is not an exported library")
         self.name: str = self.manifest["name"]
-        self._c = self._open()
-        pointer, text, number = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int
-        for name, result, arguments in (
-            ("create", number, [text, number, ctypes.POINTER(pointer)]),
-            ("destroy", None, [pointer]),
-            ("load", number, [pointer, text]),
-            ("save", number, [pointer, text]),
-            ("tensor", pointer, [pointer, text]),
-            ("error", text, [number]),
-            ("steps", ctypes.c_int64, [pointer]),
-            ("set", number, [pointer, text, ctypes.c_double]),
-            ("get", number, [pointer, text, ctypes.POINTER(ctypes.c_double)]),
-            ("reports", ctypes.POINTER(ctypes.c_double), [pointer]),
-        ):
-            if hasattr(self._c, f"{self.name}_{name}"):
-                function = self._function(name)
-                function.restype, function.argtypes = result, arguments
+        self._functions = _LibraryFunctions(self.folder, self.name, self.manifest["identity"])
         self._calls: dict[str, list[dict[str, Any]]] = {}
         for call in self.manifest["functions"]:
             self._calls.setdefault(call["role"], []).append(call)
-        self._handle = pointer()
+        self._handle = ctypes.c_void_p()
         source = self.folder / "weights.safetensors" if weights is None else Path(weights)
-        self._check(self._function("create")(bytes(source), threads, ctypes.byref(self._handle)))
-
-    def _open(self) -> ctypes.CDLL:
-        """Open the shared library and check its identity.
-
-        The system returns a library that is still loaded from the same path, even if its file was replaced. So other
-        spellings of the path are tried until the identity agrees."""
-        folder, file = self.folder.resolve(), f"lib{self.name}.so"
-        path = str(_plain(folder / file, ": the folder has the source of a library, which must be compiled first"))
-        while True:
-            library = ctypes.CDLL(path)
-            identity = library[f"{self.name}_identity"]
-            identity.restype = ctypes.c_char_p
-            if identity().decode() == self.manifest["identity"]:
-                return library
-            if len(path) > _LONGEST:
-                raise ValueError(f"{file} is not the library that manifest.json describes")
-            path = f"{path[: -len(file)]}./{file}"
+        self._check(self._functions["create"](bytes(source), threads, ctypes.byref(self._handle)))
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise self.error(
@@ -114,7 +130,7 @@ class Library:
     @property
     def steps(self) -> int:
         """Number of updates made so far."""
-        return self._function("steps")(self._model)
+        return self._functions["steps"](self._model)
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """Return copies of the model's parameters and buffers, as Module.load_state_dict takes them."""
@@ -128,33 +144,33 @@ class Library:
 
     def save(self, path: Any) -> None:
         """Write all tensors to a safetensors file."""
-        self._check(self._function("save")(self._model, bytes(Path(path))))
+        self._check(self._functions["save"](self._model, bytes(Path(path))))
 
     def load(self, path: Any) -> None:
         """Load all tensors from a safetensors file; where one does not fit, none is loaded."""
-        self._check(self._function("load")(self._model, bytes(Path(path))))
+        self._check(self._functions["load"](self._model, bytes(Path(path))))
 
     def get(self, name: str) -> float:
         """Return the value of a setting, such as "lr", at the next step."""
         value = ctypes.c_double()
-        self._check(self._function("get")(self._model, name.encode(), ctypes.byref(value)))
+        self._check(self._functions["get"](self._model, name.encode(), ctypes.byref(value)))
         return value.value
 
     def set(self, name: str, value: float) -> None:
         """Set a setting for all further steps; NaN restores the values of its table."""
-        self._check(self._function("set")(self._model, name.encode(), value))
+        self._check(self._functions["set"](self._model, name.encode(), value))
 
     @property
     def reports(self) -> dict[str, float]:
         """Values that the last step reported in addition to its loss, by name."""
         names = self.manifest["reports"]
-        values = self._function("reports")(self._model) if names else ()
+        values = self._functions["reports"](self._model) if names else ()
         return {name: values[n] for n, name in enumerate(names)}
 
     def close(self) -> None:
         """End the library's threads and free its memory. No method may be called afterwards."""
         if getattr(self, "_handle", None):  # it is not there where `create` was not reached
-            self._function("destroy")(self._handle)
+            self._functions["destroy"](self._handle)
             self._handle = ctypes.c_void_p()
 
     __del__ = close
@@ -183,12 +199,9 @@ class Library:
             raise self.unfit(f"{self.name} takes {', '.join(names) or 'no such call'}; given {shown}")
         return (*positional, *(named[n] for n in names[len(positional) :]))
 
-    def _function(self, name: str) -> Any:
-        return getattr(self._c, f"{self.name}_{name}")
-
     def _check(self, code: int) -> None:
         if code:
-            raise self.error(f"{self.name}: {self._function('error')(code).decode()}", code)
+            raise self.error(f"{self.name}: {self._functions['error'](code).decode()}", code)
 
     def _run(self, role: str, args: tuple[Any, ...], results: Any) -> Any:
         """Call the function of a role whose arguments have the shapes of `args`, and return its results.
@@ -202,7 +215,7 @@ class Library:
                 continue
             arrays = [self._widen(a, p) for a, p in zip(arrays, places, strict=True)]
             outputs, pointers = results(call)
-            function = getattr(self._c, call["function"])
+            function = self._functions.exported(call["function"])
             function.restype = ctypes.c_int
             self._check(function(self._model, *(ctypes.c_void_p(a.ctypes.data) for a in arrays), *pointers))
             return outputs
@@ -223,7 +236,7 @@ class Library:
         return arrays[0] if len(arrays) == 1 else arrays
 
     def _copy(self, tensor: dict[str, Any]) -> np.ndarray:
-        at = self._function("tensor")(self._model, tensor["name"].encode())
+        at = self._functions["tensor"](self._model, tensor["name"].encode())
         out = np.empty(tensor["shape"], _type(tensor["type"]))
         ctypes.memmove(out.ctypes.data, at, out.nbytes)
         return out

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from einsmith.frontends.torch_program import Program, read
-from einsmith.lang.infer import find_copied_dimensions
+from einsmith.lang.copied import find_copied_dimensions
 from einsmith.lang.op import Operator
 
 FIXED: ContextVar[dict[str, list[str]] | None] = ContextVar("einsmith_fixed_sizes", default=None)

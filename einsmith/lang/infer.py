@@ -10,7 +10,7 @@ an extent, never the shapes. An extent that stays unknown is an error that shows
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -25,9 +25,8 @@ from einsmith.lang.integers import MAX_ELEMENTS
 from einsmith.lang.known_extents import Key, KnownExtents, make_shape_error
 from einsmith.lang.limits import is_dimension_bound, limits, rises
 from einsmith.lang.lower import TemplateScope, index_type
-from einsmith.lang.parser import Ast, Name, Number, ParsedRead, ShapeOf, SizeOf, walk
+from einsmith.lang.parser import Ast, Name, ParsedRead, ShapeOf, walk
 from einsmith.lang.program import FormulaProgram, Line, ReadSite
-from einsmith.lang.unparse import expression
 
 MAX_EXTENT = 2**31 - 1
 """Extent of an axis that counts as unlimited: an index that stays in bounds up to it does not determine the axis."""
@@ -54,30 +53,12 @@ def infer(
     shapes: of the inputs; values: of the static parameters. Raises ShapeError where extents disagree, FormulaError for
     an axis that stays unknown, BoundsError where no extent keeps a read in bounds.
     """
-    return _ExtentInference(program, shapes, values).run()
+    return ExtentInference(program, shapes, values).run()
 
 
-@dataclass(frozen=True)
-class Copied:
-    """The dimensions that a formula copies. `sources`: (tensor, dimension) -> the dimension of an input that it copies;
-    `why`: (input, dimension) -> the part of the formula that needs its extent, for all other dimensions of inputs."""
+class ExtentInference:
+    """The extents of a program's axes and dimensions, and the rules that find them."""
 
-    sources: dict[tuple[str, int], tuple[str, int]]
-    why: dict[tuple[str, int], str]
-
-
-def find_copied_dimensions(program: FormulaProgram, shapes: Mapping[str, Sequence[int]]) -> Copied:
-    """Return the dimensions of inputs and defined tensors that are copies of dimensions of inputs.
-
-    A copied dimension is indexed by plain axes only, and nothing else of the formula's shapes depends on its extent, so
-    the formula takes every extent there. All dimensions of inputs with one source must have one extent; reads under
-    guards, as in where(t < n[b], x[b,t], 0), allow other extents too, but fix them. shapes: of the inputs; only their
-    ranks and names matter.
-    """
-    return _ExtentInference(program, shapes, {}).find_copied()
-
-
-class _ExtentInference:
     def __init__(self, program: FormulaProgram, shapes: Mapping[str, Sequence[int]], values: Mapping):
         self.program, self.values = program, values
         self.known = KnownExtents(program.text)
@@ -93,6 +74,7 @@ class _ExtentInference:
     # ----------------------------------------------------------------------------------------------- expressions
 
     def make_elaborator(self, line: int | None) -> Elaborator:
+        """Return the elaborator of a line's expressions; None: of `extents=`."""
         scope = None if line is None else self.scopes[line]
         axes = {} if scope is None else {a.name: a for a in scope.axes}
 
@@ -149,9 +131,11 @@ class _ExtentInference:
         return out
 
     def axes_of(self, line: int, e: Expr) -> list[str]:
+        """Return the names of the axes of an expression."""
         return [self.scopes[line].axes[a.position].name for a in postorder([e]) if isinstance(a, Axis)]
 
     def extents_of(self, line: int, trial: Mapping[Key, int]) -> list[int]:
+        """Return the extents of a line's axes: those of `trial`, those that are known, and 1 for the others."""
         out = []
         for a in self.program.lines[line].axes:
             root = self.known.find(("axis", line, a))
@@ -162,6 +146,7 @@ class _ExtentInference:
     # ------------------------------------------------------------------------------------------------------ rules
 
     def run(self) -> Extents:
+        """Return the extents of all axes and the shapes of all tensors (`infer`)."""
         self.bind()
         while (
             self.apply_explicit()
@@ -225,13 +210,16 @@ class _ExtentInference:
         return numbers if first.accumulate else [k for k in numbers if not self.program.lines[k].statement.accumulate]
 
     def is_plain(self, line: int, i: Ast) -> bool:
+        """Return whether an index is an axis alone."""
         return isinstance(i, Name) and i.id in self.program.lines[line].axes
 
     @staticmethod
     def is_guarded(site: ReadSite, axes: set[str], into_reads: bool = True) -> bool:
+        """Return whether guards of a read depend on one of the axes. into_reads: also by the indices of their reads."""
         return any(isinstance(n, Name) and n.id in axes for c, _ in site.guards for n in walk(c, into_reads))
 
     def apply_explicit(self) -> bool:
+        """Set the extents that `extents=` states; return whether there were any."""
         changed = False
         for name, extent in list(self.pending.items()):
             if isinstance(extent, int):
@@ -391,72 +379,10 @@ class _ExtentInference:
             low, high = (middle, high) if fits(middle) else (low, middle)
         return low
 
-    def find_copied(self) -> Copied:
-        self.bind()
-        reads = [(k, s) for k, line in enumerate(self.program.lines) for s in line.reads]
-        for k, site in reads:  # dimensions of equal extents: an axis has that extent, whatever the guards are
-            for d, i in enumerate(site.node.index):
-                if isinstance(i, Name) and self.is_plain(k, i):
-                    self.known.union(("axis", k, i.id), ("dim", site.node.name, d), i.at)
-        used: dict[Key, str] = {}
-
-        def use(keys: Iterable[Key], why: str) -> None:
-            for key in keys:
-                used.setdefault(self.known.find(key), why)
-
-        for k, line in enumerate(self.program.lines):
-            s = line.statement
-            for d, i in enumerate(s.index):
-                if not self.is_plain(k, i):
-                    left = f"{s.name}[{', '.join(map(expression, s.index))}]"
-                    use([("dim", s.name, d), *self.find_sizes(k, i)], f"{left} on the left side")
-        for k, site in reads:
-            uneven = [i for i in site.node.index if not self.is_plain(k, i)]
-            for d, i in enumerate(site.node.index):
-                if i in uneven:
-                    use([("dim", site.node.name, d), *self.find_sizes(k, i)], expression(site.node))
-            for c, _ in site.guards if uneven else ():  # they keep the index in bounds
-                sizes = [n for n in walk(c) if isinstance(n, (ShapeOf, SizeOf))]
-                use([key for n in sizes for key in self.find_sizes(k, n)], expression(c))
-        for name, extent in self.program.extents.items():
-            why = f"extents={{{name!r}: {extent if isinstance(extent, int) else expression(extent)}}}"
-            tensor, _, rest = name.partition(".shape[")
-            if rest:
-                use([("dim", tensor, int(rest.rstrip("]")))], why)
-            for k in range(len(self.program.lines)):
-                use([("axis", k, name), *(() if isinstance(extent, int) else self.find_sizes(k, extent))], why)
-        sources: dict[Key, tuple[str, int]] = {}
-        inputs = [(name, d) for name in self.program.inputs for d in range(self.ranks.get(name, 0))]
-        for at in inputs:
-            sources.setdefault(self.known.find(("dim", *at)), at)
-        dims = [(name, d) for name, rank in self.ranks.items() for d in range(rank)]
-        roots = {at: self.known.find(("dim", *at)) for at in dims}
-        copied = {at: sources[root] for at, root in roots.items() if root in sources and root not in used}
-        return Copied(copied, {at: used[roots[at]] for at in inputs if at not in copied})
-
-    def find_sizes(self, line: int, e: Ast) -> set[Key]:
-        """Return the extents on which an index or an extent depends, apart from those of tensors read in it."""
-        sizes: set[Key] = set()
-        stack = [e]
-        while stack:
-            node = stack.pop()
-            if isinstance(node, (Name, SizeOf)):
-                sizes.add(self.known.find(("axis", line, node.id if isinstance(node, Name) else node.axis)))
-            if isinstance(node, ShapeOf):
-                sizes |= {self.known.find(("dim", node.name, d)) for d in self.find_dimensions(node)}
-            elif not isinstance(node, ParsedRead):
-                stack += node.args
-        return sizes
-
-    def find_dimensions(self, node: ShapeOf) -> Iterable[int]:
-        """Return the dimension of `name.shape[d]`, every one of the tensor where d is not a number."""
-        rank = self.ranks.get(node.name, 0)
-        d = node.dim.value if isinstance(node.dim, Number) else None
-        return (int(d) % rank,) if isinstance(d, int) and -rank <= d < rank else range(rank)
-
     # ----------------------------------------------------------------------------------------------------- errors
 
     def make_bounds_error(self, k: int, site: ReadSite, d: int, n: int, key: Key, e: Expr) -> BoundsError:
+        """Return the error of a read that no extent keeps in bounds."""
         names = ", ".join(a for a in self.axes_of(k, e) if self.known.find(("axis", k, a)) == key)
         lo, hi = bounds(e, self.extents_of(k, {key: 1}))
         reach = f"runs from {lo} to {hi}" if lo is not None and hi is not None else "has no bounds"
@@ -474,6 +400,7 @@ class _ExtentInference:
         return BoundsError(message, self.program.text, site.node.index[d].at, hint)
 
     def make_undetermined_error(self, k: int, line: Line, axis: str) -> FormulaError:
+        """Return the error of an axis whose extent stays unknown, which shows the `extents=` to add."""
         key = self.known.find(("axis", k, axis))
         message, at = f"the extent of the axis {axis} is not determined", line.statement.at
         value = "N"

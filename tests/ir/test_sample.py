@@ -33,7 +33,7 @@ def test_points_never_refute_what_is_proven(examples):
     @given(conditions(), st.lists(conditions(depth=1), max_size=3), st.tuples(*(st.integers(1, 40) for _ in range(3))))
     def hold(c, others, extents):
         facts = Facts(extents)
-        if facts.is_undecided(c, others, True):
+        if facts.sampled.is_undecided(c, others, True):
             under = facts.assume_all(others)
             assert under.feasible and not under._proves(c, True) and not under._proves(c, False)
 
@@ -44,10 +44,10 @@ def test_conditions_that_samples_cannot_decide():
     facts = Facts((3, 4))
     read = apply("lt", Read(0, (U,), dt.i32), k(2))
     small, large = apply("lt", U, k(2)), apply("lt", add(U, J), k(4))
-    assert facts.is_undecided(small, [large], True)
-    assert not facts.is_undecided(read, [small], True) and not facts.is_undecided(small, [read], True)
-    assert not facts.is_undecided(small, [apply("lt", U, k(1))], True), "implied by the other"
-    assert not facts.assume(read).is_undecided(small, [], True)
+    assert facts.sampled.is_undecided(small, [large], True)
+    assert not facts.sampled.is_undecided(read, [small], True) and not facts.sampled.is_undecided(small, [read], True)
+    assert not facts.sampled.is_undecided(small, [apply("lt", U, k(1))], True), "implied by the other"
+    assert not facts.assume(read).sampled.is_undecided(small, [], True)
     assert Sample((SAMPLE_POINTS, 0)).everywhere().size == 0
 
 

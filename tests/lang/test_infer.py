@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from einsmith.base.errors import BoundsError, FormulaError, ShapeError
-from einsmith.lang.infer import find_copied_dimensions, infer
+from einsmith.lang.copied import find_copied_dimensions
+from einsmith.lang.infer import infer
 from einsmith.lang.program import resolve
 
 

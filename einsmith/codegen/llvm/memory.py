@@ -1,4 +1,4 @@
-"""Emit loads, stores, gathers and scatters of the loop nest as LLVM IR text, and manage the operands they work on."""
+"""Emit loads, stores, gathers and scatters of the loop nest as LLVM IR text."""
 
 from __future__ import annotations
 
@@ -7,114 +7,25 @@ from functools import partial
 from typing import Any
 
 from einsmith.codegen.llvm.faults import LANES_KEPT, only_lane
-from einsmith.codegen.llvm.ops import (
-    FLOATS,
-    LLVM_ELEM,
-    FunctionText,
-    Ops,
-    constant,
-    lanes_constant,
-    literal,
-    mangle,
-    spell,
-)
+from einsmith.codegen.llvm.operands import ValueOperands
+from einsmith.codegen.llvm.ops import LLVM_ELEM, FunctionText, Ops, constant, mangle, spell
 from einsmith.codegen.loopnest.nest import BYTES, Op, SSAValue, Type
 from einsmith.codegen.loopnest.shuffle import whole_powers
 
 _SIZE = BYTES | {"ptr": 8}
-Number = float | int | bool
 
 
-def _and(a: bool | None, b: bool | None) -> bool | None:
-    return False if a is False or b is False else None if a is None or b is None else True
+class MemoryEmitter(ValueOperands):
+    """The instructions of one function that access memory.
 
-
-def _not(a: bool | None) -> bool | None:
-    return None if a is None else not a
-
-
-_LANES: dict[str, Callable[..., bool | None]] = {
-    "and": _and,
-    "not": _not,
-    "or": lambda a, b: _not(_and(_not(a), _not(b))),
-    "select": lambda c, a, b: a if c or (c is None and a is b) else b if c is False else None,
-}
-"""Logic that derives a lane of a mask from the lanes that it is computed from; None stands for an unknown lane."""
-
-
-class MemoryEmitter:
-    """The operands of one function's values, the constants among them, and the instructions that access memory.
-
-    mask_registers: masks are in registers of their own (AVX-512); register: bytes of a vector register
+    mask_registers: as of `ValueOperands`; register: bytes of a vector register
     """
 
     def __init__(self, text: FunctionText, mask_registers: bool = False, register: int = 16):
-        self.text = text
-        self.mask_registers, self.register = mask_registers, register
+        super().__init__(mask_registers)
+        self.text, self.register = text, register
         self.ops = Ops(text)
-        self.operand: dict[int, str] = {}
-        self.literal: dict[int, Number] = {}
-        self.lanes: dict[str, tuple[Number, ...]] = {}  # by operand that is a constant vector
         self.masked: set[str] = set()  # operands that are masked loads
-        self.partial_masks: dict[str, tuple[bool | None, ...]] = {}  # known lanes of masks that are not constant
-
-    # -- values
-
-    def put(self, value: SSAValue, operand: str, number: Number | None = None) -> None:
-        """Bind a value to an operand, and to the number that it is known to be (None: not known)."""
-        self.operand[value.id] = operand
-        if number is None:
-            self.literal.pop(value.id, None)
-        else:
-            self.literal[value.id] = number
-
-    def put_int(self, value: SSAValue, number: Number) -> None:
-        """Bind an integer value to a literal."""
-        self.put(value, literal(number, value.type.elem), number)
-
-    def put_lanes(self, value: SSAValue, lanes: Sequence[Number]) -> None:
-        """Bind a value to a vector constant with the given lanes."""
-        if all(x == lanes[0] for x in lanes) and value.type.elem not in FLOATS:
-            self.put(value, constant(lanes[0], value.type), lanes[0])
-            return
-        operand = lanes_constant(lanes, value.type.elem)
-        self.lanes[operand] = tuple(lanes)
-        self.put(value, operand)
-
-    def lanes_of(self, value: SSAValue | None) -> tuple[Number, ...] | None:
-        """Return the lanes of a constant vector; None where they are not known."""
-        if value is None:
-            return None
-        number = self.number(value)
-        return self.lanes.get(self.get(value)) if number is None else (number,) * value.type.lanes
-
-    def known_lanes(self, mask: SSAValue) -> tuple[bool | None, ...]:
-        """Return for each lane of a mask whether it is known to be True or False, else None."""
-        lanes = self.lanes_of(mask)
-        return (
-            self.partial_masks.get(self.get(mask), (None,) * mask.type.lanes)
-            if lanes is None
-            else tuple(map(bool, lanes))
-        )
-
-    def note_mask(self, op: Op) -> None:
-        """Record the known lanes of a mask that is computed from others, where they decide how memory is read."""
-        logic = None if self.mask_registers else _LANES.get(op.name)
-        if logic is None or op.result is None or op.result.type.elem != "i1" or not op.result.type.lanes:
-            return
-        lanes = tuple(logic(*x) for x in zip(*(self.known_lanes(a) for a in op.args if a is not None), strict=True))
-        if any(x is not None for x in lanes):
-            self.partial_masks[self.get(op.result)] = lanes
-
-    def get(self, value: SSAValue) -> str:
-        """Return the operand of a value."""
-        return self.operand[value.id]
-
-    def number(self, value: SSAValue | None) -> Number | None:
-        """Return the number that a value is known to be; None: not known, or no value."""
-        return None if value is None else self.literal.get(value.id)
-
-    # -- memory
 
     def address(self, ptr: SSAValue | None, offset: SSAValue | None, elem: str) -> str:
         """Return the address of the element `offset` (elements) after `ptr`."""

@@ -18,7 +18,8 @@ from typing import Any
 from einsmith.base.errors import CompileError
 from einsmith.codegen.llvm import dots, faults, lockstep, signal_checks
 from einsmith.codegen.llvm.jit import has_fma, has_halves, list_features, resolve
-from einsmith.codegen.llvm.memory import MemoryEmitter, Number
+from einsmith.codegen.llvm.memory import MemoryEmitter
+from einsmith.codegen.llvm.operands import Number
 from einsmith.codegen.llvm.ops import FLOATS, FUNCTIONS, SELDOM, FunctionText, LaneArithmetic, constant, mangle, spell
 from einsmith.codegen.llvm.tile_registers import TileRegisters, used_dot
 from einsmith.codegen.loopnest.nest import Function, If, Loop, Op, SSAValue, Type
@@ -52,8 +53,7 @@ def emit_module(functions: Sequence[Function], target: Any) -> str:
     ]
     width = f' "prefer-vector-width"="{target.vector_bytes * 8}"' if target.vector_bytes >= 32 else ""
     parts = [f'target triple = "{target.triple}"', "", *bodies, *declarations.values(), ""]
-    parts.append(f"attributes #0 = {{ nounwind{width} }}")
-    parts.append("!0 = !{i32 1}")
+    parts += [f"attributes #0 = {{ nounwind{width} }}", "!0 = !{i32 1}"]
     # Seldom: below what LLVM takes for the turns of three loops, one in another, that the branch leads to.
     parts.append('!1 = !{!"branch_weights", i32 1, i32 1048576}')
     return "\n".join(parts) + "\n"

@@ -12,13 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from math import gcd
 
-import numpy as np
-
 from einsmith.ir.analysis import intervals
 from einsmith.ir.analysis.intervals import Interval
 from einsmith.ir.analysis.linear import LinearForm, linear
 from einsmith.ir.analysis.lines import COMPARISONS, definition_lines, lines_of
-from einsmith.ir.analysis.sample import Sample
+from einsmith.ir.analysis.sample import Sample, SampledConditions
 from einsmith.ir.nodes import Apply, Axis, Const, Expr
 from einsmith.ir.rebuild import operands
 
@@ -54,13 +52,14 @@ class Facts:
         known: assumed conditions and their parts, each with the truth value that it has
         lines: linear forms >= 0 that the conditions state, without the ones that the intervals of atoms imply
         cases: disjunctions that hold, each as (condition, truth value) of its operands
+        sampled: sample points of the box at which the conditions hold
         feasible: False if the conditions contradict each other or the box is empty; then everything is proven
     """
 
     __slots__ = (
-        *("extents", "known", "lines", "cases", "feasible", "_nesting", "_search_depth", "_choices", "_sample"),
-        *("_tightened", "_atom_intervals", "_lineless_intervals", "_line_maxima", "_line_values"),
-        *("_search_results", "_children", "_mask"),
+        *("extents", "known", "lines", "cases", "feasible", "_nesting", "_search_depth", "_choices"),
+        *("_tightened", "_atom_intervals", "_lineless_intervals", "_line_maxima"),
+        *("_search_results", "_children", "sampled"),
     )
 
     def __init__(self, extents: Sequence[int]):
@@ -75,15 +74,13 @@ class Facts:
         self._lineless_intervals: dict[Expr, Interval] = {}
         # (depth, terms) -> lower bound of the sum of the terms.
         self._search_results: dict[tuple[int, frozenset[tuple[Expr, int]]], int | None] = {}
-        # Maxima of lines and their values at sample points, by the line's id; both hold the line: its id stays unique.
+        # Maxima of lines, by the line's id, with the line, so that its id stays unique.
         self._line_maxima: dict[int, tuple[LinearForm, tuple[int, dict[Expr, int]] | None]] = {}
-        self._line_values: dict[int, tuple[LinearForm, np.ndarray | None]] = {}
         self._children: dict[tuple[tuple[tuple[Expr, bool], ...], bool, int], Facts] = {}  # results of `_derive`
         self._nesting = 0  # atoms inside each other whose intervals are being computed
         self._search_depth = _MAX_COMBINED_LINES  # most lines combined at present; 0: bounds are found without lines
         self._choices = 0  # conditions of nested `where`s that are assumed
-        self._sample = Sample(self.extents)
-        self._mask: np.ndarray | None = None  # result of `_mask_points`
+        self.sampled = SampledConditions(Sample(self.extents), self.known)
 
     @staticmethod
     def of(extents: Sequence[int], guards: Iterable[Expr] = ()) -> Facts:
@@ -112,61 +109,11 @@ class Facts:
             child = self._children[key] = self._with(conditions, drop_case, self._choices + choices)
         return child
 
-    def is_undecided(self, cond: Expr, others: Iterable[Expr], truth: bool) -> bool:
-        """Return whether sample points show that neither `cond` nor its negation follows from these facts and `others`.
-
-        others: more conditions, which hold (or, with truth=False, do not). False: one of the two may follow.
-        """
-        value, mask = self._sample.values(cond), self._mask_points()
-        for c in others:
-            other = self._sample.values(c)
-            mask = None if other is None or mask is None else mask & (other == truth)
-        return value is not None and mask is not None and bool((mask & value).any() and (mask & ~value).any())
-
-    def _is_refuted_by_sample(self, cond: Expr, truth: bool) -> bool:
-        """Return whether a sample point satisfies these facts but not `cond` (or its negation if not `truth`)."""
-        value = self._sample.values(cond)
-        mask = self._mask_points() if value is not None else None
-        return mask is not None and bool((mask & (value != truth)).any())
-
-    def _mask_points(self) -> np.ndarray | None:
-        """Return a mask of the sample points at which the known conditions hold; None if one cannot be evaluated."""
-        if self._mask is None:
-            mask = self._sample.everywhere()
-            for c, truth in self.known:
-                value = self._sample.values(c)
-                if value is None:
-                    return None
-                mask &= value == truth
-            self._mask = mask
-        return self._mask
-
-    def _sample_values(self, form: LinearForm) -> np.ndarray | None:
-        """Return a linear form's values at the sample points where the known conditions hold.
-
-        No lower bound of the form exceeds any of them. None: the values cannot be computed, or no sample point
-        satisfies the conditions.
-        """
-        mask = self._mask_points()
-        values = self._sample.of_form(form) if mask is not None and mask.any() else None
-        return None if values is None else values[mask]
-
-    def _is_no_better(self, values: np.ndarray | None, a: int, line: LinearForm, b: int, best: int | None) -> bool:
-        """Return whether sample points show that a*form - b*line bounds a form no better than `best`.
-
-        values: the form's values at the sample points (`_sample_values`).
-        """
-        if values is None or best is None:
-            return False
-        if (cached := self._line_values.get(id(line))) is None:
-            cached = self._line_values[id(line)] = line, self._sample_values(line)
-        return cached[1] is not None and -(-int((values * a - cached[1] * b).min()) // a) <= best
-
     def _with(self, conditions: Sequence[tuple[Expr, bool]], drop_case: bool, choices: int) -> Facts:
         """Return new facts as `_derive` does, without the cache; choices: number of `where`s that they assume."""
         out = Facts(self.extents)
         out.feasible = self.feasible
-        out._nesting, out._choices, out._sample = self._nesting, choices, self._sample
+        out._nesting, out._choices = self._nesting, choices
         known = set(self.known)
         lines: list[LinearForm] = []
         cases = list(self.cases[1:] if drop_case else self.cases)
@@ -195,6 +142,7 @@ class Facts:
                 atoms = dict.fromkeys(atom for line in holds for atom in line.terms)
                 lines += [own for a in atoms for own in definition_lines(a)]
         out.known, out.cases = frozenset(known), tuple(cases)
+        out.sampled = SampledConditions(self.sampled.sample, out.known)
         old_keys = {line.key for line in self.lines}
         new = {line.key: line for line in lines if line.key not in old_keys}
         out.lines, out._tightened = (*self.lines, *new.values()), self._tightened
@@ -209,7 +157,7 @@ class Facts:
                 out._propagate()
                 out._drop_implied_lines()
             # A sample point that satisfies all conditions shows that they do not contradict each other.
-            satisfied = out._sample_values(LinearForm()) if len(out.lines) > _MAX_UNSAMPLED_LINES else None
+            satisfied = out.sampled.values(LinearForm()) if len(out.lines) > _MAX_UNSAMPLED_LINES else None
             if (
                 out.feasible
                 and satisfied is None
@@ -259,7 +207,7 @@ class Facts:
             b = a * -1
         if (
             len(self.lines) > _MAX_UNSAMPLED_LINES
-            and (values := self._sample_values(a - b)) is not None
+            and (values := self.sampled.values(a - b)) is not None
             and values.min() < 0 < values.max()
         ):
             return None
@@ -346,7 +294,7 @@ class Facts:
         """Return the value of form // k, k not 0, where it is known to be constant; else None."""
         if (
             len(self.lines) > _MAX_UNSAMPLED_LINES
-            and (values := self._sample_values(form)) is not None
+            and (values := self.sampled.values(form)) is not None
             and values.min() // k != values.max() // k
         ):
             return None
@@ -414,7 +362,7 @@ class Facts:
             bare = LinearForm(0, terms)
             best = without_lines = self._sum_least(bare)
             # No bound exceeds the form's value at some point: a bound that reaches it needs no search.
-            values = self._sample_values(bare) if len(self.lines) > _MAX_UNSAMPLED_LINES else None
+            values = self.sampled.values(bare) if len(self.lines) > _MAX_UNSAMPLED_LINES else None
             most, tried = None if values is None else int(values.min()), 0
             for line in [*self.lines, *(own for a in terms for own in definition_lines(a))]:
                 if tried >= _MAX_TRIED_LINES or (most is not None and best is not None and best >= most):
@@ -428,7 +376,7 @@ class Facts:
                     # a*form >= a*form - b*line, as line >= 0
                     if depth == 1:
                         bound = self._sum_least_of_difference(bare, without_lines, a, line, b)
-                    elif self._is_no_better(values, a, line, b, best):
+                    elif self.sampled.shows_no_better(values, a, line, b, best):
                         continue
                     else:
                         bound = self._search(bare * a - line * b, depth - 1)
@@ -524,7 +472,7 @@ class Facts:
         """
         if not self.feasible:
             return True
-        if self._is_refuted_by_sample(cond, truth):
+        if self.sampled.refutes(cond, truth):
             return False
         if self._proves(cond, truth):
             return True

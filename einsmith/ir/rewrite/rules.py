@@ -202,7 +202,7 @@ def _simplify_connective(e: Apply, facts: Facts) -> Expr | None:
         n = 0
         while n < min(len(parts), MAX_PRUNED):
             rest = parts[:n] + parts[n + 1 : MAX_PRUNED]
-            if facts.is_undecided(parts[n], rest, unit):
+            if facts.sampled.is_undecided(parts[n], rest, unit):
                 n += 1
                 continue
             others = facts.assume_all(rest, unit)

@@ -195,8 +195,8 @@ class Reader(VectorEmitter):
         self.rotated_kinds = set() if s.along_k else find_rotated_kinds(s)
         self.short_rows = set() if t.pair is not None else find_short_rows(s, self.lanes, target.vector_bytes)
         beyond_l2 = not target.fits_l2(sum(x.nbytes for x in kernel.buffers))
-        self.prefetched = [a for a in list_streams(s) if _are_rows_adjacent(a)] if beyond_l2 else []
-        self.width = kernel.shape[-1]
+        streams = [a for a in list_streams(s) if _are_rows_adjacent(a)] if beyond_l2 else []
+        self.prefetch = _RowPrefetch(self, streams, kernel.shape[-1])
         self.loaded: dict[tuple, SSAValue] = {}
         self.places: dict[tuple, SSAValue] = {}
 
@@ -204,7 +204,7 @@ class Reader(VectorEmitter):
         """Return the points of an axis that share one vector: 2 along the pair axis, else 1."""
         return self.points_per_vector if axis == self.pair else 1
 
-    def _pair_distance(self, a: Access) -> int:
+    def pair_distance(self, a: Access) -> int:
         """Return the distance (elements) between the two points that share a vector; 0 without a pair axis."""
         return 0 if self.pair is None else dict(a.outer)[self.pair]
 
@@ -216,7 +216,7 @@ class Reader(VectorEmitter):
         self.bind(self.s.lane, w.position)
         self.places.clear()
         self.forget_loads()
-        self._prefetch()
+        self.prefetch.emit()
 
     def forget_loads(self) -> None:
         """Forget the loaded vectors, so that they are loaded again rather than kept in registers.
@@ -224,7 +224,7 @@ class Reader(VectorEmitter):
         Hoisted weights stay."""
         self.loaded.clear()
 
-    def _address_of(self, a: Access, lane: bool = True) -> SSAValue:
+    def address_of(self, a: Access, lane: bool = True) -> SSAValue:
         """Return the variable part of an access's address; without `lane`, that of the beginning of the row."""
         key = (a.slot, a.outer, a.row, a.lane * lane)
         if key not in self.places:
@@ -286,14 +286,14 @@ class Reader(VectorEmitter):
 
     def _load_element(self, a: Access, more: int, lanes: int, mask: SSAValue | None = None) -> SSAValue:
         """Load the elements `more` beyond an access's address, once per tile; the load is not hoisted."""
-        b, at = self.b, self._address_of(a)
+        b, at = self.b, self.address_of(a)
         key = (a.slot, at.id, more, lanes, None if mask is None else mask.id)
         if key not in self.loaded:
-            x = b.load(b.buffers[self.slots[a.slot]], b.add(at, more), self._elem(a), lanes, mask)
+            x = b.load(b.buffers[self.slots[a.slot]], b.add(at, more), self.element_type(a), lanes, mask)
             self.loaded[key] = self._apply_prologue(a.slot, x, mask)
         return self.loaded[key]
 
-    def _elem(self, a: Access) -> str:
+    def element_type(self, a: Access) -> str:
         """Return the element type of an access's slot."""
         return elem_of(self.selector_types.get(a.slot, self.s.dtype))
 
@@ -323,7 +323,7 @@ class Reader(VectorEmitter):
         vector = self._load_vector(a, more + lane_shift, row, None)
         if not lane_shift:
             return vector
-        zero = self.const(0, self._elem(a), n) if a.slot in self.selector_types else self.zero
+        zero = self.const(0, self.element_type(a), n) if a.slot in self.selector_types else self.zero
         return self.shuffle(vector, zero, [i - lane_shift if 0 <= i - lane_shift < n else n for i in range(n)])
 
     def _load_strided(self, a: Access, lanes: Span, row: int) -> SSAValue:
@@ -397,7 +397,7 @@ class Reader(VectorEmitter):
         count, parts = reach.hi - reach.lo + 1, []
         for part in range(2):
             on = [i < (count if two_points else count - n * part) for i in range(n)]
-            more = reach.lo - a.shift + (self._pair_distance(a) if two_points else n) * part
+            more = reach.lo - a.shift + (self.pair_distance(a) if two_points else n) * part
             parts.append(self._load_vector(a, more, row, None if all(on) else self.literal(on, "i1")))
         room = n if two_points else 2 * n
         spare = room - 1 if count < room else 0  # a lane that was not loaded is zero
@@ -432,37 +432,47 @@ class Reader(VectorEmitter):
         a = t.weight.read
         if not self.hoisted:
             return self.splat(self._load_element(a, a.const, 0))
-        at = self.op("add", self._address_of(a), self.const(a.const))
+        at = self.op("add", self.address_of(a), self.const(a.const))
         return self.splat(self.load(self.b.buffers[self.slots[a.slot]], at, self.elem))
 
-    def _prefetch(self) -> None:
-        """Prefetch rows of later tiles, PREFETCH_BYTES of traffic ahead; each vector prefetches its share of lines."""
-        b, s = self.b, self.s
-        items = [BYTES[self._elem(a)] for a in self.prefetched]
-        counts = [rows_per_tile(a, self.tile) * a.pitch for a in self.prefetched]
-        stored = 0 if s.along_k else s.steps[0] * self.tile * self.width * s.dtype.itemsize
-        size = sum(n * item for n, item in zip(counts, items, strict=True)) + stored
-        tiles = -(-PREFETCH_BYTES // max(1, size * self.points_per_vector))
-        for count, item, a in zip(counts, items, self.prefetched, strict=True):
-            line = LINE // item
-            row = self.op("add", self._address_of(a, lane=False), self._prefetch_distance(a, tiles, count))
-            share = -(-count // (line * -(-s.lanes // self.lanes)))
-            memory, elem = b.buffers[self.slots[a.slot]], self._elem(a)
-            for point in range(self.points_per_vector):
-                at = b.add(row, b.mul(self.w.value, share * line // self.lanes))
-                for i in range(share):
-                    b.prefetch(memory, b.add(at, self._pair_distance(a) * point + i * line), elem)
 
-    def _prefetch_distance(self, a: Access, tiles: int, step: int) -> SSAValue:
+class _RowPrefetch:
+    """The prefetching of the rows of later tiles from memory beyond L2.
+
+    streams: an access of each stream of rows that is prefetched. width: elements of a row of results."""
+
+    def __init__(self, reader: Reader, streams: Sequence[Access], width: int):
+        self.reader, self.streams, self.width = reader, streams, width
+
+    def emit(self) -> None:
+        """Prefetch rows of later tiles, PREFETCH_BYTES of traffic ahead; each vector prefetches its share of lines."""
+        r, b, s = self.reader, self.reader.b, self.reader.s
+        items = [BYTES[r.element_type(a)] for a in self.streams]
+        counts = [rows_per_tile(a, r.tile) * a.pitch for a in self.streams]
+        stored = 0 if s.along_k else s.steps[0] * r.tile * self.width * s.dtype.itemsize
+        size = sum(n * item for n, item in zip(counts, items, strict=True)) + stored
+        tiles = -(-PREFETCH_BYTES // max(1, size * r.points_per_vector))
+        for count, item, a in zip(counts, items, self.streams, strict=True):
+            line = LINE // item
+            row = r.op("add", r.address_of(a, lane=False), self._distance(a, tiles, count))
+            share = -(-count // (line * -(-s.lanes // r.lanes)))
+            memory, elem = b.buffers[r.slots[a.slot]], r.element_type(a)
+            for point in range(r.points_per_vector):
+                at = b.add(row, b.mul(r.w.value, share * line // r.lanes))
+                for i in range(share):
+                    b.prefetch(memory, b.add(at, r.pair_distance(a) * point + i * line), elem)
+
+    def _distance(self, a: Access, tiles: int, step: int) -> SSAValue:
         """Return the distance (elements) from an access to its address `tiles` tiles later.
 
         A tile is `step` elements. In a filter gradient the later tile may fall into a later turn of the innermost loop.
         """
-        b, h, every = self.b, self.h, -(-self.s.rows // self.tile)
-        if not self.s.loops:
+        r, b, h = self.reader, self.reader.b, self.reader.h
+        every = -(-r.s.rows // r.tile)
+        if not r.s.loops:
             return b.const(tiles * step)
         turns, more = divmod(tiles, every)
-        last = (every - more) * self.tile
+        last = (every - more) * r.tile
         same_turn, next_turn = (self._distance_after(a, turns + i, (more - i * every) * step) for i in (0, 1))
         if h.last < last or h.first >= last:
             return same_turn if h.last < last else next_turn
@@ -472,12 +482,13 @@ class Reader(VectorEmitter):
         """Return the distance (elements) from an access to `more` elements beyond its address `turns` turns later.
 
         A turn is one of the innermost loop; after its last turn come the next sums."""
-        b, s, loop, strides = self.b, self.s, self.s.loops[-1], dict(a.outer)
-        sums, rest = divmod(turns * self.step(loop), s.extents[loop])
+        r, b, s = self.reader, self.reader.b, self.reader.s
+        loop, strides = s.loops[-1], dict(a.outer)
+        sums, rest = divmod(turns * r.step(loop), s.extents[loop])
         per_turn, per_sum = strides.get(loop, 0), sum(strides.get(x, 0) for x in s.outer[-1:])
         same_sum = sums * per_sum + rest * per_turn + more
         if not rest:
             return b.const(same_sum)
-        next_sum, at = same_sum + per_sum - s.extents[loop] * per_turn, self.position(loop)
+        next_sum, at = same_sum + per_sum - s.extents[loop] * per_turn, r.position(loop)
         assert isinstance(at, SSAValue)
         return b.select(b.op("lt", at, s.extents[loop] - rest), same_sum, next_sum)

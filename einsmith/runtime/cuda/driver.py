@@ -11,22 +11,16 @@ freed at the end of the process, in a forked child, or in a context that is lost
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from ctypes import (
-    Array,
-    addressof,
-    byref,
     c_float,
     c_int,
     c_size_t,
-    c_uint,
     c_uint64,
     c_void_p,
     create_string_buffer,
     pointer,
 )
-from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -36,6 +30,7 @@ from einsmith.base import locks
 from einsmith.base.errors import DeviceError
 from einsmith.runtime import buffers
 from einsmith.runtime.cuda import libcuda
+from einsmith.runtime.cuda.context import CardContext, DriverHandle
 from einsmith.runtime.cuda.device import (
     CollectiveNode,
     Communicator,
@@ -45,15 +40,11 @@ from einsmith.runtime.cuda.device import (
     LaunchNode,
     Node,
 )
-from einsmith.runtime.cuda.libcuda import KernelNodeParams, LaunchAttribute, LaunchConfig, LibCuda
+from einsmith.runtime.cuda.graphs import WARP, CardGraphs, describe, kernel_params
+from einsmith.runtime.cuda.libcuda import LaunchAttribute, LaunchConfig, LibCuda
 
 LEAST_CAPABILITY = (8, 0)
 """Least compute capability: older cards copy nothing asynchronously to shared memory and have neither bf16 nor tf32."""
-_WARP = 32
-"""Threads of a warp."""
-_SCRATCH = 2
-"""Pointers that Triton's kernels take after their own, to memory for global and for profile scratch; kernels here use
-neither."""
 
 
 def devices() -> list[DeviceFacts]:
@@ -115,21 +106,6 @@ def _read_facts(library: LibCuda, ordinal: int) -> DeviceFacts:
     )
 
 
-class _Handle:
-    """A handle of the driver. A function frees its object when the last reference to the handle is gone."""
-
-    __slots__ = ("value", "__weakref__")
-
-    def __init__(self, value: int, free: Callable[..., None], *arguments: Any):
-        self.value = value
-        weakref.finalize(self, free, *arguments).atexit = False
-
-    @property
-    def _as_parameter_(self) -> int:
-        """The value that ctypes passes."""
-        return self.value
-
-
 class _PinnedMemory:
     """Memory that NumPy makes an array of, which keeps this object, as its views do."""
 
@@ -137,18 +113,6 @@ class _PinnedMemory:
 
     def __init__(self, address: int, nbytes: int):
         self.__array_interface__ = {"shape": (nbytes,), "typestr": "|u1", "data": (address, False), "version": 3}
-
-
-@dataclass(eq=False)
-class _Graph:
-    """An executable graph, its template (which identifies nodes), the nodes with the machine code and communicators
-    that they need, and the events that it records."""
-
-    executable: _Handle
-    template: _Handle
-    nodes: list[c_void_p]
-    launches: list[Node]
-    events: Sequence[Any]
 
 
 class CudaDriver(CudaDevice):
@@ -176,54 +140,24 @@ class CudaDriver(CudaDevice):
                 f"{self._name} cannot be used: its driver has no memory pools; a virtual GPU needs unified memory, "
                 f"which its host enables"
             )
-        self._context = library.new("cuDevicePrimaryCtxRetain", handle)
-        with self._current():
-            self.stream, self.copies, self._allocations, self._frees = (
-                library.new("cuStreamCreate", libcuda.NON_BLOCKING) for _ in range(4)
-            )
-            self._last = {s: library.new("cuEventCreate", libcuda.UNTIMED) for s in (self.stream, self.copies)}
-        self._others: dict[int, Any] = {}
-        """For each stream of others the event that the work queued there by this object has been done: such a stream
-        may exist no longer when memory is freed."""
-        self._code: WeakKeyDictionary[DeviceCode, _Handle] = WeakKeyDictionary()
+        self._context = context = CardContext(library, handle)
+        self.stream, self.copies = context.stream, context.copies
+        with context.current():
+            self._allocations, self._frees = (library.new("cuStreamCreate", libcuda.NON_BLOCKING) for _ in range(2))
+        self._graphs = CardGraphs(context)
+        self._code: WeakKeyDictionary[DeviceCode, DriverHandle] = WeakKeyDictionary()
         self._loading = locks.lock()
 
     @property
     def _name(self) -> str:
         return f"card {self.ordinal} ({self.facts.name})"
 
-    @contextmanager
-    def _current(self) -> Iterator[Callable[..., None]]:
-        """Make the context current in this thread, in the block, whose variable calls the driver."""
-        call = self._library.call
-        call("cuCtxPushCurrent_v2", self._context)
-        try:
-            yield call
-        finally:
-            call("cuCtxPopCurrent_v2", c_void_p())
-
-    def _give_back(self, *calls: tuple[Any, ...]) -> None:
-        """Call functions that free something, given with their arguments; raise nothing where that is gone."""
-        try:
-            with self._current() as call:
-                for name, *arguments in calls:
-                    call(name, *arguments)
-        except DeviceError as e:
-            if e.code not in libcuda.GONE:
-                raise
-
-    def _note(self, stream: int) -> None:
-        """Note that work which uses memory has been queued in a stream; the context is current."""
-        if stream not in self._last:
-            event = self._others.get(stream) or self._others.setdefault(stream, self._new_event(libcuda.UNTIMED))
-            self._library.call("cuEventRecord", event, stream)
-
     # -- memory
 
     def allocate(self, nbytes: int) -> int:
         """Allocate memory of the device, at a multiple of 256 bytes, and return its address."""
         library, address = self._library, c_uint64()
-        with self._current() as call:
+        with self._context.current() as call:
             arguments = address, max(nbytes, 1), self._allocations
             result = library.result("cuMemAllocAsync", *arguments)
             if result == libcuda.OUT_OF_MEMORY:
@@ -243,39 +177,22 @@ class CudaDriver(CudaDevice):
 
     def free(self, address: int) -> None:
         """Free memory that `allocate` returned, once the work that is queued has been done."""
-        self._give_back(
-            *(("cuEventRecord", event, stream) for stream, event in self._last.items()),
-            *(("cuStreamWaitEvent", self._frees, e, 0) for e in (*self._last.values(), *self._others.values())),
-            ("cuMemFreeAsync", address, self._frees),
-        )
+        calls = self._context.wait_for_work(self._frees)
+        self._context.give_back(*calls, ("cuMemFreeAsync", address, self._frees))
 
     def pinned(self, nbytes: int) -> np.ndarray:
         """Allocate bytes of the host that copies need not stage; they are freed with the array and its views."""
         if not nbytes:
             return np.empty(0, np.uint8)
         address, library = c_void_p(), self._library
-        with self._current():
+        with self._context.current():
             result = library.result("cuMemHostAlloc", address, nbytes, libcuda.PORTABLE)
             remedy = "the host cannot lock so much memory" if result == libcuda.OUT_OF_MEMORY else ""
             library.check("cuMemHostAlloc", result, f"of {nbytes:,} bytes", remedy)
         first = address.value or 0
         memory = _PinnedMemory(first, nbytes)
-        weakref.finalize(memory, self._free_after_all, "cuMemFreeHost", first).atexit = False
+        weakref.finalize(memory, self._context.free_after_all, "cuMemFreeHost", first).atexit = False
         return np.asarray(memory)
-
-    def _free_after_all(self, function: str, handle: int) -> None:
-        """Wait for all work on the card, then call a function that frees what that work may use."""
-        self._give_back(("cuCtxSynchronize",), (function, handle))
-
-    def _memory_type(self, address: int) -> int:
-        """Return the type of memory that an address lies in; 0 where the driver does not know the memory. The context
-        is current."""
-        type = c_uint()
-        result = self._library.result("cuPointerGetAttribute", byref(type), libcuda.MEMORY_TYPE, address)
-        if result == libcuda.INVALID_VALUE:
-            return 0
-        self._library.check("cuPointerGetAttribute", result)
-        return type.value
 
     def upload(self, address: int, array: np.ndarray, stream: int) -> None:
         """Copy a C-contiguous array to the device, in a stream. Pinned memory must not change until that is done;
@@ -292,56 +209,52 @@ class CudaDriver(CudaDevice):
     def _copy_host(self, array: np.ndarray, function: str, to: int, source: int, stream: int) -> None:
         if not array.nbytes:
             return
-        with self._current() as call:
-            is_pinned = self._memory_type(_host_address(array)) == libcuda.HOST
+        with self._context.current() as call:
+            is_pinned = self._context.memory_type(_host_address(array)) == libcuda.HOST
             call(function, to, source, array.nbytes, stream, about=f"of {array.nbytes:,} bytes")
-            self._note(stream)
+            self._context.note(stream)
             if not is_pinned:  # the driver may read or write it until then, and the array may end before
                 call("cuStreamSynchronize", stream)
 
     def copy(self, to: int, source: int, nbytes: int, stream: int) -> None:
         """Copy memory of the device within the device, in a stream."""
         if nbytes:
-            with self._current() as call:
+            with self._context.current() as call:
                 call("cuMemcpyDtoDAsync_v2", to, source, nbytes, stream, about=f"of {nbytes:,} bytes")
-                self._note(stream)
+                self._context.note(stream)
 
     # -- streams and events
 
     def event(self) -> Any:
         """Return a new event."""
-        with self._current():
-            return self._new_event()
-
-    def _new_event(self, flags: int = 0) -> _Handle:
-        event = self._library.new("cuEventCreate", flags)
-        return _Handle(event, self._give_back, ("cuEventDestroy_v2", event))
+        with self._context.current():
+            return self._context.new_event()
 
     def record(self, event: Any, stream: int) -> None:
         """Let an event happen when the work that is queued in a stream has been done."""
-        with self._current() as call:
+        with self._context.current() as call:
             call("cuEventRecord", event, stream)
 
     def wait(self, stream: int, event: Any) -> None:
         """Let the work that is queued in a stream from now on wait for an event."""
-        with self._current() as call:
+        with self._context.current() as call:
             call("cuStreamWaitEvent", stream, event, 0)
 
     def await_event(self, event: Any) -> None:
         """Wait, in this thread, until an event has happened."""
-        with self._current() as call:
+        with self._context.current() as call:
             call("cuEventSynchronize", event)
 
     def elapsed(self, first: Any, second: Any) -> float:
         """Return the seconds between two events, which have happened."""
         milliseconds = c_float()
-        with self._current() as call:
+        with self._context.current() as call:
             call("cuEventElapsedTime", milliseconds, first, second)
         return milliseconds.value * 1e-3
 
     def synchronize(self, stream: int) -> None:
         """Wait, in this thread, until the work that is queued in a stream has been done."""
-        with self._current() as call:
+        with self._context.current() as call:
             call("cuStreamSynchronize", stream)
 
     # -- machine code and launches
@@ -355,7 +268,7 @@ class CudaDriver(CudaDevice):
                 function = self._code[code] = self._load(code)
             return function
 
-    def _load(self, code: DeviceCode) -> _Handle:
+    def _load(self, code: DeviceCode) -> DriverHandle:
         binary, library = code.binary, self._library
         about = f"of the kernel {binary.name!r}"
         if binary.shared > self.facts.shared:
@@ -363,7 +276,7 @@ class CudaDriver(CudaDevice):
                 f"the kernel {binary.name!r} needs {binary.shared:,} bytes of shared memory, but a program may have "
                 f"{self.facts.shared:,} on {self._name}: compile it with smaller tiles or fewer stages"
             )
-        with self._current() as call:
+        with self._context.current() as call:
             module = c_void_p()
             result = library.result("cuModuleLoadData", module, binary.cubin)
             if result:
@@ -375,121 +288,42 @@ class CudaDriver(CudaDevice):
                     f"{about}, compiled for {compiled or 'an unknown architecture'}, on {self._name}, which is {card},",
                     "" if compiled in (card, f"{card}a") else f"compile it for {card}",
                 )
-            function = _Handle(0, self._free_after_all, "cuModuleUnload", module.value or 0)
+            function = DriverHandle(0, self._context.free_after_all, "cuModuleUnload", module.value or 0)
             function.value = library.new("cuModuleGetFunction", module, binary.name.encode(), about=about)
             if binary.shared > libcuda.UNASKED_SHARED:
                 call("cuFuncSetAttribute", function, libcuda.DYNAMIC_SHARED, binary.shared, about=about)
         return function
 
     def graph(self, nodes: Sequence[Node], edges: Sequence[tuple[int, int]], events: Sequence[Any] = ()) -> Any:
-        """Return an executable graph of launches and sums; an edge (a, b) lets node b wait for node a, which comes
-        before it. events: one more than nodes, of which the first happens before, and one after each node; the nodes
-        then run in their order."""
-        before: list[dict[int, None]] = [{} for _ in nodes]
-        for a, b in edges:
-            if not 0 <= a < b < len(nodes):
-                raise DeviceError(f"the edge from node {a} to node {b} of {len(nodes)} leads to no later node")
-            before[b][a] = None
-        library = self._library
-        with self._current():
-            graph = library.new("cuGraphCreate", 0)
-            template = _Handle(graph, self._give_back, ("cuGraphDestroy", graph))
-            handles: list[c_void_p] = []
-            last = self._record_in_graph(graph, None, events[0]) if events else None
-            for n, (node, numbers) in enumerate(zip(nodes, before, strict=True)):
-                handle = c_void_p()
-                waited = [last] if last is not None else [handles[m] for m in numbers]
-                first = (c_void_p * len(waited))(*(h.value for h in waited))
-                self._add_node(graph, node, handle, first)
-                handles.append(handle)
-                if last is not None:
-                    last = self._record_in_graph(graph, handle, events[n + 1])
-            executable = library.new("cuGraphInstantiateWithFlags", graph, 0)
-            owned = _Handle(executable, self._give_back, ("cuGraphExecDestroy", executable))
-        return _Graph(owned, template, handles, list(nodes), tuple(events))
-
-    def _add_node(self, graph: int, node: Node, handle: c_void_p, first: Array[c_void_p]) -> None:
-        """Add a node to a graph, after the nodes `first`, and store its handle. The context is current."""
-        call = self._library.call
-        if isinstance(node, CollectiveNode):
-            with self._captured(node) as child:
-                call("cuGraphAddChildGraphNode", handle, graph, first, len(first), child, about="of a sum")
-            return
-        about = _describe(node)
-        params, _kept = _node_params(node)
-        call("cuGraphAddKernelNode_v2", handle, graph, first, len(first), params, about=about)
-        if node.cooperative:
-            value = LaunchAttribute(value=1)
-            place = addressof(value) + LaunchAttribute.value.offset
-            call("cuGraphKernelNodeSetAttribute", handle, libcuda.COOPERATIVE, place, about=about)
-
-    def _record_in_graph(self, graph: int, before: c_void_p | None, event: Any) -> c_void_p:
-        """Add a node to a graph in which an event happens, after the node `before` if there is one; return its handle.
-        The context is current."""
-        handle, waited = c_void_p(), [] if before is None else [before.value]
-        first = (c_void_p * len(waited))(*waited)
-        self._library.call("cuGraphAddEventRecordNode", handle, graph, first, len(waited), event)
-        return handle
-
-    @contextmanager
-    def _captured(self, node: CollectiveNode) -> Iterator[int]:
-        """Return, in the block, the graph of a sum over cards; nodes have copies of it. The context is current."""
-        library, graph = self._library, c_void_p()
-        stream = library.new("cuStreamCreate", libcuda.NON_BLOCKING)
-        try:
-            library.call("cuStreamBeginCapture_v2", stream, libcuda.THREAD_LOCAL)
-            try:
-                node.communicator.all_reduce(node.addresses, node.counts, node.elem, stream)
-            except BaseException:
-                library.result("cuStreamEndCapture", stream, graph)  # the first error tells more
-                raise
-            library.call("cuStreamEndCapture", stream, graph)
-            yield graph.value or 0
-        finally:
-            if graph.value:
-                library.call("cuGraphDestroy", graph)
-            library.call("cuStreamDestroy_v2", stream)
+        """Return an executable graph of launches and sums (`CardGraphs.build`)."""
+        return self._graphs.build(nodes, edges, events)
 
     def swap(self, graph: Any, number: int, node: LaunchNode) -> None:
         """Replace the launch of a number in an executable graph, from its next launch on."""
-        if node.cooperative != getattr(graph.launches[number], "cooperative", None):
-            raise DeviceError(
-                f"node {number} cannot be replaced by the {_describe(node).removeprefix('of the ')}: an executable "
-                f"graph keeps which of its nodes are cooperative; build another graph"
-            )
-        params, _kept = _node_params(node)
-        with self._current() as call:
-            call(
-                "cuGraphExecKernelNodeSetParams_v2",
-                graph.executable,
-                graph.nodes[number],
-                params,
-                about=_describe(node),
-            )
-        graph.launches[number] = node
+        self._graphs.swap(graph, number, node)
 
     def launch(self, graph: Any, stream: int) -> None:
         """Launch an executable graph in a stream."""
-        with self._current() as call:
+        with self._context.current() as call:
             call("cuGraphLaunch", graph.executable, stream)
-            self._note(stream)
+            self._context.note(stream)
 
     def run(self, node: Node, stream: int) -> None:
         """Launch a node by itself in a stream."""
         if isinstance(node, CollectiveNode):
-            with self._current():
+            with self._context.current():
                 node.communicator.all_reduce(node.addresses, node.counts, node.elem, stream)
-                self._note(stream)
+                self._context.note(stream)
             return
         binary = node.code.binary
-        table, _values = _kernel_params(node)
-        config = LaunchConfig(node.programs, 1, 1, _WARP * binary.warps, 1, 1, binary.shared, stream)
+        table, _values = kernel_params(node)
+        config = LaunchConfig(node.programs, 1, 1, WARP * binary.warps, 1, 1, binary.shared, stream)
         if node.cooperative:
             config.attrs = pointer(LaunchAttribute(id=libcuda.COOPERATIVE, value=1))
             config.count = 1
-        with self._current() as call:
-            call("cuLaunchKernelEx", config, node.function, table, None, about=_describe(node))
-            self._note(stream)
+        with self._context.current() as call:
+            call("cuLaunchKernelEx", config, node.function, table, None, about=describe(node))
+            self._context.note(stream)
 
     # -- several cards
 
@@ -503,8 +337,8 @@ class CudaDriver(CudaDevice):
 
     def join(self, unique_id: bytes, rank: int, size: int) -> Communicator:
         """Join a group of `size` cards as the one of number `rank`, and wait until all are there."""
-        with self._current():
-            return _nccl().NcclCommunicator(unique_id, rank, size, self._current)
+        with self._context.current():
+            return _nccl().NcclCommunicator(unique_id, rank, size, self._context.current)
 
 
 def _nccl() -> Any:
@@ -520,24 +354,3 @@ def _host_address(array: np.ndarray) -> int:
     if not array.flags.c_contiguous:
         raise DeviceError("an array that is copied to or from a card must be C-contiguous; pass np.ascontiguousarray")
     return buffers.address(array)
-
-
-def _describe(node: LaunchNode) -> str:
-    return f"of the kernel {node.code.binary.name!r}, {node.programs:,} programs of {node.code.binary.warps} warps,"
-
-
-def _kernel_params(node: LaunchNode) -> tuple[Any, Any]:
-    """Return the table of addresses of a kernel's parameters, and the parameters; the driver copies them at the
-    call."""
-    count = len(node.pointers) + _SCRATCH
-    values = (c_uint64 * count)(*node.pointers)
-    return (c_void_p * count)(*range(addressof(values), addressof(values) + 8 * count, 8)), values
-
-
-def _node_params(node: LaunchNode) -> tuple[KernelNodeParams, Any]:
-    """Return a node's parameters and what they point to."""
-    binary = node.code.binary
-    kept = _kernel_params(node)
-    params = KernelNodeParams(node.function.value, node.programs, 1, 1, _WARP * binary.warps, 1, 1, binary.shared)
-    params.params = addressof(kept[0])
-    return params, kept

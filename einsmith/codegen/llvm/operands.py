@@ -1,0 +1,95 @@
+"""Bind the values of a loop nest to operands of LLVM IR, and record what is known of constants and masks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from einsmith.codegen.llvm.ops import FLOATS, constant, lanes_constant, literal
+from einsmith.codegen.loopnest.nest import Op, SSAValue
+
+Number = float | int | bool
+
+
+def _and(a: bool | None, b: bool | None) -> bool | None:
+    return False if a is False or b is False else None if a is None or b is None else True
+
+
+def _not(a: bool | None) -> bool | None:
+    return None if a is None else not a
+
+
+_LANES: dict[str, Callable[..., bool | None]] = {
+    "and": _and,
+    "not": _not,
+    "or": lambda a, b: _not(_and(_not(a), _not(b))),
+    "select": lambda c, a, b: a if c or (c is None and a is b) else b if c is False else None,
+}
+"""Logic that derives a lane of a mask from the lanes that it is computed from; None stands for an unknown lane."""
+
+
+class ValueOperands:
+    """The operands of one function's values, and the constants among them.
+
+    mask_registers: masks are in registers of their own (AVX-512)
+    """
+
+    def __init__(self, mask_registers: bool):
+        self.mask_registers = mask_registers
+        self.operand: dict[int, str] = {}
+        self.literal: dict[int, Number] = {}
+        self.lanes: dict[str, tuple[Number, ...]] = {}  # by operand that is a constant vector
+        self.partial_masks: dict[str, tuple[bool | None, ...]] = {}  # known lanes of masks that are not constant
+
+    def put(self, value: SSAValue, operand: str, number: Number | None = None) -> None:
+        """Bind a value to an operand, and to the number that it is known to be (None: not known)."""
+        self.operand[value.id] = operand
+        if number is None:
+            self.literal.pop(value.id, None)
+        else:
+            self.literal[value.id] = number
+
+    def put_int(self, value: SSAValue, number: Number) -> None:
+        """Bind an integer value to a literal."""
+        self.put(value, literal(number, value.type.elem), number)
+
+    def put_lanes(self, value: SSAValue, lanes: Sequence[Number]) -> None:
+        """Bind a value to a vector constant with the given lanes."""
+        if all(x == lanes[0] for x in lanes) and value.type.elem not in FLOATS:
+            self.put(value, constant(lanes[0], value.type), lanes[0])
+            return
+        operand = lanes_constant(lanes, value.type.elem)
+        self.lanes[operand] = tuple(lanes)
+        self.put(value, operand)
+
+    def lanes_of(self, value: SSAValue | None) -> tuple[Number, ...] | None:
+        """Return the lanes of a constant vector; None where they are not known."""
+        if value is None:
+            return None
+        number = self.number(value)
+        return self.lanes.get(self.get(value)) if number is None else (number,) * value.type.lanes
+
+    def known_lanes(self, mask: SSAValue) -> tuple[bool | None, ...]:
+        """Return for each lane of a mask whether it is known to be True or False, else None."""
+        lanes = self.lanes_of(mask)
+        return (
+            self.partial_masks.get(self.get(mask), (None,) * mask.type.lanes)
+            if lanes is None
+            else tuple(map(bool, lanes))
+        )
+
+    def note_mask(self, op: Op) -> None:
+        """Record the known lanes of a mask that is computed from others, where they decide how memory is read."""
+        logic = None if self.mask_registers else _LANES.get(op.name)
+        if logic is None or op.result is None or op.result.type.elem != "i1" or not op.result.type.lanes:
+            return
+        lanes = tuple(logic(*x) for x in zip(*(self.known_lanes(a) for a in op.args if a is not None), strict=True))
+        if any(x is not None for x in lanes):
+            self.partial_masks[self.get(op.result)] = lanes
+
+    def get(self, value: SSAValue) -> str:
+        """Return the operand of a value."""
+        return self.operand[value.id]
+
+    def number(self, value: SSAValue | None) -> Number | None:
+        """Return the number that a value is known to be; None: not known, or no value."""
+        return None if value is None else self.literal.get(value.id)
