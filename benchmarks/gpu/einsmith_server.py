@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -15,8 +16,8 @@ import numpy as np
 
 from benchmarks.gpu import kernels
 from benchmarks.gpu.launching import CardBench, Ready, random_bytes
+from benchmarks.gpu.peer_server import PeerServer, PeerStep
 from benchmarks.gpu.problems import Case
-from benchmarks.gpu.serving import NotAvailable, Server
 from benchmarks.gpu.sessions import Session
 from benchmarks.worker import module_of
 from einsmith.base import dtypes as dt
@@ -48,7 +49,7 @@ TILES = ((128, 128, 32, 8, 3), (128, 256, 32, 8, 3), (128, 128, 64, 8, 3), (64, 
 """m, n, k, warps and stages with which products are timed."""
 
 
-class EinsmithServer(Server):
+class EinsmithServer(PeerServer):
     """The card, and programs on it."""
 
     def begin(self, fake: bool) -> None:
@@ -63,7 +64,6 @@ class EinsmithServer(Server):
         assert isinstance(found, Cuda)
         self.backend, self.target, self.bench = found, target, CardBench(found)
         self.device = found.card.device
-        self.session: Session | None = None
 
     # -- facts
 
@@ -162,19 +162,12 @@ class EinsmithServer(Server):
 
         stored: element type in memory; "bf16" is only for the precision of that name."""
         kernel = _product(size, stored)
-        made = []
+        every = []
         for m, n, k, warps, stages in TILES[-1:] if self.fake else TILES:
-            tiling = Tiling(m, n, k, 1, precision)
-            made.append(
-                (
-                    f"m={m} n={n} k={k} warps={warps} stages={stages}",
-                    lower(kernel, tiling, "contraction"),
-                    warps,
-                    stages,
-                )
-            )
-        self.bench.compile([x[1:] for x in made])
-        times, faults = self._race(kernel, made, precision)
+            lowered = lower(kernel, Tiling(m, n, k, 1, precision), "contraction")
+            every.append((f"m={m} n={n} k={k} warps={warps} stages={stages}", lowered, warps, stages))
+        self.bench.compile([x[1:] for x in every])
+        times, faults = self._race(kernel, every, precision)
         if not times:
             raise RuntimeError(f"no tiling runs: {faults}")
         best = min(times, key=times.__getitem__)
@@ -288,13 +281,13 @@ class EinsmithServer(Server):
         after, and what was explored."""
         self.close()
         plain = Session(case, precision)
-        before = median(plain.device_seconds(3) for _ in range(3))
+        before = median(plain.seconds(3) for _ in range(3))
         session = Session(case, precision, **options)
         end, steps = time.monotonic() + seconds, 0
         while time.monotonic() < end or not steps:
             session.step()
             steps += 1
-        after = median(session.device_seconds(3) for _ in range(3))
+        after = median(session.seconds(3) for _ in range(3))
         return {
             "steps": steps,
             "static_seconds": before,
@@ -305,45 +298,22 @@ class EinsmithServer(Server):
 
     # -- a network beside its peers
 
+    def build(self, case: Case, precision: str, form: str) -> dict[str, Callable[[], PeerStep]]:
+        """Return a function that sets up a training step."""
+        return {"": partial(Session, case, precision)}
+
     def open(self, case: Case, precision: str, form: str, path: str) -> dict[str, Any]:
-        """Begin a training step; return the seconds of the first one and the losses of the first two. The results of
-        the first are written to a file."""
+        """Begin a training step as `PeerServer.open` does; tell of its launches, too."""
         self.close()
-        begun = time.perf_counter()
-        session = Session(case, precision)
-        losses = [session.step()]
-        first = time.perf_counter() - begun
-        np.savez(path, **session.results())  # type: ignore[arg-type]
-        losses.append(session.step())
-        self.session = session
-        program = session.run.program
-        return {"losses": losses, "first_seconds": first, "launches": len(program.launches)}  # type: ignore[attr-defined]
-
-    def clock(self, form: str, count: int) -> dict[str, Any]:
-        """Return the seconds of a step among `count` that wait for nothing but each other."""
-        if self.session is None:
-            raise NotAvailable("no step is open: the process was lost, and started again")
-        return {"seconds": self.session.device_seconds(count)}
-
-    def wall(self, form: str, count: int) -> dict[str, Any]:
-        """Return the seconds of a step whose batch comes from this process and whose loss is read."""
-        if self.session is None:
-            raise NotAvailable("no step is open: the process was lost, and started again")
-        return {"seconds": clocked(self.session.step, count)}
+        out = super().open(case, precision, form, path)
+        session: Any = self._opened(form)
+        return out | {"launches": len(session.run.program.launches)}
 
     def close(self) -> dict[str, Any]:
         """Free what is open; programs and what they hold refer to each other."""
-        self.session = None
+        super().close()
         gc.collect()
         return {}
-
-
-def clocked(step: Callable[[], Any], count: int) -> float:
-    """Return the seconds of a step among `count`, by this process's clock."""
-    begun = time.perf_counter()
-    for _ in range(count):
-        step()
-    return (time.perf_counter() - begun) / count
 
 
 def _rate(amount: float, seconds: float) -> float | None:

@@ -33,6 +33,13 @@ class Session:
             self.trainer.parts.set_numbers(self.arrays)
         return run
 
+    def upload(self) -> None:
+        """Do nothing: each step copies the batch to the card."""
+
+    def loss(self, value: float) -> float:
+        """Return a loss, which a step waits for."""
+        return value
+
     def step(self) -> float:
         """Train on the batch, which is copied to the card, and return the loss."""
         return self._training.step()
@@ -41,7 +48,7 @@ class Session:
         """Return the parameters and the running statistics."""
         return self._training.results()
 
-    def device_seconds(self, count: int) -> float:
+    def seconds(self, count: int) -> float:
         """Return the seconds of a step among `count` one after the other on the batch as it lies on the card."""
         run = self.run
         program: Any = run.program
