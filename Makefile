@@ -83,7 +83,6 @@ bench: $(VENV)/.ready-bench
 	$(BIN)/python -m benchmarks.operators --json bench-results/operators.json $(ARGS)
 	$(BIN)/python -m benchmarks.kernels --json bench-results/kernels.json
 	-$(BIN)/python -m benchmarks.random_kernels --seed $(SEED) --json bench-results/random-$(SEED).json
-	$(BIN)/python -m benchmarks.autoconfig --json bench-results/autoconfig.json
 
 package: $(VENV)/.ready-dev
 	$(BIN)/python -m tests.package $(ARGS)

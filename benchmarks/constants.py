@@ -22,7 +22,7 @@ from numpy.random import default_rng
 from rich.table import Table
 
 import einsmith as es
-from benchmarks import autoconfig, driver, plans, random_cases
+from benchmarks import choices, driver, plans, random_cases
 from benchmarks.driver import KEPT, Parser, Results
 from einsmith.cost.overheads import INSTRUCTIONS, Instructions, Overheads
 
@@ -112,14 +112,14 @@ def drawn_kernels(seed: int, number: int) -> Iterator[Any]:
     from einsmith.base import dtypes as dt
 
     for f, shapes in operators(default_rng((seed, number))):
-        yield from (call.kernel for call in autoconfig.planned_calls(f, [(x, dt.f32) for x in shapes])[0])
+        yield from (call.kernel for call in choices.planned_calls(f, [(x, dt.f32) for x in shapes])[0])
 
 
 def kernels(seed: int, count: int, networks: Sequence[str]) -> list[Any]:
     """Distinct kernels of random cases, of operators that are drawn, and of training steps."""
     from benchmarks.models import TRAINING
 
-    found = {k: None for n in range(count) for k in autoconfig.kernels_of(random_cases.draw(seed, n))}
+    found = {k: None for n in range(count) for k in choices.kernels_of(random_cases.draw(seed, n))}
     for number in range(count // 10):
         found |= dict.fromkeys(drawn_kernels(seed, number))
     for name in networks:
@@ -175,7 +175,7 @@ def prices_of_steps(steps: Sequence[Sequence[tuple[Any, int]]], target: Any) -> 
     return [sum(predicted(k, target) * n for k, n in step) for step in steps]
 
 
-def choices(every: Sequence[Any], target: Any) -> list[Any]:
+def choose_all(every: Sequence[Any], target: Any) -> list[Any]:
     """What is chosen for kernels on a machine."""
     from einsmith.kernels import autoconfig as choice
 
@@ -210,7 +210,7 @@ def main() -> int:
     choose: Callable[[Any], list[Any]] = partial(planned, args.networks)
     price: Callable[[list[Any], Any], list[float]] = prices_of_steps
     if not args.steps:
-        choose, price = partial(choices, kernels(args.seed, args.count, args.networks)), prices_of_choices
+        choose, price = partial(choose_all, kernels(args.seed, args.count, args.networks)), prices_of_choices
     results = Results(args.json, 140, timing=False)
     for machine, target in targets().items():
         clear()

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from benchmarks import autoconfig, driver, random_cases
+from benchmarks import choices, driver, random_cases
 from benchmarks.driver import LIMIT, Parser, Results, asked
 
 LIKELY = 2.5
@@ -37,7 +37,7 @@ def contractions(case: random_cases.Case) -> Iterator[tuple[Any, Any]]:
     from einsmith.kernels.contraction.problem import problems
     from einsmith.schedule.split_axes import split_kernels
 
-    for kernel in autoconfig.kernels_of(case):
+    for kernel in choices.kernels_of(case):
         kernel = (*split_kernels(kernel), kernel)[0]
         if CONTRACTION.match(kernel) and len(found := problems(kernel.root) or ()) == 1:
             yield kernel, found[0]

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rich.table import Table
 
-from benchmarks import driver
-from benchmarks.driver import FRESH, KEPT, LIMIT, Parser, Results, geometric_mean
-from benchmarks.kernel_cases import GROUPS, Group, Line
+from benchmarks import choices, driver
+from benchmarks.driver import FRESH, KEPT, LIMIT, Parser, Results, asked, geometric_mean
+from benchmarks.kernel_cases import GROUPS, Case, Group, Line
 from benchmarks.report import Job, measure_all
 from benchmarks.run import Pace
 
@@ -115,6 +116,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         __doc__, only=([str], "groups or cases whose name contains this"), rounds=(ROUNDS, ""),
         threads=(int, "instead of each group's own number"), peers=(str, "comma-separated, instead of each group's"),
         cap=(40.0, "seconds that a peer may take on a case"), seconds=LIMIT, json=KEPT, fresh=FRESH,
+        candidates=(0, "measure the loss of choices against so many configurations of each pattern, too"),
         again=(AGAIN, "how often an unsteady case is run again, at the end"),
         summary=(False, "run nothing, print what the JSON file holds"),
     )  # fmt: skip
@@ -123,16 +125,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not groups:
         parser.error(f"no group and no case has {', '.join(args.only)} in its name; the groups are {', '.join(GROUPS)}")
     results = Results(args.json, 150, timing=not args.summary)
+    wanted = None if args.peers is None else [p for p in args.peers.split(",") if p]
     jobs = {
         g.name: [
-            Job(c, ["einsmith", *(args.peers.split(",") if args.peers else g.peers)], args.threads or g.threads)
-            for c in g.cases
+            Job(c, ["einsmith", *(g.peers if wanted is None else wanted)], args.threads or g.threads) for c in g.cases
         ]
         for g in groups
     }
+
+    def choice(case: Any, threads: int, cap: float) -> dict:
+        return choices.regret(case, threads, args.candidates, cap) if isinstance(case, Case) else {}
+
     if not args.summary:
         every, pace = [job for of in jobs.values() for job in of], Pace(args.rounds, CHUNK, 1, 1)
-        how = {"fresh": args.fresh, "is_shared": True, "again": args.again, "seconds": args.seconds}
+        how: dict[str, Any] = {"choice": choice} if args.candidates else {}
+        how |= {"fresh": args.fresh, "is_shared": True, "again": args.again, "seconds": args.seconds}
         for job, cell, is_new in measure_all(every, results, pace, args.cap, **how):
             if is_new:
                 results.say(_line(job.problem.name, cell))
@@ -141,6 +148,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if cells[group.name]:
             results.console.print(table(group, args.threads or group.threads, cells[group.name]))
     results.console.print(summary(groups, cells))
+    if judged := choices.verdicts({name: cell for of in cells.values() for name, cell in of.items()}):
+        results.console.print(asked("choices of configurations", judged))
     return int(any(c["peers"].get("einsmith", {}).get("status") != "ok" for of in cells.values() for c in of.values()))
 
 

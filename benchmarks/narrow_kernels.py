@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import random_cases
-from benchmarks.autoconfig import calls_of
+from benchmarks.choices import calls_of
 from benchmarks.convolutions import Conv
 from benchmarks.driver import geometric_mean
 from benchmarks.kernel_cases import Case, convolution, product

@@ -13,32 +13,17 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from benchmarks import autoconfig, random_cases
+from benchmarks import choices, random_cases
 from benchmarks.driver import Options
 from benchmarks.kernel_cases import LIBRARIES, Case
 from benchmarks.report import Choice, run
 
 MEAN, USUAL, LEAST = 1.15, 0.9, 0.7
 """The ratio to the best peer: its geometric mean, what nine of ten cases reach, and every case."""
-REGRET, MOST_REGRET = 0.05, 0.20
-"""The median of regrets, and the 95th percentile."""
-
-
-SHOWN = 10
-"""Cases of which the choice is told."""
-
-
-def regret(case: Case, threads: int, count: int, cap: float) -> dict:
-    """What the choices for the kernels of a case lose: {"regret", "cells": one for each kernel}."""
-    kernels = autoconfig.kernels_of(case)
-    cells = [autoconfig.measure_kernel(k, threads, count, cap / len(kernels)) for k in kernels]
-    chosen = sum(next(c["measured"] for c in autoconfig.measured(x) if c["chosen"]) for x in cells)
-    best = sum(min(c["measured"] for c in autoconfig.measured(x)) for x in cells)
-    return {"regret": chosen / best - 1, "cells": cells}
 
 
 def verdicts(by_name: Mapping[str, dict]) -> list[tuple[str, str, str, bool | None]]:
-    """What is asked of all cases together (see `driver.Verdicts`), and what was chosen where it loses most."""
+    """What is asked of all cases together (see `driver.Verdicts`)."""
     out: list[tuple[str, str, str, bool | None]] = []
     cells = list(by_name.values())
     failed = [c for c in cells if c["peers"].get("einsmith", {}).get("status") != "ok"]
@@ -51,22 +36,8 @@ def verdicts(by_name: Mapping[str, dict]) -> list[tuple[str, str, str, bool | No
             ("nine of ten cases", f"{usual:.2f}", f"{USUAL}", usual >= USUAL),
             ("every case", f"{least:.2f}", f"{LEAST}", least >= LEAST),
         ]
-    regrets = [c["choice"]["regret"] for c in cells if "choice" in c]
-    if regrets:
-        middle, most = np.median(regrets), np.percentile(regrets, 95)
-        out += [
-            ("regret, median", f"{100 * middle:.1f} %", f"{100 * REGRET:.0f} %", middle <= REGRET),
-            ("regret, 95 of 100 cases", f"{100 * most:.1f} %", f"{100 * MOST_REGRET:.0f} %", most <= MOST_REGRET),
-        ]
-    for name, lost in sorted(_losses(by_name).items(), key=lambda x: -x[1])[:SHOWN]:
-        kernels = [r for x in by_name[name]["choice"]["cells"] for r in x["candidates"] if r.get("chosen")]
-        text = " | ".join(f"{r['pattern']} {r['config']}" for r in kernels)
-        out.append((name, f"{100 * lost:.0f} %: {text}", "", None))
-    return [(what, text, limit, None if holds is None else bool(holds)) for what, text, limit, holds in out]
-
-
-def _losses(by_name: Mapping[str, dict]) -> dict[str, float]:
-    return {n: c["choice"]["regret"] for n, c in by_name.items() if c.get("choice", {}).get("regret", 0.0) > REGRET}
+    judged = [(what, text, limit, None if holds is None else bool(holds)) for what, text, limit, holds in out]
+    return [*judged, *choices.verdicts(by_name)]
 
 
 def cases(args: argparse.Namespace) -> dict[str, Case]:
@@ -86,7 +57,7 @@ def choice(args: argparse.Namespace) -> Choice | None:
     """Return what measures the choices for a case; None where none is asked for."""
     if not args.candidates:
         return None
-    return lambda case, threads, cap: regret(case, threads, args.candidates, cap)
+    return lambda case, threads, cap: choices.regret(case, threads, args.candidates, cap)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -19,7 +19,7 @@ import numpy as np
 from rich.table import Table
 
 from benchmarks import driver, random_cases
-from benchmarks.autoconfig import kernels_of
+from benchmarks.choices import kernels_of
 from benchmarks.driver import KEPT, LIMIT, Parser, Results, asked
 
 WITHIN, CANDIDATES = 0.03, 100

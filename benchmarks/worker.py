@@ -28,6 +28,8 @@ PEERS = {
     "xla-unrolled": "tensorflow", "keops": "pykeops", "peak": "machine", "copy": "machine", "special": "machine",
 }  # fmt: skip
 """Peers, and the library of each; "machine" measures what the machine can do."""
+SPLIT = ("einsmith", "torch", "pykeops")
+"""Libraries that have a module for each kind of problems."""
 PATIENCE = 10
 """How many times longer than its limit a process may take where other work keeps it from the processors."""
 
@@ -47,7 +49,7 @@ def module_of(problem: Workload, peer: str) -> Any:
     session, and `variants(problem, peer)`, where it exists, the names of the formulations among which the fastest is
     chosen. Raises ImportError where the peer has no such module."""
     library = PEERS[peer]
-    return import_module(f"benchmarks.peers.{library if library == 'machine' else f'{library}_{problem.kind}'}")
+    return import_module(f"benchmarks.peers.{library}" + f"_{problem.kind}" * (library in SPLIT))
 
 
 def build(problem: Workload, arrays: dict[str, np.ndarray], threads: int, peer: str, variant: str = "") -> Any:

@@ -47,18 +47,18 @@ class JaxStep:
     """A training step."""
 
     def __init__(self, jax: Any, problem: Workload, precision: str, variant: str):
-        from benchmarks.peers import jax_networks, jax_recurrent
+        from benchmarks.peers import jax as peer
 
         self.jax = jax
         arrays = problem.arrays()
         self._is_cell = isinstance(problem, Recurrent)
         if isinstance(problem, Recurrent):
-            library = jax_recurrent.library(jax_recurrent.unrolled("jax", variant))
+            library = peer.library(peer.unrolled("jax", variant))
             if precision == "bf16":
                 library = replace(library, linear=partial(_linear, jax))
-            self._training: Any = jax_recurrent.JaxRecurrent(problem, arrays, library)
+            self._training: Any = peer.JaxRecurrent(problem, arrays, library)
         else:
-            kind = _mixed(jax) if precision == "bf16" else jax_networks.JaxTraining
+            kind = _mixed(jax) if precision == "bf16" else peer.JaxTraining
             self._training = kind(problem, arrays, variant)
         self._hosts = [np.asarray(self._training.x), np.asarray(self._training.y)]
 
@@ -106,12 +106,12 @@ def _mixed(jax: Any) -> type:
     stay in float32, as with PyTorch's autocast."""
     import jax.numpy as jnp
 
-    from benchmarks.peers import jax_networks
+    from benchmarks.peers.jax import JaxArrays, JaxTraining
 
     def narrow(*arrays: Any) -> list[Any]:
         return [a.astype(jnp.bfloat16) if a.dtype == jnp.float32 else a for a in arrays]
 
-    class MixedArrays(jax_networks.JaxArrays):
+    class MixedArrays(JaxArrays):
         def dense(self, x, w, turned):
             x, w = narrow(x, w)
             return super().dense(x, w, turned)
@@ -143,7 +143,7 @@ def _mixed(jax: Any) -> type:
         def cross_entropy(self, logits, labels):
             return super().cross_entropy(logits.astype(jnp.float32), labels)
 
-    class MixedTraining(jax_networks.JaxTraining):
+    class MixedTraining(JaxTraining):
         arrays_of = MixedArrays
 
     return MixedTraining

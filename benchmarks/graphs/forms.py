@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -40,35 +42,28 @@ def by_name(name: str) -> Formulation:
     return Formulation(*(n in name.split(", ") for n in Formulation._fields))
 
 
-def windows(x: Any, size: Sequence[int], stride: Sequence[int]) -> list[list[Any]]:
+def windows(x: Any, size: Sequence[int], stride: Sequence[int], dilation: Sequence[int] = (1, 1)) -> list[list[Any]]:
     """Return, for every place in a window [H, W], what all windows have there: slices of images [B, H, W, C]."""
-    made = [(n - k) // s + 1 for n, k, s in zip(x.shape[1:3], size, stride, strict=True)]
-    ends = [s * (m - 1) + 1 for m, s in zip(made, stride, strict=True)]
-    return [
-        [x[:, r : r + ends[0] : stride[0], c : c + ends[1] : stride[1]] for c in range(size[1])] for r in range(size[0])
-    ]
+
+    def cuts(axis: int) -> list[slice]:
+        step, apart = stride[axis], dilation[axis]
+        count = (int(x.shape[1 + axis]) - apart * (size[axis] - 1) - 1) // step + 1
+        return [slice(r * apart, r * apart + step * (count - 1) + 1, step) for r in range(size[axis])]
+
+    return [[x[:, rows, columns] for columns in cuts(1)] for rows in cuts(0)]
 
 
 def pooled(x: Any, size: Sequence[int], stride: Sequence[int], maximum: Callable[[Any, Any], Any]) -> Any:
     """Return the maxima of windows, rows before columns: the gradient of a slice is cheap, that of a window is not."""
-    for axis in (0, 1):
-        one, step = [1, 1], [1, 1]
-        one[axis], step[axis] = size[axis], stride[axis]
-        parts = [p for row in windows(x, one, step) for p in row]
-        x = parts[0]
-        for p in parts[1:]:
-            x = maximum(x, p)
+    for one, step in (((size[0], 1), (stride[0], 1)), ((1, size[1]), (1, stride[1]))):
+        x = functools.reduce(maximum, [part for row in windows(x, one, step) for part in row])
     return x
 
 
-def taps(x: Any, w: Any, stride: Sequence[int]) -> Any:
+def taps(x: Any, w: Any, stride: Sequence[int], dilation: Sequence[int] = (1, 1)) -> Any:
     """Return the depthwise convolution of a padded image: w [H, W, 1, C]."""
-    total = None
-    for r, row in enumerate(windows(x, w.shape[:2], stride)):
-        for c, part in enumerate(row):
-            term = part * w[r, c, 0]
-            total = term if total is None else total + term
-    return total
+    parts = enumerate(windows(x, w.shape[:2], stride, dilation))
+    return functools.reduce(operator.add, [part * w[r, c, 0] for r, row in parts for c, part in enumerate(row)])
 
 
 def product(lib: Any, x: Any, w: Any, stride: Sequence[int], groups: int) -> Any:

@@ -1,4 +1,4 @@
-"""One file for each library and kind of problem, LIBRARY_KIND (see `benchmarks.worker.module_of`)."""
+"""One file for each library, or for each library and kind of problem (see `benchmarks.worker.module_of`)."""
 
 from __future__ import annotations
 

@@ -1,21 +1,29 @@
-"""Formulations of the operators of `benchmarks.problems` that several libraries run, by the functions of a library.
+"""Formulations of operators and single kernels that several libraries run, by the functions of a library.
 
 Beside the functions of `graphs.interpreter.Library` a library has
 
-exp(a), maximum(a, b), floor(a), where(condition, a, b), cumsum(a, axis), pad(a, pads), stack(parts, axis): as in NumPy
+exp(a), maximum(a, b), floor(a), where(condition, a, b), cumsum(a, axis), pad(a, pads): as in NumPy
 constant(a): a NumPy array as the library's own
 integer(a): a float as an integer
 total(parts): the sum of arrays
-matmul(a, b, turned): products of matrices, those of b transposed if `turned`
+product(a, b, ta, tb): products of matrices, those of a or b transposed
+biased(x, bias): x plus a bias along the last axis
 pick(x, row, column): x[n, :, row, column], [n, ..., c], of images [n, c, h, w] at positions [n, ...]
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
+from benchmarks.graphs.forms import Formulation
+from benchmarks.peers import LAST, Form, depthwise, of_one_element
+
+IMAGE = {"X": LAST, "Y": LAST}
+FILTERED = IMAGE | {"W": (2, 3, 1, 0)}
+"""Filters as [height, width, in, out]."""
 BLOCK = 64
 """Queries of a block of local attention, which see as many keys on either side."""
 
@@ -78,14 +86,14 @@ class Operators:
     def local_attention(self, q, k, v):
         """Blocks of 64 queries against three blocks of keys: two batched products and a masked softmax."""
         o, (h, t, d) = self.lib, q.shape
-        scores = o.matmul(o.reshape(q, (h, t // BLOCK, BLOCK, d)), self._three_blocks(k), True)
+        scores = o.product(o.reshape(q, (h, t // BLOCK, BLOCK, d)), self._three_blocks(k), False, True)
         p = o.softmax(scores * 0.125 + o.constant(band(t // BLOCK)), -1)
-        return o.reshape(o.matmul(p, self._three_blocks(v), False), (h, t, d))
+        return o.reshape(o.product(p, self._three_blocks(v), False, False), (h, t, d))
 
     def _attention(self, q, k, v, scaled_bias):
         """Plain attention with a bias of the scaled scores."""
-        o = self.lib
-        return o.matmul(o.softmax(o.matmul(q, k, True) * 0.125 + scaled_bias, -1), v, False)
+        p = self.lib.softmax(self.lib.product(q, k, False, True) * 0.125 + scaled_bias, -1)
+        return self.lib.product(p, v, False, False)
 
     def _skew(self, x, t):
         """[..., i, j] = x[..., i, j - i + t - 1] by padding and two reshapes (Music Transformer)."""
@@ -115,7 +123,7 @@ class Operators:
         """The relative keys gathered to [i, j, d], one product for each i (Shaw et al.)."""
         o, (b, h, t, d) = self.lib, q.shape
         rows = o.reshape(o.transpose(q, (2, 0, 1, 3)), (t, b * h, d))
-        relative = o.matmul(rows, o.gather(r, o.constant(distances(t))), True)
+        relative = o.product(rows, o.gather(r, o.constant(distances(t))), False, True)
         return self._attention(q, k, v, o.transpose(o.reshape(relative, (t, b, h, t)), (1, 2, 0, 3)) * 0.125)
 
     def depthwise_taps(self, x, k):
@@ -180,3 +188,64 @@ class Operators:
         columns = (np.arange(wd) + (k % 3 - 1)[:, None, None]).astype(np.float32)
         p, q = offsets[:, :, 0] + self.lib.constant(rows), offsets[:, :, 1] + self.lib.constant(columns)
         return self.lib.einsum("mck,nkhwc->nmhw", w, self._samples(x, p, q))
+
+
+class Kernels:
+    """The single kernels of `benchmarks.kernel_cases` by the functions of `lib`; images have their channels last."""
+
+    def __init__(self, lib: Any):
+        self.lib = lib
+
+    def conv(self, x, w, stride, padding, dilation, groups):
+        pads = [(padding, padding)] * 2
+        return self.lib.conv(x, w, (stride, stride), pads, (dilation, dilation), groups)
+
+    def relu_pool(self, x):
+        return self.lib.max_pool(self.lib.relu(x), (2, 2), (2, 2), [(0, 0), (0, 0)])
+
+    def conv_relu_pool(self, x, w, bias, padding):
+        return self.relu_pool(self.lib.biased(self.conv(x, w, 1, padding, 1, 1), bias))
+
+    def softmax(self, x):
+        return self.lib.softmax(x, 1)
+
+    def layer_norm(self, x, scale, shift):
+        return self.lib.layer_norm(x, scale, shift, 1e-5)
+
+    def batch_norm(self, x, scale, shift):
+        return self.lib.batch_norm(x, scale, shift, 1e-5)[0]
+
+    def bias_gelu(self, x, bias):
+        return self.lib.gelu(self.lib.biased(x, bias), False)
+
+
+def _is_product(shapes: Mapping[str, tuple[int, ...]], options: Mapping[str, Any]) -> bool:
+    return of_one_element(shapes, options) and options["groups"] == 1
+
+
+def _is_cut(shapes: Mapping[str, tuple[int, ...]], options: Mapping[str, Any]) -> bool:
+    """Return whether the formulation in slices differs from the library's own."""
+    return options["groups"] > 1 and (depthwise(shapes, options) or of_one_element(shapes, options))
+
+
+def kernels(lib_of: Callable[[Formulation], Any], pooling: Formulation) -> dict[str, dict[str, Form]]:
+    """Return the formulations of each kernel by name.
+
+    lib_of: makes the library of a formulation; pooling: that of pooling, in which the library's gradient is fast
+    """
+    plain, pooled = Kernels(lib_of(Formulation())), Kernels(lib_of(pooling))
+    slices, products = Kernels(lib_of(Formulation(slices=True))), Kernels(lib_of(Formulation(products=True)))
+    return {
+        "product": {"library": Form(plain.lib.product)},
+        "conv": {
+            "library": Form(plain.conv, FILTERED),
+            "product": Form(products.conv, FILTERED, _is_product),
+            "slices": Form(slices.conv, FILTERED, _is_cut),
+        },
+        "conv_relu_pool": {"library": Form(pooled.conv_relu_pool, FILTERED)},
+        "softmax": {"library": Form(plain.softmax)},
+        "layer_norm": {"library": Form(plain.layer_norm)},
+        "batch_norm": {"channels last": Form(plain.batch_norm, IMAGE)},
+        "relu_pool": {"channels last": Form(pooled.relu_pool, IMAGE)},
+        "bias_gelu": {"library": Form(plain.bias_gelu)},
+    }

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.random import default_rng
 
-from benchmarks import autoconfig as cases
+from benchmarks import choices as cases
 from benchmarks import kernel_cases, random_cases
 from einsmith.cost.facts import Target
 from einsmith.kernels import autoconfig
