@@ -13,12 +13,14 @@ import sys
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import numpy_helper
+from onnx.backend.test.case import node
 from onnx.backend.test.loader import load_model_tests
 from onnx.backend.test.runner import Runner
 
@@ -41,6 +43,22 @@ def cases(kind: str = "node") -> dict[str, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return {case.name: case for case in load_model_tests(kind=kind)}
+
+
+FEW = (
+    "add", "argmax", "batch_normalization", "cast", "conv", "einsum", "gemm", "if_", "loop", "lstm", "maxpool", "mod",
+    "pad", "resize", "scan", "scatternd", "slice", "softmax", "split", "topk",
+)  # fmt: skip
+"""Modules of the standard's cases, of every family: to make all cases takes five seconds."""
+
+
+def few_cases() -> dict[str, Any]:
+    """Cases of few operators by name."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in FEW:
+            import_module(f"{node.__name__}.{name}")
+    return {case.name: case for case in node._NodeTestCases}
 
 
 def _loaded(path: Path, kind: onnx.TypeProto) -> Any:
