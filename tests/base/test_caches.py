@@ -14,6 +14,7 @@ import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, MutableMapping, MutableSequence, MutableSet
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -268,22 +269,13 @@ def test_every_memoized_function_has_a_bound() -> None:
     assert unbounded_memos(modules()) == []
 
 
-def test_nothing_but_caches_grows_with_shapes(every_object) -> None:
-    where = modules()
-    use = user()
-    use(range(2, 4))
-    before, inside = {name: len(v) for name, v in containers(where).items()}, owned()
-    use(range(4, 6))
-    more = sorted(name for name, v in containers(where).items() if len(v) > before[name] and name not in GROWING)
-    more += sorted(grown(inside) - {*GROWING_INSIDE})
-    assert not more, f"these grow without a bound: {more}"
+def user_of_torch() -> Callable[[range], None]:
+    """What uses operators and functions of PyTorch that are compiled by shape, and what is said by line."""
+    import torch
 
-
-def test_nothing_but_caches_grows_with_pytorchs_shapes_and_lines(torch, every_object) -> None:
     from einsmith.frontends.torch import operator
     from einsmith.frontends.torch_compile.options import Options
 
-    where = modules()
     product = operator(es.op("C[i,j] = sum[k](A[i,k] * B[k,j])"))
     compiled = torch.compile(lambda x: (x * 2).sin(), backend="einsmith", dynamic=False)
 
@@ -295,9 +287,17 @@ def test_nothing_but_caches_grows_with_pytorchs_shapes_and_lines(torch, every_ob
                 warnings.simplefilter("ignore")
                 Options().say("an operator", "no formula is there", f"line {n}")
 
-    use(range(2, 4))
+    return use
+
+
+def test_nothing_but_caches_grows_with_shapes_and_lines(every_object) -> None:
+    where = modules()
+    users = [user(), *([user_of_torch()] if find_spec("torch") else [])]
+    for use in users:
+        use(range(2, 4))
     before, inside = {name: len(v) for name, v in containers(where).items()}, owned()
-    use(range(4, 6))
+    for use in users:
+        use(range(4, 6))
     more = sorted(name for name, v in containers(where).items() if len(v) > before[name] and name not in GROWING)
     more += sorted(grown(inside) - {*GROWING_INSIDE})
     assert not more, f"these grow without a bound: {more}"

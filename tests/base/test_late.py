@@ -54,6 +54,7 @@ def test_a_bare_import_is_light() -> None:
     assert not (ALL & found) - set(before.stdout.split())
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     ("code", "without"),
     [
@@ -97,7 +98,7 @@ for group in {groups!r}:
 """
 
 
-few_or_all = pytest.mark.parametrize("nth", [5, pytest.param(1, marks=pytest.mark.slow)], ids=["few", "all"])
+few_or_all = pytest.mark.parametrize("nth", [12, pytest.param(1, marks=pytest.mark.slow)], ids=["few", "all"])
 
 
 @few_or_all
@@ -160,7 +161,7 @@ def test_a_name_that_is_not_there() -> None:
         exec("from einsmith import nothing")
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize(
     ("code", "wanted"),
     [

@@ -29,6 +29,7 @@ def trained(name: str, device: str, **options) -> tuple[es.TrainStep, list[float
     return step, [step(x, np.arange(len(x)) % 4) for _ in range(3)]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_networks_train_as_on_the_cpu(name: str, card: Insert) -> None:
     plain, wanted = trained(name, "cpu")
@@ -43,6 +44,7 @@ def test_networks_train_as_on_the_cpu(name: str, card: Insert) -> None:
         np.testing.assert_allclose(state[key], value, rtol=1e-3, atol=2e-5, err_msg=key)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("precision", ["tf32", "bf16", "fp16"])
 def test_precisions(precision: str, card: Insert) -> None:
     """Products of rounded operands, activations of 16 bits, and the scale of the loss that float16 needs."""
@@ -136,6 +138,7 @@ def test_failed_checks_leave_everything_as_it_was(card: Insert) -> None:
     assert np.isfinite(step(NETWORKS["texts"][1], target))
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("reverse", [False, True])
 def test_loops_whose_bounds_come_with_the_batch(reverse: bool, card: Insert) -> None:
     """Turns beyond all lengths change nothing and read nothing, whose values may be anything."""
@@ -246,17 +249,18 @@ def test_a_save_during_fit_has_whole_steps(card: Insert, tmp_path) -> None:
         np.testing.assert_array_equal(again.model.state_dict()[key], value)
 
 
+@pytest.mark.slow
 def test_the_command_trains_on_a_card(card: Insert, tmp_path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     made, rng = card(), default_rng(1)
     for part, n in (("train", 16), ("t10k", 8)):
         (tmp_path / f"{part}-images-idx3-ubyte").write_bytes(idx_bytes(rng.integers(0, 256, (n, 28, 28), np.uint8)))
         (tmp_path / f"{part}-labels-idx1-ubyte").write_bytes(idx_bytes(rng.integers(0, 10, n, np.uint8)))
     monkeypatch.delenv(DEVICE.name, raising=False)
-    train("lenet5", data=str(tmp_path), epochs=1, batch=8, device="cuda", as_json=True)
+    train("mlp3", data=str(tmp_path), epochs=1, batch=8, device="cuda", as_json=True)
     assert made.card.device.launches >= 3 and DEVICE.name not in os.environ
     assert "accuracy" in capsys.readouterr().out
     with pytest.raises(ArgumentError, match="device='tpu'"):
-        train("lenet5", data=str(tmp_path), device="tpu")
+        train("mlp3", data=str(tmp_path), device="tpu")
 
 
 def test_two_cards_share_parameters(card: Insert) -> None:

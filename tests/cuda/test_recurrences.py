@@ -61,9 +61,9 @@ def trained(name: str, hidden: int, device: str) -> tuple[es.TrainStep, list[flo
 @pytest.mark.parametrize(
     ("name", "hidden", "options"),
     [
-        ("milstm", 37, {"multiprocessors": 2}),
+        pytest.param("milstm", 37, {"multiprocessors": 2}, marks=pytest.mark.slow),
         ("scrn", 5, {"multiprocessors": 1}),
-        ("sublstm", 33, {"multiprocessors": 3, "way": "text"}),
+        pytest.param("sublstm", 33, {"multiprocessors": 3, "way": "text"}, marks=pytest.mark.slow),
         ("lltm", 19, {"multiprocessors": 132}),
     ],
 )
@@ -98,6 +98,7 @@ def of_ragged_batch(reverse: bool, device: str) -> tuple[Callable, list[np.ndarr
     return es.jit(f, device=device), [rng.standard_normal(s).astype(np.float32) for s in shapes]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("reverse", [False, True])
 def test_loops_whose_bounds_come_with_the_batch(reverse: bool, card: Insert, always) -> None:
     """The lengths of sequences, none of which may reach the last turn, or even the first one."""
@@ -121,7 +122,7 @@ BEYOND = pytest.mark.xfail(
 )
 
 
-@pytest.mark.thinned(8)
+@pytest.mark.thinned(16)
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=BEYOND) if n == "attention_over_what_was" else n for n in CASES]
 )
@@ -158,7 +159,7 @@ def test_recurrences_of_the_language(name: str, card: Insert, always) -> None:
 
 def test_each_left_out_grid_barrier_is_noticed(card: Insert, always) -> None:
     device = card(multiprocessors=2).card.device
-    step, _ = trained("milstm", 37, "cuda")
+    step, _ = trained("milstm", 5, "cuda")
     (program,) = programs_of(step)
     x, nodes, tried = default_rng(5).standard_normal((7, 6, 3)).astype(np.float32), list(program._nodes), 0
     for n, node in enumerate(nodes):

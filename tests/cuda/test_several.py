@@ -100,6 +100,7 @@ def compare(results: Sequence[tuple], expected: dict[str, np.ndarray], losses: S
             np.testing.assert_array_equal(value, results[0][1][name])
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     "size, options", [(3, {}), (2, {"clip_grad_norm": 0.1, "ema": 0.5}), (2, {"accumulate": 2})], ids=str
 )

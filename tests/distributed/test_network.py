@@ -80,6 +80,7 @@ def test_where_no_core_is_free_messages_take_time_from_the_computation(buckets, 
     assert exposed_seconds(buckets, 10.0, 2, network, is_crowded=True) == pytest.approx(exposed)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("busy", [0.0, 0.25, 1.0])
 def test_a_network_is_measured(busy, monkeypatch):
     """The probe finds the figures of an engine that takes a known time, part of it the processor's, by a clock that
@@ -109,7 +110,7 @@ def test_a_group_of_one_has_no_network():
 
 def test_predictions_of_a_step():
     es.manual_seed(0)
-    step = es.TrainStep(es.models.lenet5(), es.functional.cross_entropy, es.optim.SGD(lr=0.1))
+    step = es.TrainStep(es.models.mlp3(), es.functional.cross_entropy, es.optim.SGD(lr=0.1))
     arrays = [np.zeros((4, 1, 28, 28), np.float32), np.zeros(4, np.int64)]
     before = {k: np.array(v) for k, v in step.model.state_dict().items()}
     ready, computed = _completion(step, step.compiler.find_or_compile(arrays, True))

@@ -87,7 +87,7 @@ def by_default(engine: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("engine", every, indirect=True)
 
 
-@by_default("torchrun")
+@by_default("MPI")
 def test_results_are_those_of_one_process(engine, tmp_path):
     process = start(engine, "compare", str(tmp_path))
     text = end(process, START)
@@ -160,7 +160,7 @@ def await_file(file: Path, process: subprocess.Popen) -> None:
 
 def check_save(folder: Path) -> int:
     """Check that a save is whole and can be continued; return the number of its step."""
-    step = es.load(folder)
+    step = es.load(folder, model=worker.network(0))
     assert step.steps % worker.SAVED == 1 and np.isfinite(step(*worker.data()))
     return step.steps - 1
 
@@ -232,11 +232,12 @@ def test_a_process_that_is_stopped_for_a_while_holds_up_the_others_and_no_more(e
     check_save(tmp_path / "run")
 
 
+@pytest.mark.slow
 @by_default("MPI")
 def test_the_command_trains_in_a_group(engine, tmp_path):
     """`einsmith train` under a launcher: one process reports and saves."""
     write_digits(tmp_path, 70, 30)
-    options = ["--data", str(tmp_path), "--epochs", "12", "--batch", "16", "--save", str(tmp_path / "run"), "--json"]
+    options = ["--data", str(tmp_path), "--epochs", "30", "--batch", "35", "--save", str(tmp_path / "run"), "--json"]
     run = command(engine)
     at = run.index("tests.distributed.worker")
     process = subprocess.Popen(
@@ -250,11 +251,12 @@ def test_the_command_trains_in_a_group(engine, tmp_path):
         pytest.fail(f"the command has not ended:\n{process.communicate()}")
     assert process.returncode == 0, errors
     *epochs, final = (json.loads(line) for line in text.splitlines() if line.startswith("{"))
-    assert [row["epoch"] for row in epochs] == list(range(1, 13)) and final["accuracy"] > 0.8
+    assert [row["epoch"] for row in epochs] == list(range(1, 31)) and final["accuracy"] > 0.8
     step = es.load(tmp_path / "run")
-    assert step.epoch == 12 and step.steps == 12 * -(-70 // 16)
+    assert step.epoch == 30 and step.steps == 30 * 2
 
 
+@pytest.mark.slow
 def test_processes_measure_for_one_search(tmp_path):
     """`einsmith tune --workers mpi`: the first process searches and reports, the others measure."""
     run = command("MPI", options=("--bind-to", "none"))

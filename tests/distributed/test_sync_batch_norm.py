@@ -79,6 +79,7 @@ def compare(size, batches, rng, **options):
     return results
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "size, counts", [(2, (7, 7, 7)), *(pytest.param(n, (12, 12, 7, 12), marks=pytest.mark.slow) for n in (2, 3))]
 )

@@ -13,6 +13,7 @@ from tests.papers.speed import SIZES
 TEXT = gallery.PATH.read_text()
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=pytest.mark.slow if k % 4 else ()) for k, n in enumerate(SIZES)]
 )

@@ -21,7 +21,9 @@ import einsmith as es
 from tests.docs.blocks import ROOT, blocks, is_shown, run
 
 ELSEWHERE = {"docs/patterns.md", "docs/configurations.md"}  # test_patterns.py runs their programs one by one
-SLOW: set[str] = set()  # pages whose programs take more than about ten seconds
+SLOW = {
+    f"docs/{page}.md" for page in ("export", "kernel_methods", "pytorch", "quantization", "trainers")
+}  # pages whose programs take about two seconds or more
 PAGES = sorted(
     p
     for path in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"))

@@ -68,7 +68,16 @@ def programs(monkeypatch):
     return made
 
 
-@pytest.mark.parametrize("estimator", [Classifier(), Regressor()], ids=str)
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        Classifier(linear, lr=0.05),
+        Regressor(linear, lr=0.05),
+        pytest.param(Classifier(), marks=pytest.mark.slow),
+        pytest.param(Regressor(), marks=pytest.mark.slow),
+    ],
+    ids=["classifier", "regressor", "usual classifier", "usual regressor"],
+)
 def test_scikit_learns_own_checks(estimator) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -51,6 +51,7 @@ def check_losses(eager, whole, resumed, steps):
     np.testing.assert_allclose(resumed, whole[-len(resumed) :], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_trainer_of_transformers(programs, tmp_path) -> None:
     pytest.importorskip("transformers", reason="its Trainer is tested")
     pytest.importorskip("accelerate", reason="the Trainer builds on it")

@@ -91,6 +91,7 @@ def is_noise(x: Comparison) -> bool:
     )
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n == "convolutional")) for n in NETWORKS])
 def test_programs_take_turns_on_one_memory(name: str) -> None:
     _, plain, batch = step(name)
@@ -114,7 +115,7 @@ def test_programs_take_turns_on_one_memory(name: str) -> None:
     assert back.kernels == run.kernels
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("count", [1, pytest.param(3, marks=pytest.mark.slow)])

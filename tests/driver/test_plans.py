@@ -109,7 +109,7 @@ def test_plans_without_code_are_not_kept(cache) -> None:
     assert not [x for x in cache.rglob("*") if x.is_file() and "calibration" not in str(x)]
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("name", [*MODELS, pytest.param("resnet18_cifar", marks=pytest.mark.slow)])
 def test_a_network_trains_bitwise_as_it_does_from_a_new_plan(name, rng, planned) -> None:
     options = {"vocabulary": 100, "width": 20, "batch": 2} if name == "lstm-lm" else {}
@@ -290,7 +290,7 @@ before = compilation.run_passes
 compilation.run_passes = lambda *a: runs.append(1) or before(*a)
 rng = np.random.default_rng(0)
 es.manual_seed(1)
-network = es.models.lenet5()
+network = es.models.mlp3()
 step = es.TrainStep(network, es.functional.cross_entropy, es.optim.Adam(lr=1e-3), threads=1)
 x, y = rng.standard_normal((4, 1, 28, 28), np.float32), rng.integers(0, 10, 4)
 for _ in range(2):

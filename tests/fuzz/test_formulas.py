@@ -35,13 +35,13 @@ def _gradients(case: Case) -> None:
         reject()
 
 
-@settings(max_examples=24, suppress_health_check=_CHECKS)
+@settings(max_examples=12, suppress_health_check=_CHECKS)
 @given(cases())
 def test_values(case: Case) -> None:
     _values(case)
 
 
-@settings(max_examples=24, suppress_health_check=_CHECKS)
+@settings(max_examples=12, suppress_health_check=_CHECKS)
 @given(cases(("f64", "f32"), smooth=True))
 def test_gradients(case: Case) -> None:
     _gradients(case)
@@ -61,7 +61,7 @@ def test_many_gradients(case: Case) -> None:
     _gradients(case)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("count", [24, pytest.param(60, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", ["f32", "f64", "exact", "i64"])
 def test_small_faults_are_noticed(kind, count, monkeypatch) -> None:

@@ -47,7 +47,7 @@ def test_missing_lines_are_reported(tmp_path) -> None:
         plant(Plant("none", "emitter", "base/dtypes.py", "no such line", "another", ""), tmp_path)
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize("name", [*checked.FORMULAS, *checked.WANTED, "embedding", "second-order recurrence"])
 def test_programs_find_nothing_in_the_package(name: str, monkeypatch, capsys) -> None:
     monkeypatch.setenv("EINSMITH_CHECK", "0")

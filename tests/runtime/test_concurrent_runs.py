@@ -34,6 +34,7 @@ def run_beside(threads, f):
     threads.join()
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("kind", ["prediction", "function", "the same function"])
 def test_a_run_begins_and_ends_within_a_run_of_another_thread(rng, kind):
     f, model, double = slow(), network(), es.jit(lambda v: v * 2)
@@ -146,6 +147,7 @@ def test_a_change_that_waits_for_a_read_which_waits_for_its_run(rng, monkeypatch
     assert not locks._waits
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("whose", ["another thread's", "its own"])
 def test_a_stopped_run_stops_no_other(rng, whose):
     """The words by which Ctrl-C stops the run of the main thread hold for its own threads alone."""

@@ -162,7 +162,7 @@ def test_a_change_through_torch_is_followed(network, x, torch) -> None:
     check(network, x)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("options", ({}, {"deterministic": True}, {"accumulate": 2}), ids=str)
 def test_training_is_followed(network, x, rng, options) -> None:
     step = es.TrainStep(network, F.cross_entropy, es.optim.SGD(lr=0.1), **options)

@@ -13,7 +13,7 @@ import pytest
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 ROOT = Path(__file__).resolve().parents[2]
 
-RARE = ("called", "saved", "evaluated")
+RARE = ("new", "called", "saved", "evaluated")
 """What another thread is busy with in the slow run."""
 COMMON = """
 import faulthandler, itertools, os, signal, sys, threading, time
@@ -22,7 +22,7 @@ import einsmith as es
 from einsmith import nn
 from einsmith.base import locks
 
-REPEATS = 8
+REPEATS = 4
 faulthandler.enable()  # a child that hangs is ended by SIGABRT, and says where it was
 ended, failed, busy = threading.Event(), [], []
 numbers = itertools.count()
@@ -132,7 +132,7 @@ def script(text: str, folder: Path, timeout: float = 300, **environment: str) ->
     return done.stdout
 
 
-@pytest.mark.parametrize("busy", ["trained", "new", *(pytest.param(x, marks=pytest.mark.slow) for x in RARE)])
+@pytest.mark.parametrize("busy", ["trained", *(pytest.param(x, marks=pytest.mark.slow) for x in RARE)])
 def test_a_child_forked_while_threads_work(busy, tmp_path):
     jobs = "[called, new, trained, own, evaluated]"
     other = "called" if busy == "evaluated" else busy  # `evaluate` sets the model's mode: by one thread at a time
@@ -170,6 +170,7 @@ def test_the_fork_context_of_multiprocessing(tmp_path):
     assert out.split() == ["fine"]
 
 
+@pytest.mark.slow
 def test_data_loaders_of_torch(tmp_path, torch):
     out = script("""
     import torch
@@ -218,7 +219,7 @@ def test_a_child_sees_weights_between_two_steps(tmp_path):
     def seen():
         values = {float(v) for w in weights for v in np.unique(w.data)}
         assert values == {-float(steady.steps)}, (values, steady.steps)
-    forked([[run]], [seen], repeats=40)
+    forked([[run]], [seen], repeats=20)
     """,
         tmp_path,
     )

@@ -90,6 +90,7 @@ def test_compiling(tmp_path):
     assert plain[0] == "0" and int(ended[0]) > 3 and plain[1] == ended[1]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("graph", [False, True])
 def test_tuning(tmp_path, graph):
     body = (
@@ -135,6 +136,7 @@ def test_the_release_of_the_store(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_the_command_line(tmp_path):
     body = (
         TUNE

@@ -99,7 +99,14 @@ def test_the_maps_of_code_come_back(few, new_objects) -> None:
 
 
 @unchecked
-def test_nodes_die_with_the_caches_that_hold_them(every_object) -> None:
+def test_nodes_die_with_the_caches_that_hold_them() -> None:
+    """In a process of its own, in which few other objects live."""
+    code = "from tests.runtime import test_long_lives; test_long_lives.check_that_nodes_die()"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
+def check_that_nodes_die() -> None:
     def everything_forgotten() -> int:
         for bound in caches.BOUNDS:
             for cache in bound.caches():
@@ -170,6 +177,7 @@ def test_threads_evict_what_others_run(few) -> None:
     assert not failed and bound_program.PROGRAMS.held()[0] <= 6
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_child_forked_during_eviction_works(few) -> None:
     f, ended = function(), threading.Event()

@@ -294,6 +294,7 @@ def test_a_run_waits_within_a_run_for_one_that_ends(rng):
     np.testing.assert_array_equal(found[0], want)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("holds", [False, True])
 def test_a_function_that_another_thread_calls_within_a_run(rng, holds, monkeypatch):
     """The other thread waits for the run to end. Where it has what the handler needs, the handler gets an error."""

@@ -52,7 +52,7 @@ def threads(request):
     es.set_threads(None)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 def test_predictions_of_one_model(threads, rng):
     """Each thread has data of its own, of sizes that the others compile, too."""
     model = network()
@@ -72,7 +72,7 @@ def test_predictions_of_one_model(threads, rng):
     at_once([job(own) for own in data])
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 def test_predictions_during_training_and_formulas(threads, rng):
     model, trained = network(), network()
     x = rng.standard_normal((33, 17)).astype(np.float32)

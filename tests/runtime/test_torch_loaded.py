@@ -148,6 +148,7 @@ def test_all_programs_run_on_the_threads_of_pytorch_loaded_after(script):
     """)
 
 
+@pytest.mark.slow
 def test_pytorch_that_is_loaded_while_programs_run(script):
     script("""
     load()
@@ -187,6 +188,7 @@ def test_numbers_of_threads_of_either_side_change(script):
     """)
 
 
+@pytest.mark.slow
 def test_calls_from_several_threads(script):
     script("""
     import torch
@@ -235,6 +237,7 @@ class TestForks:
         on_team(jitted)
         """)
 
+    @pytest.mark.slow
     def test_before_pytorch_is_loaded(self, script):
         script("""
         load()
@@ -248,6 +251,7 @@ class TestForks:
         on_workers(jitted)
         """)
 
+    @pytest.mark.slow
     def test_before_einsmith_is_loaded(self, script):
         """A child cannot know what its parent's threads were: it has workers of its own."""
         script("""

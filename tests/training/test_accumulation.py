@@ -23,7 +23,7 @@ def counters(step):
     return accumulation.steps, accumulation.batches, accumulation.samples
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize("sizes", [(4, 4, 4), (5, 1), (1, 2, 3, 4)], ids=str)
 @pytest.mark.parametrize("options", [{}, {"clip_grad_norm": 0.1, "ema": 0.5}], ids=["plain", "clipped"])
 def test_parts_equal_the_whole(sizes, options) -> None:
@@ -281,7 +281,7 @@ class Stop(Exception):
     pass
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("when", [2, 3, 5, 9])
 def test_a_run_of_everything_resumes_bitwise(tmp_path, when) -> None:
     """Stopped between the parts of an update, in the middle of an epoch and at its end."""

@@ -60,6 +60,7 @@ def labels(rng, ignored):
     return y
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("name", LABELS)
 @pytest.mark.parametrize("sizes", [(6, 6), (1, 4, 7)], ids=str)
 def test_labels_weigh_batches(rng, name, sizes):

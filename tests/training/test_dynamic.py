@@ -51,9 +51,8 @@ def store(tmp_path, monkeypatch) -> None:
 def network() -> es.nn.Module:
     es.manual_seed(0)
     return es.nn.Sequential(
-        es.nn.Conv2d(3, 4, 3), es.nn.ReLU(), es.nn.Flatten(), es.nn.Linear(4 * 6 * 6, 32), es.nn.Tanh(),
-        es.nn.Linear(32, 10),
-    )  # fmt: skip
+        es.nn.Conv2d(3, 4, 3), es.nn.ReLU(), es.nn.Flatten(), es.nn.Linear(4 * 6 * 6, 10), es.nn.Tanh()
+    )
 
 
 RNG = np.random.default_rng(0)
@@ -291,7 +290,7 @@ def after(first: Callable[[Any], None], f: Callable[..., Any]) -> Callable[..., 
     return both
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds", [0.27e-3, 0.1])
 def test_exploring_costs_no_more_than_it_may(simulated, monkeypatch, seconds: float) -> None:
     """However short a step is: steps in which something is tried take twice as long, and others a third longer while
@@ -692,10 +691,10 @@ def test_a_forked_child_keeps_its_program(simulated) -> None:
 
 def test_one_program_is_explored_at_a_time(simulated) -> None:
     made = step("dynamic")
-    for n in (16, 8, 5):
+    for n in (16, 8):
         made.compile(BATCH[0][:n], BATCH[1][:n])
-    first, *others = (run.note.exploration for _, run in made.compiler.programs.items())
-    assert first is not None and others == [None, None]
+    first, other = (run.note.exploration for _, run in made.compiler.programs.items())
+    assert first is not None and other is None
     first.state.end("enough")
     made.compile(BATCH[0][:3], BATCH[1][:3])
     assert [run.note.exploration for _, run in made.compiler.programs.items()][-1] is not None
@@ -746,7 +745,7 @@ def planted(monkeypatch) -> Iterator[None]:
 
 
 def test_faults_are_found_in_another_process(planted, monkeypatch) -> None:
-    monkeypatch.setattr(workshop, "PROCESSOR_LIMIT", 3.0)
+    monkeypatch.setattr(workshop, "PROCESSOR_LIMIT", 1.5)
     traced = trace_call(es.op("y[i,j] = x[i,j] * 2.5"), (np.ones(SHAPE, np.float32),), {})
     run = Executable(traced.graph, traced.bind, 1)
     kernel = run.calls[0].kernel

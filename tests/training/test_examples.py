@@ -23,6 +23,7 @@ def load(name):
     return module
 
 
+@pytest.mark.slow
 def test_images_of_a_folder(rng, tmp_path, monkeypatch, capsys) -> None:
     for split, n in (("train", 12), ("test", 4)):
         for k, name in enumerate(("red", "green")):

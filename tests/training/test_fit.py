@@ -366,6 +366,7 @@ def test_a_shuffling_loader_with_a_generator_resumes_bitwise(torch, tmp_path, wh
     assert [r["loss"] for r in whole.history] == [r["loss"] for r in again.history]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_loader_that_raises_loses_nothing(torch, workers) -> None:
     x, y = data(20)

@@ -68,6 +68,7 @@ def test_right_gradients_pass(activation: str, monkeypatch: pytest.MonkeyPatch) 
     assert step.steps == 1 and len(checked) == 1
 
 
+@pytest.mark.slow
 def test_networks_of_the_package_pass() -> None:
     es.manual_seed(0)
     rng = default_rng(1)

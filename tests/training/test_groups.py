@@ -236,6 +236,7 @@ def test_parameters_without_gradient_stay_unchanged(torch) -> None:
 # -------------------------------------------------------------------------------------------------------- clipping
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("norm_type", [2.0, 1.0, 3.0, float("inf")])
 def test_clipping_by_norm(torch, norm_type) -> None:
     model = net()

@@ -87,7 +87,7 @@ def close(a: Any, b: Any) -> None:
         np.testing.assert_allclose(a[k], b[k], rtol=2e-4, atol=1e-6, err_msg=k)
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_programs_compute_on_the_memory(name, rule):

@@ -72,7 +72,7 @@ def program(step):
 NETWORKS = [Convolutional, Attending, Recurrent]
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 @pytest.mark.parametrize("kind", NETWORKS)
 def test_losses_are_near_those_of_float32(kind, precision):
@@ -83,6 +83,7 @@ def test_losses_are_near_those_of_float32(kind, precision):
     np.testing.assert_allclose(got, wanted, rtol=0.05 if precision == "bf16" else 0.01, atol=0.02)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("kind", NETWORKS)
 def test_what_is_stored_in_what(kind):
     step, batch = step_of(kind, "bf16")
@@ -183,6 +184,7 @@ def test_precision_can_be_changed_between_steps():
         step(*batch)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("precision", ["bf16", {"": "fp16", "head": "fp32"}])
 def test_saved_steps_keep_their_precision(tmp_path, precision):
     step, batch = step_of(Convolutional, precision)

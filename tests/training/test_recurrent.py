@@ -101,7 +101,7 @@ def our_run(name: str, state: dict, dtype: str, steps: int) -> tuple[np.ndarray,
     return np.array(losses), {k: v.astype(np.float64) for k, v in model.state_dict().items()}
 
 
-@pytest.mark.thinned(6)
+@pytest.mark.thinned(12)
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=pytest.mark.slow if n in SLOW else ()) for n in (*LAYERS, *CELLS)]
 )

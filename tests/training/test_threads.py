@@ -133,7 +133,7 @@ def stress(rng, folder, rounds: int, **options) -> None:
 
 
 def test_threads_that_share_a_step_lose_nothing(rng, tmp_path) -> None:
-    stress(rng, tmp_path / "run", 6)
+    stress(rng, tmp_path / "run", 3)
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 import einsmith as es
 
@@ -22,6 +23,7 @@ def _step(allowed: bool, threads: int = 2) -> es.TrainStep:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_training_step_uses_it_where_it_is_allowed(tmp_path, rng):
     x = rng.standard_normal((4, 32, 24, 24)).astype(np.float32)
     y = rng.integers(0, 3, 4)

@@ -48,7 +48,7 @@ def test_processes_that_save_to_one_folder(tmp_path: Path) -> None:
     processes = [
         subprocess.Popen([sys.executable, "-c", SAVE, str(place), str(k * 100), str(k * 100 + 25)], text=True,
                          stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        for k in (1, 2, 3)
+        for k in (1, 2)
     ]  # fmt: skip
     for p in processes:
         assert p.stdin is not None and p.stdout is not None
@@ -61,7 +61,7 @@ def test_processes_that_save_to_one_folder(tmp_path: Path) -> None:
         if seen or place.exists():
             seen.add(numbered(es.load(place, model=network())))
     out = [p.communicate()[0] for p in processes]
-    assert [p.returncode for p in processes] == [0, 0, 0], out
+    assert [p.returncode for p in processes] == [0, 0], out
     assert numbered(es.load(place, model=network())) % 100 == 24 and seen
     assert os.listdir(tmp_path) == ["run"]
 

@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[3]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", ["win32", "darwin"])
 def test_a_network_is_trained(name: str, tmp_path: Path) -> None:
     script = Path(__file__).with_name("without_posix.py")

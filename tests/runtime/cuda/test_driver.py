@@ -670,7 +670,7 @@ def use_all(card: CudaDriver) -> None:
     card.synchronize(card.stream)
 
 
-def test_every_call_is_checked(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_call_is_checked(install: Install, monkeypatch: pytest.MonkeyPatch, new_objects: None) -> None:
     """Each call in turn fails, and is named by the error; where an object ends, by what Python reports."""
     unraised: list[Any] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda u: unraised.append(u.exc_value))
