@@ -42,6 +42,7 @@ def test_many_threads_trace_at_once():
     assert not failures, failures[0]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("on", [True, False])
 def test_garbage_collection_is_off_during_compilation(on, rng):
     """Not even where the search comes with every few objects; afterwards it is on or off as it was."""

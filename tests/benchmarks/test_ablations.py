@@ -13,6 +13,7 @@ from einsmith.base import environment
 from einsmith.passes.pipeline import optional
 
 
+@pytest.mark.slow
 def test_a_step_is_compared_with_those_that_lack_a_pass():
     cell = measured("lenet5-b1", 1, 2, 100)
     assert set(cell) > {""} and set(cell) <= {"", *optional()}

@@ -43,6 +43,7 @@ def test_both_sides_see_the_same(tiny, tmp_path, capsys):
     assert again in (0, 1) and json.loads(capsys.readouterr().out)["twin"] == found["twin"]
 
 
+@pytest.mark.slow
 def test_a_twin_resumes_within_an_epoch(tiny, monkeypatch, capsys):
     monkeypatch.setattr(accuracy, "EVERY", 1)
     said = accuracy.say

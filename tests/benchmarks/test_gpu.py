@@ -235,6 +235,7 @@ def wheel(folder: Path, name: str) -> None:
         z.writestr(f"{info}/RECORD", "")
 
 
+@pytest.mark.slow
 def test_packages_come_from_a_folder_of_wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pip", reason="pip installs the wheels")
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")  # nobody listens there

@@ -12,7 +12,7 @@ from benchmarks.verify import error
 CASES = [pairs.pairs(k, 90, 3, o) for k in pairs.KINDS for o in pairs.orders(k, 90)]
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("problem", CASES, ids=lambda p: p.name)
 def test_libraries_agree_with_float64(problem: pairs.Pairs, torch) -> None:
     from benchmarks.peers import torch_pairs

@@ -32,7 +32,7 @@ def test_draws_are_those_of_their_seed_and_number() -> None:
     assert {c.shapes["W"][2] for c in convolutions if c.shapes} == set(range(1, 12))
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("conv", [Conv(3, 4, 2, 1, 1, 7, 0, 3), Conv(4, 4, 3, 2, 4, 9, None, 2),
                                   Conv(4, 6, 3, 1, 2, 8, 0), Conv(2, 3, 1, 2, 1, 5)], ids=str)  # fmt: skip
 def test_dilation_and_padding_mean_the_same(conv: Conv, torch) -> None:

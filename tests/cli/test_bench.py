@@ -21,7 +21,7 @@ from einsmith.cli import bench, main
 RECURRENT = {"lltm", "lstm-lm", "milstm", "scrn", "sublstm"}
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_pytorch_computes_the_same_step(name: str, torch) -> None:
     """The network has the state, the losses and the updates of the model's own in float64, as far as float32 tells."""
@@ -65,6 +65,7 @@ def test_all_other_models_can_be_compared() -> None:
     assert sizes == {"mlp3": 64, "resnet18": 4} and bench.make_problem("unet", 3).batch == 3
 
 
+@pytest.mark.slow
 def test_a_comparison(capsys, monkeypatch) -> None:
     """With what is missing named; nothing is timed here for long."""
     monkeypatch.setattr(compare, "ROUNDS", 1)

@@ -117,6 +117,7 @@ FILES = {
 }
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", FILES)
 def test_a_python_file(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "mine.py"

@@ -80,6 +80,7 @@ def written(tmp_path: Path, capsys: pytest.CaptureFixture[str], *arguments: str)
     return Page(file.read_text(encoding="utf-8")), json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.slow
 def test_a_model_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found, report = written(tmp_path, capsys, "mlp3", "--batch", "7", "--measure", "--candidates", "2")
     is_whole(found)

@@ -21,7 +21,7 @@ def test_a_formula_is_searched_and_drawn(tmp_path, capfd):
     formula, picture = tmp_path / "product.txt", tmp_path / "search.png"
     formula.write_text("C[i,j] = sum[k](A[i,k] * B[k,j])")
     sizes = ["--shape", "A=61,300", "--shape", "B=300,127"]
-    words = ["tune", str(formula), *sizes, "--seconds", "4", "--threads", "1", "--picture", str(picture)]
+    words = ["tune", str(formula), *sizes, "--seconds", "2", "--threads", "1", "--picture", str(picture)]
     assert main.run(words) == main.OK
     out = capfd.readouterr().out
     assert "candidates of 1 kernels tried" in out and "ms before" in out
@@ -38,6 +38,7 @@ def test_json_is_one_object(tmp_path, capfd):
     assert found["tried"] > 0 and found["before"] > 0 and found["after"] > 0 and said.err == ""
 
 
+@pytest.mark.slow
 def test_the_graph_is_tuned_first_and_what_is_found_is_said(tmp_path, capfd, monkeypatch):
     """Of a pooling, whose argmax is made narrow; here steps without that take half as long."""
     file = tmp_path / "step.py"

@@ -212,6 +212,7 @@ def test_resume_keeps_its_settings(run: Run, tmp_path: Path) -> None:
     assert status == 2 and "mlp3" in err
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("damage", ["truncate", "settings", "deep settings", "weights"])
 def test_a_damaged_save(run: Run, tmp_path: Path, damage: str) -> None:
     folder = tmp_path / "r"
@@ -273,7 +274,7 @@ def test_clipping_accumulation_and_averages_resume_bitwise(run: Run, tmp_path: P
     assert status == 2 and "--clip" in err
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("name", ["lion", "adafactor", "nadam"])
 def test_other_optimizers(run: Run, name: str) -> None:
     status, out, err = run("--epochs", 1, "--optimizer", name, "--json")

@@ -83,6 +83,7 @@ NETWORKS = [
 """Networks of colour images, and their arguments."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model, more", NETWORKS)
 def test_networks_by_name_take_what_the_data_says(folder, tmp_path, capfd, model, more) -> None:
     """Classes, and the size of images; and explain shows a step of what is trained by default."""

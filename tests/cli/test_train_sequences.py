@@ -126,6 +126,7 @@ def test_a_transformer_learns_characters(texts: Path, tmp_path: Path, capfd) -> 
     assert json.loads((folder / "run.json").read_text())["history"][-1]["perplexity"] == pytest.approx(told, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_rows_of_images(images: Path, capfd) -> None:
     status, out, err = run(
         capfd, "train", "milstm", "--data", images, "--set", "hidden_size=16", "--batch", 16, "--epochs", 4,
@@ -166,6 +167,7 @@ def test_missing_and_short_text(model: str, tmp_path: Path, capfd) -> None:
     assert status == 1 and "11 steps and the token after" in err and "Traceback" not in err
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     "words",
     [

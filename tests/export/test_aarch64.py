@@ -13,7 +13,8 @@ from tests.training.test_examples import EXAMPLES, load
 STEPS = 20
 
 
-@pytest.mark.parametrize("name", ["milstm", pytest.param("lenet5", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["milstm", "lenet5"])
 def test_training_on_aarch64(tmp_path, name) -> None:
     """Kernels are chosen for another machine and round otherwise: losses agree as training allows."""
     gcc, qemu = compiler(), emulator()

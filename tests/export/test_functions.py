@@ -42,6 +42,7 @@ def test_nested_arguments_and_results(tmp_path, rng) -> None:
         assert x.dtype == y.dtype
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("f", "library", "arguments"),
     [
@@ -144,7 +145,7 @@ def test_a_closed_library_says_so(tmp_path) -> None:
         library(np.arange(3.0))
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("seed", range(102, 108))
 def test_random_formulas_and_their_gradients(tmp_path, seed) -> None:
     case = Generator(random.Random(seed).randrange).case()
@@ -168,6 +169,7 @@ def test_random_formulas_and_their_gradients(tmp_path, seed) -> None:
         np.testing.assert_array_equal(x, y)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, pickle.dumps])
 def test_a_library_says_how_it_is_copied(how, tmp_path, rng) -> None:
     """Two objects with one handle would free it twice."""

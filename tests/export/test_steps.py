@@ -43,7 +43,7 @@ STEPS = {
 }
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("name", STEPS)
 def test_training_is_the_same(tmp_path, name) -> None:
     step = small(**STEPS[name])
@@ -60,6 +60,7 @@ def test_training_is_the_same(tmp_path, name) -> None:
     agree(library, step)
 
 
+@pytest.mark.slow
 def test_calls_that_run_together(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(together, "MIN_GAIN", -np.inf)
     monkeypatch.setattr(pipeline, "MORE_BYTES", 1 << 30)
@@ -238,7 +239,7 @@ def test_threads_do_not_change_results(tmp_path) -> None:
         es.load_library(tmp_path / "out", threads=5000)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("target", ["x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4"])
 def test_levels_of_x86(tmp_path, target) -> None:
     """Kernels are chosen for another machine, and round otherwise; a processor that lacks one refuses it."""

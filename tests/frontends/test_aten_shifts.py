@@ -73,7 +73,7 @@ def test_floats_are_refused(name):
         TABLE[name].run(x, 2 if "Scalar" in name else x)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("dtype", TYPES)
 def test_none_runs_in_pytorch(dtype, rng):
     """`<<` and `>>` of tensors by tensors and numbers, and what they do in place."""

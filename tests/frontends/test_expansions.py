@@ -14,7 +14,7 @@ from einsmith.ops import expansions  # noqa: E402
 from tests.frontends.expansions import DEFINITIONS, DIGITS, PATH, quantile, text  # noqa: E402
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize("d", DEFINITIONS[::3], ids=lambda d: d.name)
 def test_the_series_are_those_of_their_definitions(d):
     assert text(d) in PATH.read_text(), "python -m tests.frontends.expansions --update makes them anew"

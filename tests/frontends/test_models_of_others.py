@@ -12,43 +12,23 @@ from benchmarks.models_of_others import MODELS, get, missing  # noqa: E402
 from einsmith.base.errors import ArgumentError, TraceError  # noqa: E402
 from tests.frontends import models_of_others  # noqa: E402
 
-QUICK = ("gpt2", "vit", "gcn")
 
-
-def passes(name):
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_trains_as_in_eager(name):
     if package := missing(name):
         pytest.skip(f"{package} is not installed")
     row = models_of_others.row(name)
     assert not row.failure(), row
 
 
-@pytest.mark.parametrize("name", QUICK)
-def test_a_model_trains_as_in_eager(name):
-    passes(name)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [n for n in MODELS if n not in QUICK])
-def test_the_other_models_train_as_in_eager(name):
-    passes(name)
-
-
-def imports(name):
+@pytest.mark.parametrize("name", [n for n in MODELS if n not in models_of_others.BY_VALUES])
+def test_an_imported_model_trains_as_in_eager(name):
     if package := missing(name):
         pytest.skip(f"{package} is not installed")
     row = models_of_others.imported(name)
     assert not row.failure(), row
-
-
-@pytest.mark.parametrize("name", ["gpt2"])
-def test_an_imported_model_trains_as_in_eager(name):
-    imports(name)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [n for n in MODELS if n not in ("gpt2", *models_of_others.BY_VALUES)])
-def test_the_other_imported_models_train_as_in_eager(name):
-    imports(name)
 
 
 @pytest.mark.parametrize("name", models_of_others.BY_VALUES)

@@ -160,8 +160,8 @@ def test_a_network_from_torch(tmp_path: Path):
     counts = written(tmp_path / "net.onnx", model, x)
     assert {"Conv", "BatchNormalization", "Gelu", "MaxPool", "MatMul"} <= {*counts}
     steps = floats(5, 2, 4)
-    recurrent = from_torch(nn.GRU(4, 3, num_layers=2, bidirectional=True), torch.from_numpy(steps))
-    assert written(tmp_path / "net.onnx", recurrent, steps)["GRU"] == 2
+    recurrent = from_torch(nn.GRU(4, 3, bidirectional=True), torch.from_numpy(steps))
+    assert written(tmp_path / "net.onnx", recurrent, steps)["GRU"] == 1
 
 
 def test_networks_of_integers_and_networks_that_were_read(tmp_path: Path):
@@ -248,6 +248,7 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...], str]] = {
 }
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", CALLS)
 def test_calls_of_functions(name: str, tmp_path: Path):
     function, inputs, operators = CALLS[name]
@@ -290,6 +291,7 @@ FORMULAS: dict[str, tuple[str, tuple[np.ndarray, ...], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", FORMULAS)
 def test_formulas(name: str, tmp_path: Path):
     text, inputs, settings = FORMULAS[name]
@@ -392,6 +394,7 @@ LAYERS: dict[str, Callable[..., N.Module]] = {
 }
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("operator", LAYERS)
 def test_layers_of_recurrence_have_their_names(operator: str, tmp_path: Path):
     path = tmp_path / "net.onnx"
@@ -469,6 +472,7 @@ def test_a_batch_in_a_formula_is_an_error(tmp_path: Path):
         export(Of(lambda x: steps(x)), floats(4), tmp_path / "net.onnx", dynamic_batch=True)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     "text, made",
     [

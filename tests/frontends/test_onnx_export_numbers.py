@@ -55,6 +55,7 @@ def assert_same(text: str, x: np.ndarray, y: np.ndarray, folder: Path) -> None:
             np.testing.assert_array_equal(np.signbit(result[zero]), np.signbit(expected[zero]), text)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 @pytest.mark.parametrize("text", FLOATS)
 def test_floats(text: str, dtype: str, rng: np.random.Generator, tmp_path: Path):
@@ -62,6 +63,7 @@ def test_floats(text: str, dtype: str, rng: np.random.Generator, tmp_path: Path)
         assert_same(text, *pairs(dtype, rng), tmp_path)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("dtype", ["int32", "int64", "int8", "uint8", "int16"])
 @pytest.mark.parametrize("text", INTEGERS)
 def test_integers(text: str, dtype: str, rng: np.random.Generator, tmp_path: Path):

@@ -16,6 +16,7 @@ from einsmith.frontends.onnx import load
 ort = pytest.importorskip("onnxruntime")
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("mode", ["half_pixel", "output_half_pixel"])
 @pytest.mark.parametrize("known", [False, True])
 @pytest.mark.parametrize("settings", [{}, {"output_height": 3, "output_width": 2}, {"sampling_ratio": 3}])

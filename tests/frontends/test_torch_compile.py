@@ -267,6 +267,7 @@ def test_workers_of_a_data_loader():
     agree(f(torch.ones(6)), torch.full((6,), 6 * torch.e), 1e-5)
 
 
+@pytest.mark.slow
 def test_the_entry_point(tmp_path):
     """An installed package is found without being imported."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

@@ -28,6 +28,7 @@ def _f(x: torch.Tensor) -> torch.Tensor:
     return (x * x).exp().sum() * x
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("kind", LAZY)
 def test_lazy_tensors_are_read_as_their_elements(kind):
     t, x = LAZY[kind](), randn(4, grad=True)

@@ -43,7 +43,7 @@ def results_and_gradients(f, parameters, x, states=()):
     return (out, *last, *torch.autograd.grad(value, [*tensors, *parameters]))
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
@@ -98,6 +98,7 @@ def test_training(kind) -> None:
     trains_alike(model, batches, nn.functional.cross_entropy, lambda p: torch.optim.Adam(p, lr=0.05))
 
 
+@pytest.mark.slow
 def test_dropout_between_layers() -> None:
     """Drawn by PyTorch, it is that of eager execution; drawn by the program, gradients are those of its values."""
     layer = nn.GRU(3, 4, 2, dropout=0.5).double()

@@ -29,7 +29,7 @@ def test_random_networks(seed):
     assert compare(f, inputs) == []
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("dtype", ["float64", "float32", "int64", "bool"])
 def test_random_samples_of_operators(dtype):
     """A few of PyTorch's own; `python -m tests.frontends.compile_samples` takes all of them."""

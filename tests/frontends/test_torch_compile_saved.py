@@ -63,6 +63,7 @@ WRITES: dict[str, Callable] = {
 }
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("kind", WRITES)
 def test_buffers_that_the_forward_overwrites(kind):
     f = WRITES[kind]
@@ -105,6 +106,7 @@ READS: dict[str, Callable] = {
 }
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("kind", READS)
 @pytest.mark.parametrize("way", ["in place", "data"])
 def test_tensors_that_eager_code_changes_between_the_passes(kind, way):

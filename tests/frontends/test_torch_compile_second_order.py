@@ -34,7 +34,7 @@ def test_they_are_what_differences_say():
     assert torch.autograd.gradcheck(f, (randn(2, 3, grad=True), randn(3, 2, grad=True)))
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("outer", ["hessian", "jacrev", "jacfwd"])
 def test_whole_matrices_of_second_derivatives(outer):
     x, w = randn(2, 3), randn(3, 2)

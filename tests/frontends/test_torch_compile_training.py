@@ -116,7 +116,7 @@ def test_less_is_saved_than_is_computed():
     y.sum().backward()
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("kind", ["Adam", "SGD", "Adagrad"])
 def test_a_compiled_optimizer(kind):
     models = [nn.Linear(5, 3).double() for _ in range(2)]

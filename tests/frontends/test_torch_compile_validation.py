@@ -140,6 +140,7 @@ VALUES: dict[str, Call] = {
 REFUSED = _indices() | _types() | _integers() | VALUES
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=() if k % 7 == 0 else pytest.mark.slow) for k, n in enumerate(REFUSED)]
 )

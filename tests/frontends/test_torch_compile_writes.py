@@ -74,6 +74,7 @@ TABLE = [
 ]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(("view", "change"), TABLE)
 def test_views_in_the_function_and_views_as_arguments(view, change):
     def inside(x):
@@ -89,6 +90,7 @@ def test_views_in_the_function_and_views_as_arguments(view, change):
     _compare(argument, VIEWS[view])
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("second", OF_ARGUMENTS)
 def test_views_of_arguments_that_are_views(view, second):
@@ -103,6 +105,7 @@ def test_views_of_arguments_that_are_views(view, second):
     _compare(f, VIEWS[view])
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("view", ["step", "transposed", "columns", "block"])
 def test_as_strided_reads_memory(view):
     for offset in (None, 7):

@@ -26,6 +26,7 @@ def class_lists(rng, batch, classes):
     return lists
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("shape", [(6, 7), (5,), (2, 1)])
 def test_multilabel_margins_end_their_lists_at_the_first_negative(shape, rng):
     x = torch.tensor(rng.normal(size=shape))

@@ -123,7 +123,7 @@ def directions(rng, floats):
     return tuple(torch.tensor(rng.standard_normal(x.shape)) for x in floats)
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 def test_forward_and_reverse_transforms(case, rng):
     ours, theirs, floats = case.functions(case.inputs(rng))
     moves = directions(rng, floats)
@@ -144,7 +144,7 @@ def test_forward_and_reverse_transforms(case, rng):
 OTHER_HESSIANS = ("jacfwd", "jacfwd"), ("jacrev", "jacfwd"), ("jacrev", "jacrev")
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize(
     "outer,inner", [("jacfwd", "jacrev"), *(pytest.param(*x, marks=pytest.mark.slow) for x in OTHER_HESSIANS)]
 )
@@ -156,7 +156,7 @@ def test_second_derivatives(case, inner, outer, rng):
     close(got, want)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 def test_hessian_and_values_inside_of_transforms(case, rng):
     ours, theirs, floats = case.functions(case.inputs(rng))
     move, (other, *_) = directions(rng, floats[:1]), directions(rng, floats)
@@ -196,7 +196,7 @@ def test_vmap(case, rng):
     close(torch.vmap(calls(f))(*every), want)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 def test_gradients_of_single_samples(case, rng):
     """vmap of grad, grad of vmap, and vmap in vmap."""
     ours, theirs, floats = case.functions(case.inputs(rng))
@@ -234,7 +234,7 @@ def test_the_registered_operator_itself(rng):
     close(torch.func.jacfwd(lambda a: f._program([a, b], "")[0])(a), torch.func.jacfwd(CASES["product"].twin)(a, b))
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(8)
 def test_torchs_own_checks(case, rng):
     ours, _, floats = case.functions(case.inputs(rng))
     floats = tuple(x.requires_grad_() for x in floats)
@@ -244,7 +244,7 @@ def test_torchs_own_checks(case, rng):
     assert torch.autograd.gradgradcheck(ours, floats, check_fwd_over_rev=True, check_batched_grad=True)
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(8)
 def test_autograd_functional(case, rng):
     ours, theirs, floats = case.functions(case.inputs(rng))
     moves = directions(rng, floats)
@@ -288,7 +288,7 @@ def test_functional_call(rng):
     close(got, want)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("name", ["product", "several outputs", "number", "recurrence"])
 def test_compiled(name, rng):
     case = CASES[name]

@@ -115,7 +115,9 @@ def check(results):
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, 6))])
 @pytest.mark.parametrize(
-    "functions", [SELECTIONS, POINTWISE, WITHOUT_DERIVATIVES, NORMS], ids=["selections", "pointwise", "places", "norms"]
+    "functions",
+    [SELECTIONS, POINTWISE, WITHOUT_DERIVATIVES, pytest.param(NORMS, marks=pytest.mark.slow)],
+    ids=["selections", "pointwise", "places", "norms"],
 )
 def test_operators_agree_with_eager_execution(functions, seed):
     check(evaluate(functions, *awkward(seed), functions is not WITHOUT_DERIVATIVES))

@@ -102,6 +102,7 @@ def every(functions, x, s):
     return [f(x, s) for f in functions.values()]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("s", [NUMBERS[0], *(pytest.param(s, marks=pytest.mark.slow) for s in NUMBERS[1:])])
 def test_numbers_are_rounded_where_pytorch_rounds_them(s, dtype):
@@ -109,6 +110,7 @@ def test_numbers_are_rounded_where_pytorch_rounds_them(s, dtype):
     check(compiled(lambda x: every(OPERATORS, x, s))(x), every(OPERATORS, x, s), OPERATORS)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_derivatives_change_where_pytorchs_do(dtype):
     s = 0.1
@@ -127,6 +129,7 @@ class Every(torch.nn.Module):
         return tuple(every(OPERATORS, x, 0.1))
 
 
+@pytest.mark.slow
 def test_imported_modules_round_them_too():
     x = edges(torch.float16, 0.1)
     results = from_torch(Every(), x)(x.numpy())

@@ -72,6 +72,7 @@ def test_a_program_for_each_size_by_default(compiled, monkeypatch) -> None:
     assert len(compiled) == 5
 
 
+@pytest.mark.slow
 def test_a_smaller_last_batch(compiled) -> None:
     """The gradients of a convolution in a loop over batches, whose last one PyTorch compiles for dynamic sizes."""
     model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3, padding=1), torch.nn.Flatten(), torch.nn.Linear(8 * 64, 5))

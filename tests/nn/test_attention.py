@@ -28,6 +28,7 @@ def test_queries_without_keys_give_zeros(run, rng) -> None:
     assert np.isfinite(gradient).all() and not gradient[:, 2].any()
 
 
+@pytest.mark.slow
 def test_dropout_of_weights(rng) -> None:
     es.manual_seed(2)
     q, k = np.zeros((40, 50, 4), np.float32), np.zeros((40, 60, 4), np.float32)
@@ -85,6 +86,7 @@ def test_multihead_attention(run, rng, o) -> None:
     agree(found, [y.detach().numpy() for y in wanted if y is not None], 1e-10)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("separate, static, zero", [(False, "k", True), (True, "", False), (False, "kv", False)])
 def test_multihead_attention_of_given_weights(run, rng, separate, static, zero) -> None:
     e, heads, batch = 6, 2, 3

@@ -245,6 +245,7 @@ def test_layers_in_a_step_draw_by_path_seed_and_number() -> None:
     assert not np.array_equal(one[0], one[1]) and not np.array_equal(one[0], other[0])
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", ["RNN", "LSTM", "GRU"])
 def test_dropout_between_layers(run, rng, name) -> None:
     """With p = 1 the second layer reads zeros; in evaluation, and below the first layer, nothing is dropped."""

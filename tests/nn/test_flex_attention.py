@@ -120,19 +120,19 @@ def compare(mods, given, scale=None, **options):
 MODS = [none, causal, window, documents, by_head, capped, relative, alibi, excluded, constant]
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("mods", MODS, ids=lambda f: f.__name__)
 def test_mods(rng, mods) -> None:
     compare(mods, arrays(rng, 7, 7))
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("L, S", [(1, 1), (1, 17), (17, 1), (7, 17), (17, 7)])
 def test_sizes(rng, L, S) -> None:
     compare(relative, arrays(rng, L, S))
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("mods", [none, documents, relative])
 def test_grouped_heads_and_one_batch_of_keys(rng, mods) -> None:
     compare(mods, arrays(rng, 7, 7, (6, 2), (2, 1)), enable_gqa=True)

@@ -26,12 +26,13 @@ def outputs(y) -> tuple:
     return y if isinstance(y, tuple) else (y,)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_import_line_alone_changes(name, torch, rng):
     compare(name, es.interpret, torch, rng)
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_compiled(name, torch, rng):
     compare(name, es.jit, torch, rng)
@@ -77,6 +78,7 @@ def compare(name: str, by, torch, rng) -> None:
         np.testing.assert_allclose(g, tensors[n].grad.numpy(), rtol=1e-7, atol=1e-8)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", ["causal_language_model", "vision_transformer"])
 def test_networks_are_called_on_arrays(name, torch, rng):
     """The latter draws random numbers in training, here for a batch whose rows differ by them alone."""

@@ -113,13 +113,13 @@ def evaluated(f: Any) -> Any:
     return es.interpret(f)
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize("draw", FEW, ids=str)
 def test_layers_compiled(torch, draw) -> None:
     compare(torch, draw, es.jit, order=1)
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(12)
 @pytest.mark.parametrize("draw", ALL, ids=str)
 def test_layers_evaluated(torch, draw) -> None:
     compare(torch, draw, evaluated)

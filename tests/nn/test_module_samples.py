@@ -89,7 +89,7 @@ def recorded(monkeypatch):
     MADE.clear()
 
 
-@pytest.mark.thinned(6)
+@pytest.mark.thinned(12)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name,training", CASES)
 def test_samples(run, rng, name, training) -> None:

@@ -141,6 +141,7 @@ def test_options_of_convolutions_are_checked(make, message) -> None:
         make()
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("size", [(9, 7), (10, 8), (11, 8), (2, 5, 9, 8)])
 def test_output_size_decides_the_output_padding(torch, rng, size) -> None:
     theirs = torch.nn.ConvTranspose2d(3, 5, 3, (3, 2), padding=(0, 0), dilation=(1, 1)).double()

@@ -13,6 +13,7 @@ from einsmith.base.errors import ArgumentError, DtypeError, IndexOutOfRange, Sha
 SPACE = {1: (11,), 2: (7, 8), 3: (5, 4, 6)}
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("n", [1, 2, 3])
 @pytest.mark.parametrize("options", [{"kernel_size": 2}, {"kernel_size": 3, "stride": 2, "padding": 1}], ids=str)
 def test_layers_of_positions(torch, rng, n, options) -> None:

@@ -75,7 +75,7 @@ def test_weights_go_to_torch_by_name(torch, name) -> None:
         assert np.abs(ours.state_dict()[n]).max() <= 1 / np.sqrt(H)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("name, given", [("RNN", {}), ("GRU", {"bidirectional": True}), ("LSTM", {"proj_size": 3})])
 def test_gradients_reach_the_input_and_the_initial_states(torch, rng, name, given) -> None:
     """Of the output and the last states, through a compiled program; `hx` by its name in torch."""
@@ -97,7 +97,7 @@ def test_gradients_reach_the_input_and_the_initial_states(torch, rng, name, give
         np.testing.assert_allclose(a, b.grad.numpy(), rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize("name", ["RNN", "LSTM", "GRU", *CELLS])
 def test_a_checkpoint_changes_memory_not_gradients(rng, name) -> None:
     """Of every layer, of all parameters and the input, through a compiled program, with steps left over."""

@@ -44,7 +44,7 @@ def twin(torch, norm, n):
     return Twin().double()
 
 
-@pytest.mark.thinned(6)
+@pytest.mark.thinned(12)
 @pytest.mark.parametrize(
     "name, options",
     [

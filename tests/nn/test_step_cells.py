@@ -67,6 +67,7 @@ def test_cells(torch, rng, name, options, batch, given) -> None:
     compare(torch, rng, ours, theirs, call, [rng.standard_normal((*batch, 7)), *states])
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", ["RNN", "LSTM", "GRU"])
 def test_steps_in_a_loop_are_the_layer(rng, name) -> None:
     """A loop of the cell over 4 steps equals the layer of the sequence, with the same parameters."""
@@ -105,6 +106,7 @@ def test_errors(call, error, words) -> None:
         call()
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("options", [{}, {"div_value": 2.0, "head_bias": True}])
 @pytest.mark.parametrize("batch", [(), (6,)])
 def test_adaptive_softmax(torch, rng, options, batch) -> None:

@@ -173,7 +173,7 @@ def stop_at(n):
     return on_step
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("at", [2, 3, 4, 5, 6])
 def test_history_of_a_resumed_run_is_that_of_a_whole_one(tmp_path, at):
     """Three batches an epoch: stops within epochs and at their ends."""
