@@ -11,22 +11,20 @@ library from them.
 
 from __future__ import annotations
 
-import argparse
 import os
-import time
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from rich.console import Console
-from rich.table import Table
 
 from benchmarks import random_cases
 from benchmarks.choices import calls_of
 from benchmarks.convolutions import Conv
-from benchmarks.driver import geometric_mean
+from benchmarks.driver import Parser, geometric_mean, in_turns, table
 from benchmarks.kernel_cases import Case, convolution, product
 from benchmarks.peers import torch_kernels
 from einsmith.base import dtypes as dt
@@ -231,22 +229,6 @@ class Peaks:
 # ------------------------------------------------------------------------------------------------------------ timing
 
 
-def shortest(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
-    """Seconds of each call, in turns."""
-    best = dict.fromkeys(calls, float("inf"))
-    for _ in range(ROUNDS):
-        for name, call in calls.items():
-            end = time.perf_counter() + TURN
-            while True:
-                start = time.perf_counter()
-                call()
-                now = time.perf_counter()
-                best[name] = min(best[name], now - start)
-                if now > end:
-                    break
-    return best
-
-
 def check(case: Case, arrays: dict[str, np.ndarray], what: str, got: np.ndarray) -> None:
     """Raises AssertionError where a result is not what double precision gives."""
     wanted = of_torch(case, [torch.from_numpy(a.astype(np.float64)) for a in arrays.values()]).numpy()
@@ -256,75 +238,90 @@ def check(case: Case, arrays: dict[str, np.ndarray], what: str, got: np.ndarray)
         np.testing.assert_allclose(got, wanted, rtol=0, atol=BF16_TOLERANCE * np.abs(wanted).max())
 
 
-def measure(what: str, seed: int, count: int, threads: int, console: Console) -> None:
-    """Print a table of all cases of a type."""
+class Measured(NamedTuple):
+    """A case, whether its operands lie as the dot product's words, and the seconds of a call in each library."""
+
+    case: Case
+    is_in_words: bool
+    seconds: dict[str, float]
+
+    @property
+    def rate(self) -> float:
+        """Multiply-adds a second."""
+        return self.case.flops / 2 / self.seconds["einsmith"]
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times as fast as the fastest other library."""
+        others = [t for n, t in self.seconds.items() if n != "einsmith"]
+        return min(others) / self.seconds["einsmith"] if others else None
+
+
+def measure(case: Case, what: str, target: Target, threads: int, console: Console) -> Measured:
+    """Verify and time a case in every library. Raises ValueError where it is more than one kernel."""
+    arrays = arrays_of(case, what)
+    ours = Ours(case, arrays, what, target, threads)
+    check(case, arrays, what, ours.result)
+    values = list(arrays.values())
+    others = (torch_call(case, values, what), onnxruntime_call(case, values, what, threads),
+              jax_call(case, values, what))  # fmt: skip
+    calls: dict[str, Callable[[], Any]] = {"einsmith": ours}
+    for name, call in zip(PEERS, others, strict=True):
+        try:
+            if call is not None:
+                call()
+                calls[name] = call
+        except Exception as e:  # a peer that has not this operator is none
+            console.print(f"{case.name}: {name}: {str(e).splitlines()[0][:120]}")
+    seconds = {name: min(times) for name, times in in_turns(calls, ROUNDS, TURN).items()}
+    return Measured(case, ours.is_in_words, seconds)
+
+
+def show(what: str, seed: int, count: int, threads: int, console: Console) -> None:
+    """Measure all cases of a type, and print the table."""
     target = replace(calibrate.target(threads), cores=threads)
-    peaks = Peaks(target, threads)
-    table = Table(title=f"{what}, {threads} threads")
-    names = ("", "ms", "words", "of the peak", "of float32's", *(f"{n} ms" for n in PEERS), "ratio")
-    for name in names:
-        table.add_column(name, justify="right" if name else "left", no_wrap=not name)
-    ran: list[tuple[Case, bool, dict[str, float]]] = []
+    peaks, ran = Peaks(target, threads), list[Measured]()
     for case in cases(what, seed, count):
-        arrays = arrays_of(case, what)
         peaks.run()
         try:
-            ours = Ours(case, arrays, what, target, threads)
+            ran.append(measure(case, what, target, threads, console))
         except ValueError as e:
             console.print(str(e))
-            continue
-        check(case, arrays, what, ours.result)
-        given = list(arrays.values())
-        peers = zip(PEERS, (torch_call(case, given, what), onnxruntime_call(case, given, what, threads),
-                            jax_call(case, given, what)), strict=True)  # fmt: skip
-        calls: dict[str, Callable[[], Any]] = {"einsmith": ours}
-        for name, call in peers:
-            try:
-                if call is not None:
-                    call()
-                    calls[name] = call
-            except Exception as e:  # a peer that has not this operator is none
-                console.print(f"{case.name}: {name}: {str(e).splitlines()[0][:120]}")
-        ran.append((case, ours.is_in_words, shortest(calls)))
     peaks.run()
-    rates, percents, ratios = peaks.rates, [], []
-    peak = next((rates[n] for n in DOTS_OF[what] if n in rates), 0.0)
-    for case, is_in_words, times in ran:
-        rate = case.flops / 2 / times["einsmith"]
-        others = [t for n, t in times.items() if n != "einsmith"]
-        ratios += (ratio := [min(others) / times["einsmith"]] if others else [])
-        percents += (percent := [100 * rate / peak] if peak else [])
-        table.add_row(
-            case.name, f"{1e3 * times['einsmith']:.3f}", "yes" if is_in_words else "no",
-            *(f"{x:.0f} %" for x in percent or [0.0]), f"{100 * rate / rates['f32']:.0f} %",
-            *(f"{1e3 * times[n]:.3f}" if n in times else "" for n in PEERS), *(f"{x:.2f}" for x in ratio),
-        )  # fmt: skip
-    console.print(table)
+    rates = peaks.rates
+    peak = next((rates[n] for n in DOTS_OF[what] if n in rates), None)
+    names = ("", "ms", "words", "of the peak", "of float32's", *(f"{n} ms" for n in PEERS), "ratio")
+    rows = (
+        (
+            x.case.name, f"{1e3 * x.seconds['einsmith']:.3f}", "yes" if x.is_in_words else "no",
+            f"{100 * x.rate / peak:.0f} %" if peak else "", f"{100 * x.rate / rates['f32']:.0f} %",
+            *(f"{1e3 * x.seconds[n]:.3f}" if n in x.seconds else "" for n in PEERS),
+            "" if x.ratio is None else f"{x.ratio:.2f}",
+        )
+        for x in ran
+    )  # fmt: skip
+    console.print(table(f"{what}, {threads} threads", names, rows))
     console.print("multiply-adds in billions a second: " + ", ".join(f"{n} {r / 1e9:.0f}" for n, r in rates.items()))
-    if percents:
-        console.print(f"of the peak: geometric mean {geometric_mean(percents):.0f} %")
-    if ratios:
+    if peak and ran:
+        console.print(f"of the peak: geometric mean {geometric_mean([100 * x.rate / peak for x in ran]):.0f} %")
+    if ratios := [x.ratio for x in ran if x.ratio is not None]:
         console.print(f"ratio to the fastest other library: geometric mean {geometric_mean(ratios):.2f}")
 
 
-def main() -> None:
+def main() -> int:
     """Run what the command line asks for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="*", help="bf16, int8")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--count", type=int, default=12, help="random cases")
-    asked = parser.parse_args()
+    parser = Parser(
+        __doc__, DOTS_OF, threads=(2, ""), seed=(1, "what cases are drawn from"), count=(12, "random cases")
+    )
+    args = parser.read()
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     if hasattr(os, "sched_setaffinity"):  # JAX takes as many threads as there are processors
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: asked.threads])
-    torch.set_num_threads(asked.threads)
-    console = Console(width=150)
-    if unknown := {*asked.what} - {*DOTS_OF}:
-        parser.error(f"{', '.join(sorted(unknown))}: these are measured: {', '.join(DOTS_OF)}")
-    for what in asked.what or [*DOTS_OF]:
-        measure(what, asked.seed, asked.count, asked.threads, console)
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: args.threads])
+    torch.set_num_threads(args.threads)
+    for what in args.names or DOTS_OF:
+        show(what, args.seed, args.count, args.threads, Console(width=150))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

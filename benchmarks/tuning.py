@@ -12,12 +12,12 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from rich.table import Table
 
@@ -62,36 +62,36 @@ def measure(name: str, peers: Sequence[str], threads: int, steps: int, seconds: 
         crew.keep_calibration(OURS)
         try:
             left = {p: Allowance(cap) for p in peers}
-            for p in peers:
-                found = cell["peers"][p] = {"status": "ok", "turns": []}
+            rows = cell["peers"] = {p: {"status": "ok", "turns": []} for p in peers}
+
+            def ask(peer: str, *request: Any) -> Any:
+                """Return a peer's answer; None where it has failed, now or before."""
+                if rows[peer]["status"] != "ok":
+                    return None
                 try:
-                    worker = crew.start(p)
-                    worker.request("open", left[p], name)
-                    begun = time.perf_counter()
-                    found["first"] = worker.request("first", left[p])["seconds"]
-                    say(f"{name}: {p}: first call {time.perf_counter() - begun:.1f} s")
+                    return crew.start(peer).request(request[0], left[peer], *request[1:])
                 except WorkerError as e:
-                    found |= {"status": e.kind, "message": str(e)}
-                    crew.drop(p)
+                    rows[peer] |= {"status": e.kind, "message": str(e)}
+                    crew.drop(peer)
+                    return None
+
+            for p in peers:
+                ask(p, "open", name)
+                if first := ask(p, "first"):
+                    rows[p]["first"] = first["seconds"]
+                    say(f"{name}: {p}: first call {first['seconds']:.1f} s")
             each = FIRST_TURN if seconds else steps // TURNS
             for n in range(TURNS):
                 for p in peers:
-                    found = cell["peers"][p]
-                    if found["status"] != "ok":
-                        continue
-                    try:
-                        found["turns"].append(crew.start(p).request("time", left[p], each, 0))
-                    except WorkerError as e:
-                        found |= {"status": e.kind, "message": str(e)}
-                        crew.drop(p)
+                    if turn := ask(p, "time", each, 0):
+                        rows[p]["turns"].append(turn)
                 if seconds and not n:
-                    step = median(x for r in cell["peers"].values() for t in r["turns"] for x in t)
+                    step = median(x for r in rows.values() for t in r["turns"] for x in t)
                     each = max(1, int(seconds / TURNS / step))
                     cell["steps"] = FIRST_TURN + each * (TURNS - 1)
             for p in peers:
-                if cell["peers"][p]["status"] == "ok":
-                    cell["peers"][p]["loss"] = crew.start(p).request("steps", left[p], 1)["losses"][0]
-                    cell["peers"][p] |= crew.start(p).request("describe", left[p])
+                if last := ask(p, "steps", 1):
+                    rows[p] |= {"loss": last["losses"][0]} | (ask(p, "describe") or {})
         finally:
             crew.close()
     for found in cell["peers"].values():

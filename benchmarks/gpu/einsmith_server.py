@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.gpu import kernels
-from benchmarks.gpu.launching import CardBench, Ready, random_bytes
+from benchmarks.gpu.launching import CardBench
 from benchmarks.gpu.peer_server import PeerServer, PeerStep
 from benchmarks.gpu.problems import Case
 from benchmarks.gpu.sessions import Session
@@ -28,12 +28,14 @@ from einsmith.driver.bound_program import BoundProgram
 from einsmith.driver.cuda import Cuda
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Launch, Lowered
+from einsmith.runtime.cuda.launches import TileCode
 from einsmith.schedule.kernel import Kernel
 from einsmith.tiles.ir import TileBuilder, TileParameter
 from einsmith.tiles.lower import lower
 from einsmith.tiles.pieces import Tiling
 from einsmith.tiles.verify import verify
 from einsmith.tuning.kernels import decisions
+from einsmith.tuning.kernels.measure import MachineCode, example_buffers
 from tests.kernels import samples
 
 CARD = "cuda"
@@ -45,6 +47,8 @@ by 1 and more."""
 LOSSES = {"fp32": 1e-4, "tf32": 5e-3, "bf16": 5e-2}
 NOTHING = 1e-4
 """A change that is this part of all parameters' or less is compared on that scale: it is zero but for rounding."""
+RUNS = 7
+"""Timed runs of a configuration, of which the median counts."""
 TILES = ((128, 128, 32, 8, 3), (128, 256, 32, 8, 3), (128, 128, 64, 8, 3), (64, 64, 32, 4, 3))
 """m, n, k, warps and stages with which products are timed."""
 
@@ -154,7 +158,7 @@ class EinsmithServer(PeerServer):
         lowered = Lowered([Launch(f, programs)])
         raw = np.random.default_rng(0).standard_normal(programs, np.float32).view(np.uint8)
         ready = self.bench.place(lowered, 1, 1, [raw, raw])
-        one, many = (self.bench._time(ready.nodes, n) for n in (1, count))
+        one, many = (self.bench.seconds(ready.nodes, n) for n in (1, count))
         return {"programs": programs, "one": one, "launch_gap": (many - one) / (count - 1)}
 
     def dots(self, precision: str, size: int, stored: str) -> dict[str, Any]:
@@ -181,31 +185,28 @@ class EinsmithServer(PeerServer):
         }
 
     def _race(
-        self, kernel: Any, made: list[tuple[str, Lowered, int, int]], precision: str, until: float = float("inf")
+        self, kernel: Kernel, made: list[tuple[str, Lowered, int, int]], precision: str, until: float = float("inf")
     ) -> tuple[dict[str, float], dict[str, str]]:
         """Return the seconds of each configuration by its text, and what is wrong with others. All must agree with the
         first one on random data before they are timed; none begins after the time `until`."""
-        raws = random_bytes(kernel)
+        arrays, runner = example_buffers(kernel), self.backend.runner
         times: dict[str, float] = {}
         faults: dict[str, str] = {}
         first: list[np.ndarray] | None = None
-        ready: Ready | None = None
         for text, lowered, warps, stages in made:
             if times and time.monotonic() > until:
                 break
-            ready = None  # frees the memory of the one before
+            launches = [(TileCode(x.function, warps, stages), x.tasks, False) for x in lowered.launches]
+            data: Any = None  # frees the memory of the one before
             try:
-                ready = self.bench.place(lowered, warps, stages, raws)
-                self.bench.run(ready.nodes)
-                got = [raw.copy() for raw in raws]
-                for raw, block in zip(got, ready.blocks, strict=False):
-                    self.bench.read(block, raw)
-                if first is None:
-                    first = got
+                data = runner.place(arrays)
+                run = runner.prepare(MachineCode(launches, 0, lowered.workspace), [data], 1)
+                got = [block.read() for block in data]
+                first = first or got
                 if reason := _difference(kernel, got, first, precision):
                     faults[text] = reason
                     continue
-                times[text] = self.bench.seconds(ready.nodes, 1 if self.fake else None)
+                times[text] = median(run() for _ in range(1 if self.fake else RUNS))
             except EinsmithError as e:
                 faults[text] = f"{type(e).__name__}: {' '.join(str(e).split())[:200]}"
                 if kernels.is_lost(e):
@@ -331,18 +332,14 @@ def _product(size: int, stored: str) -> Kernel:
     return samples.sum_of((size, size), shapes, (size,), samples.times(a, b))
 
 
-def _difference(kernel: Any, got: list[np.ndarray], first: list[np.ndarray], precision: str) -> str:
+def _difference(kernel: Kernel, got: list[np.ndarray], first: list[np.ndarray], precision: str) -> str:
     """Return how the bytes of a kernel's buffers differ from those after another configuration; empty where rounding
     explains it."""
     tolerance = {"bf16": 2e-2, "tf32": 5e-3}.get(precision, 1e-3)
     for n, (a, b, buffer) in enumerate(zip(got, first, kernel.buffers, strict=True)):
-        if not buffer.dtype.is_float:
-            if not np.array_equal(a, b):
-                return f"buffer {n} differs from that of the first configuration"
-            continue
-        values = [buffer.dtype.wide(x.view(buffer.dtype.numpy)).astype(np.float64) for x in (a, b)]
-        scale = float(np.max(np.abs(np.nan_to_num(values[1])), initial=1e-30))
-        off = float(np.max(np.abs(np.nan_to_num(values[0]) - np.nan_to_num(values[1])), initial=0.0)) / scale
-        if not off <= tolerance or (np.isnan(values[0]) != np.isnan(values[1])).any():
-            return f"buffer {n} differs by {off:.1e} from that of the first configuration"
+        mine, other = (buffer.dtype.wide(x.view(buffer.dtype.numpy)).astype(np.float64) for x in (a, b))
+        allowed = tolerance * np.nanmax(np.abs(other), initial=1e-30) if buffer.dtype.is_float else 0.0
+        if not np.allclose(mine, other, rtol=0, atol=allowed, equal_nan=True):
+            off = float(np.nanmax(np.abs(mine - other)))
+            return f"buffer {n} differs by up to {off:.1e} from that of the first configuration"
     return ""

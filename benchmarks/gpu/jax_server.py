@@ -101,47 +101,33 @@ def _linear(jax: Any, x: Any, w: Any, b: Any) -> Any:
     return y if b is None else y + b
 
 
+NARROW = ("dense", "conv", "conv_transpose", "einsum", "attention")
+"""Functions of a library whose arrays are bf16."""
+WIDE = ("softmax", "layer_norm", "cross_entropy", "batch_norm")
+"""Functions of a library whose arrays are float32."""
+
+
 def _mixed(jax: Any) -> type:
     """Return the training step whose activations, and weights in products, are bf16; weights, norms, softmax and losses
     stay in float32, as with PyTorch's autocast."""
-    import jax.numpy as jnp
-
     from benchmarks.peers.jax import JaxArrays, JaxTraining
 
-    def narrow(*arrays: Any) -> list[Any]:
-        return [a.astype(jnp.bfloat16) if a.dtype == jnp.float32 else a for a in arrays]
+    narrow, wide = jax.numpy.bfloat16, jax.numpy.float32
+    types = dict.fromkeys(NARROW, (wide, narrow)) | dict.fromkeys(WIDE, (narrow, wide))
 
     class MixedArrays(JaxArrays):
-        def dense(self, x, w, turned):
-            x, w = narrow(x, w)
-            return super().dense(x, w, turned)
+        """JAX's functions of arrays, each of which converts its arrays to the type that it computes in."""
 
-        def conv(self, x, w, stride, padding, dilation, groups):
-            x, w = narrow(x, w)
-            return super().conv(x, w, stride, padding, dilation, groups)
-
-        def conv_transpose(self, x, w):
-            return super().conv_transpose(*narrow(x, w))
-
-        def einsum(self, spec, *arrays):
-            return jnp.einsum(spec, *narrow(*arrays))
-
-        def attention(self, q, k, v, causal):
-            q, k, v = narrow(q, k, v)
-            return super().attention(q, k, v, causal)
-
-        def softmax(self, a, axis):
-            return jax.nn.softmax(a.astype(jnp.float32), axis)
-
-        def layer_norm(self, x, scale, shift, eps):
-            return super().layer_norm(x.astype(jnp.float32), scale, shift, eps)
+        def __getattribute__(self, name: str) -> Any:
+            f = super().__getattribute__(name)
+            if name not in types:
+                return f
+            source, target = types[name]
+            return lambda *xs: f(*(x.astype(target) if getattr(x, "dtype", None) == source else x for x in xs))
 
         def batch_norm(self, x, scale, shift, eps):
-            y, mean, variance = super().batch_norm(x.astype(jnp.float32), scale, shift, eps)
-            return y.astype(jnp.bfloat16), mean, variance
-
-        def cross_entropy(self, logits, labels):
-            return super().cross_entropy(logits.astype(jnp.float32), labels)
+            y, mean, variance = super().batch_norm(x, scale, shift, eps)
+            return y.astype(narrow), mean, variance
 
     class MixedTraining(JaxTraining):
         arrays_of = MixedArrays

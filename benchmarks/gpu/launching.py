@@ -8,7 +8,6 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.random import default_rng
 
 from einsmith.base.errors import CompileError
 from einsmith.driver.cuda import Cuda
@@ -16,17 +15,11 @@ from einsmith.kernels.pattern import Lowered
 from einsmith.runtime.arena import Block
 from einsmith.runtime.cuda.device import LaunchNode
 from einsmith.runtime.cuda.launches import TileCode
-from einsmith.schedule.kernel import Kernel
 from einsmith.tiles.ir import TileFunction
 from einsmith.tiles.triton_text import ALIGNED
-from tests.kernels.runner import elements
 
 ROUNDS = 7
 """Timed runs, of which the median counts."""
-SECONDS = 2e-3
-"""About how long a timed run takes: long enough for the resolution of events (half a microsecond)."""
-MOST = 2000
-"""Most repetitions in a timed run."""
 
 
 class Ready(NamedTuple):
@@ -100,16 +93,8 @@ class CardBench:
             self.device.download(raw, block.address, self.device.stream)
             self.device.synchronize(self.device.stream)
 
-    def seconds(self, nodes: Sequence[LaunchNode], repeats: int | None = None) -> float:
-        """Return the median seconds of launches that wait for each other, as a graph that holds them several times.
-
-        repeats: how often the graph holds them; None for as often as SECONDS need."""
-        if repeats is None:
-            once = self._time(nodes, 2) / 2
-            repeats = max(1, min(MOST // max(len(nodes), 1), round(SECONDS / once))) if once > 0 else 1
-        return self._time(nodes, repeats) / repeats
-
-    def _time(self, nodes: Sequence[LaunchNode], repeats: int) -> float:
+    def seconds(self, nodes: Sequence[LaunchNode], repeats: int) -> float:
+        """Return the median seconds of a graph in which launches, so often one after the other, wait for each other."""
         every = list(nodes) * repeats
         graph = self.device.graph(every, list(pairwise(range(len(every)))))
         return self.time(lambda: self.device.launch(graph, self.device.stream))
@@ -126,23 +111,6 @@ class CardBench:
             if n:  # the first one loads code and wakes the card up
                 times.append(device.elapsed(first, last))
         return median(times)
-
-
-def random_bytes(kernel: Kernel, seed: int = 0) -> list[np.ndarray]:
-    """Return random bytes of a kernel's buffers as they lie in memory. Floats are normal; whole numbers are 0, because
-    they may be positions in other buffers."""
-    rng, out = default_rng(seed), []
-    for b in kernel.buffers:
-        raw = np.zeros(b.nbytes, np.uint8)
-        if b.dtype.is_float:
-            count = int(np.prod(b.shape))
-            # A million numbers, repeated: random ones of a gigabyte take the processor many seconds.
-            some = rng.standard_normal(min(count, 1 << 20), np.float32)
-            a = b.dtype.narrow(np.resize(some, b.shape))
-            flat = np.ascontiguousarray(a).reshape(-1).view(np.uint8)
-            elements(raw, b)[...] = flat.reshape(*b.shape, b.dtype.itemsize)
-        out.append(raw)
-    return out
 
 
 def uses_dots(functions: Sequence[TileFunction]) -> bool:

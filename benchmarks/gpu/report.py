@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,15 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from benchmarks import driver
 from benchmarks.driver import geometric_mean
 from benchmarks.gpu.record import Record, RecordError
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "gpu-figures").with_suffix(".md")
 """The page of a real run, which does not exist before one."""
 WIDTH = 150
+STYLES = (("o", "#0072b2"), ("s", "#d55e00"), ("^", "#009e73"), ("D", "#cc79a7"))
+"""Markers and colours of batch sizes in the plot."""
 
 
 def show(path: Path, plot: Path | None, page: bool) -> int:
@@ -61,11 +64,11 @@ def tables(record: Record) -> Iterator[Table]:
             yield makers[part](items)
 
 
-def _table(title: str, *columns: str) -> Table:
+def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
     """Return a table whose first and last columns are text, with numbers between them."""
-    out = Table(title=title)
-    for n, name in enumerate(columns):
-        out.add_column(name, justify="left" if n in (0, len(columns) - 1) else "right", overflow="fold")
+    out = driver.table(title, columns, rows, text=(columns[0], columns[-1]))
+    for column in out.columns:
+        column.overflow, column.no_wrap = "fold", False
     return out
 
 
@@ -79,60 +82,64 @@ def _number(x: Any, scale: float = 1.0, digits: int = 3) -> str:
 
 
 def _facts(items: Mapping[str, Any]) -> Table:
-    out = _table("facts", "", "")
-    for name, value in items["card"].items():
-        if name not in ("status", "versions"):
-            out.add_row(name, escape(str(value)))
-    return out
+    every = items["card"].items()
+    return _table("facts", ("", ""), ((n, escape(str(v))) for n, v in every if n not in ("status", "versions")))
 
 
 def _kernels(items: Mapping[str, Any]) -> Table:
     precisions = list(dict.fromkeys(p for r in items.values() for p in r.get("errors", {})))
-    out = _table("kernels: largest errors, relative to the largest result", "kind", "runs", *precisions, "")
-    for name, row in items.items():
-        errors = (_number(row.get("errors", {}).get(p), digits=2) for p in precisions)
-        out.add_row(name, str(row.get("runs", "")), *errors, _status(row))
+    rows = (
+        (
+            name,
+            row.get("runs", ""),
+            *(_number(row.get("errors", {}).get(p), digits=2) for p in precisions),
+            _status(row),
+        )
+        for name, row in items.items()
+    )
+    title = "kernels: largest errors, relative to the largest result"
+    out = _table(title, ("kind", "runs", *precisions, ""), rows)
     right = sum(r["status"] == "ok" for r in items.values())
     out.caption = f"{right} of {len(items)} kinds are right, {sum(r.get('runs', 0) for r in items.values())} runs"
     return out
 
 
 def _steps(items: Mapping[str, Any]) -> Table:
-    out = _table(
-        "steps: against the CPU's program", "network, precision", "loss off", "change off", "launches", "edges", ""
-    )
-    for name, row in items.items():
-        errors = _number(row.get("loss"), digits=2), _number(row.get("change"), digits=2)
-        out.add_row(name, *errors, str(row.get("launches", "")), str(row.get("edges", "")), _status(row))
-    return out
+    rows = (
+        (name, _number(row.get("loss"), digits=2), _number(row.get("change"), digits=2), row.get("launches", ""),
+         row.get("edges", ""), _status(row))
+        for name, row in items.items()
+    )  # fmt: skip
+    columns = ("network, precision", "loss off", "change off", "launches", "edges", "")
+    return _table("steps: against the CPU's program", columns, rows)
 
 
 def _coefficients(items: Mapping[str, Any]) -> Table:
-    out = _table("coefficients", "", "measured", "")
-    for name, row in items.items():
+    def measured(row: Mapping[str, Any]) -> str:
         if row.get("bytes_per_second"):
-            text = f"{row['bytes_per_second'] / 1e12:.3g} TB/s"
-        elif "launch_gap" in row:
-            text = f"{row['launch_gap'] * 1e6:.3g} us between launches, {row['one'] * 1e6:.3g} us alone"
-        elif row.get("operations_per_second"):
-            text = f"{row['operations_per_second'] / 1e12:.3g} TFLOP/s ({row['tiling']})"
-        else:
-            text = ""
-        out.add_row(name, text, _status(row))
-    return out
+            return f"{row['bytes_per_second'] / 1e12:.3g} TB/s"
+        if "launch_gap" in row:
+            return f"{row['launch_gap'] * 1e6:.3g} us between launches, {row['one'] * 1e6:.3g} us alone"
+        if row.get("operations_per_second"):
+            return f"{row['operations_per_second'] / 1e12:.3g} TFLOP/s ({row['tiling']})"
+        return ""
+
+    rows = ((name, measured(row), _status(row)) for name, row in items.items())
+    return _table("coefficients", ("", "measured", ""), rows)
 
 
 def _models(items: Mapping[str, Any]) -> Table:
     peers = list(dict.fromkeys(p for r in items.values() for p in r.get("peers", {})))
-    out = _table(
-        "models: ms of a training step on the card (and with its batch from the process and its loss read)",
-        "network, precision", *peers, "times as fast", "of", "not timed",
-    )  # fmt: skip
-    for name, row in items.items():
-        found = row.get("peers", {})
-        cells = [_times(found.get(p, {})) for p in peers]
-        missing = "; ".join(f"{p} {_status(r)}" for p, r in found.items() if r["status"] != "ok")
-        out.add_row(name, *cells, _number(row.get("times_as_fast")), row.get("best_peer") or "", missing)
+
+    def row(name: str, r: Mapping[str, Any]) -> tuple[str, ...]:
+        every = r.get("peers", {})
+        missing = "; ".join(f"{p} {_status(x)}" for p, x in every.items() if x["status"] != "ok")
+        times = (_times(every.get(p, {})) for p in peers)
+        return name, *times, _number(r.get("times_as_fast")), r.get("best_peer") or "", missing
+
+    title = "models: ms of a training step on the card (and with its batch from the process and its loss read)"
+    columns = ("network, precision", *peers, "times as fast", "of", "not timed")
+    out = _table(title, columns, (row(*x) for x in items.items()))
     mean = geometric_mean([r["times_as_fast"] for r in items.values() if r.get("times_as_fast")])
     if mean is not None:
         out.caption = f"geometric mean: {mean:.2f} times as fast as the best peer"
@@ -147,28 +154,28 @@ def _times(row: Mapping[str, Any]) -> str:
 
 
 def _regret(items: Mapping[str, Any]) -> Table:
-    out = _table("regret: kernels that take longest", "kernel", "us", "best us", "regret", "chosen", "best", "")
-    for name, row in items.items():
-        share = row.get("share")
-        out.add_row(f"[bold]{name}[/]", "", "", _number(row.get("median")), "", "" if share is None else
-                    f"{100 * share:.0f} % of the step is lost", _status(row))  # fmt: skip
-        for k in row.get("kernels", ()):
-            times, best = k["times"], k["best"]
-            seconds = _number(k["seconds"], 1e6), _number(times.get(best), 1e6)
-            faults = f"{len(k['faults'])} cannot run" if k["faults"] else ""
-            name = escape(f"  {k['kernel'][:60]}")
-            out.add_row(name, *seconds, _number(k["regret"]), k["chosen"], best or "", faults)
-    return out
+    def rows() -> Iterator[tuple[str, ...]]:
+        for name, row in items.items():
+            share = "" if row.get("share") is None else f"{100 * row['share']:.0f} % of the step is lost"
+            yield f"[bold]{name}[/]", "", "", _number(row.get("median")), "", share, _status(row)
+            for k in row.get("kernels", ()):
+                seconds = _number(k["seconds"], 1e6), _number(k["times"].get(k["best"]), 1e6)
+                faults = f"{len(k['faults'])} cannot run" if k["faults"] else ""
+                text = escape(f"  {k['kernel'][:60]}")
+                yield text, *seconds, _number(k["regret"]), k["chosen"], k["best"] or "", faults
+
+    columns = ("kernel", "us", "best us", "regret", "chosen", "best", "")
+    return _table("regret: kernels that take longest", columns, rows())
 
 
 def _dynamic(items: Mapping[str, Any]) -> Table:
-    out = _table(
-        "searches while or before a step trains", "network, precision, way", "before ms", "after ms", "times", ""
-    )
-    for name, row in items.items():
-        seconds = _number(row.get("static_seconds"), 1e3), _number(row.get("seconds"), 1e3)
-        out.add_row(name, *seconds, _number(row.get("times_as_fast")), _status(row))
-    return out
+    rows = (
+        (name, _number(row.get("static_seconds"), 1e3), _number(row.get("seconds"), 1e3),
+         _number(row.get("times_as_fast")), _status(row))
+        for name, row in items.items()
+    )  # fmt: skip
+    columns = ("network, precision, way", "before ms", "after ms", "times", "")
+    return _table("searches while or before a step trains", columns, rows)
 
 
 # ---------------------------------------------------------------------------------------------------------------- plot
@@ -195,7 +202,7 @@ def draw(record: Record, path: Path) -> Path | None:
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
-    from matplotlib.ticker import FuncFormatter, NullFormatter
+    from matplotlib.ticker import FuncFormatter
 
     def mean(model: str) -> float:
         every = [r for p in found.values() for _, r in p.get(model, ())]
@@ -203,53 +210,31 @@ def draw(record: Record, path: Path) -> Path | None:
 
     models = sorted({m for p in found.values() for m in p}, key=mean)
     batches = sorted({b for p in found.values() for points in p.values() for b, _ in points})
-    every = [r for p in found.values() for points in p.values() for _, r in points]
-    low, high = min(*every, 1.0) / 1.25, max(*every, 1.0) * 1.25
-    height = 0.3 * len(models) + 1.6
     figure, axes = pyplot.subplots(
-        1, len(found), figsize=(2.2 + 3.2 * len(found), height), sharey=True, squeeze=False, layout="constrained"
-    )
-    styles = dict(zip(batches, (("o", "#0072b2"), ("s", "#d55e00"), ("^", "#009e73"), ("D", "#cc79a7")), strict=False))
-    ticks = _ticks(low, high)
+        1, len(found), figsize=(2.2 + 3.2 * len(found), 0.3 * len(models) + 1.6), sharey=True, squeeze=False,
+        layout="constrained",
+    )  # fmt: skip
     for axis, (precision, by_model) in zip(axes[0], found.items(), strict=True):
-        for row, model in enumerate(models):
-            for batch, ratio in by_model.get(model, ()):
-                marker, color = styles.get(batch, ("x", "black"))
-                axis.plot(ratio, row, marker, color=color, markersize=6, clip_on=False, zorder=3)
+        for batch, (marker, color) in zip(batches, STYLES, strict=False):
+            points = [(r, n) for n, m in enumerate(models) for b, r in by_model.get(m, ()) if b == batch]
+            axis.plot(*zip(*points, strict=True) if points else ((), ()), marker, color=color, label=f"batch {batch}")
         axis.axvline(1.0, color="black", linewidth=1)
-        axis.set_xscale("log")
-        axis.set_xlim(low, high)
-        axis.set_xticks(ticks)
+        axis.set_xscale("log", base=2)
         axis.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
-        axis.xaxis.set_minor_formatter(NullFormatter())
-        axis.minorticks_off()
         axis.set_ylim(-0.6, len(models) - 0.4)
-        axis.grid(axis="x", color="#dddddd")
-        axis.grid(axis="y", color="#eeeeee")
+        axis.grid(color="#dddddd")
         axis.set_axisbelow(True)
         axis.set_title(precision)
-        for side in ("top", "right", "left"):
-            axis.spines[side].set_visible(False)
-        axis.tick_params(axis="y", length=0)
     axes[0][0].set_yticks(range(len(models)), models)
-    handles = [
-        pyplot.Line2D([], [], marker=m, color=c, linestyle="", label=f"batch {b}") for b, (m, c) in styles.items()
-    ]
     what = "interpreter: times mean nothing" if record.about.get("fake") else str(record.about.get("card"))
     title = f"Training steps: times as fast as the fastest peer ({what})\nright of 1: Einsmith is faster"
     figure.suptitle(title, fontsize=10)
+    handles = axes[0][0].get_legend_handles_labels()[0]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False, fontsize=9)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
     return path
-
-
-def _ticks(low: float, high: float) -> list[float]:
-    """Return the powers of 2, or of 4 or more where these are many, in a range."""
-    first, last = math.ceil(math.log2(low)), math.floor(math.log2(high))
-    step = max(1, -(-(last - first + 1) // 7))
-    return [2.0**n for n in range(first, last + 1) if n % step == 0]
 
 
 # ---------------------------------------------------------------------------------------------------------------- page

@@ -144,24 +144,16 @@ class TorchStep:
         self._step = self._captured(step, named) if form == "torch-graph" else step
 
     def _network(self, problem: Any, arrays: dict[str, np.ndarray], last: bool, precision: str) -> tuple:
-        from einsmith.bench.torch_steps import TorchWithLoss
+        from einsmith.bench import torch_steps
 
-        torch = self.torch
-        with torch.device(self.device):
-            module = TorchWithLoss(problem)
-        if precision == "fp64":
-            module.double()
-        state = {n: torch.from_numpy(a) for n, a in arrays.items() if n not in ("x", "y")}
-        module.network.load_state_dict(state)
-        module.to(self.device)
-        if last:
-            module.to(memory_format=torch.channels_last)
+        peer, layout = "reference" if precision == "fp64" else "torch", torch_steps.LAYOUTS[not last]
+        host = torch_steps.TorchStep(problem, arrays, peer, layout)
+        module = host.module.to(self.device)
 
         def named() -> dict[str, Any]:
             return {n: v for n, v in module.network.state_dict().items() if v.is_floating_point()}
 
-        inputs = [torch.from_numpy(arrays[n]) for n in ("x", "y")]
-        return module, list(module.parameters()), named, inputs
+        return module, list(module.parameters()), named, [host.x, host.y]
 
     def _recurrent(self, problem: Recurrent, arrays: dict[str, np.ndarray], variant: str) -> tuple:
         from benchmarks.peers import torch_recurrent
