@@ -29,7 +29,8 @@ class Case(Workload):
     cotangent G.
 
     with_forward: a gradient is timed together with the forward, as it needs what the forward finds (pooling); else on
-    its own. shapes: of all arrays by name, G's too. winograd: whether Einsmith may use Winograd's form.
+    its own. is_loss: the loss sum(output * G) is timed, and not the output, with the gradients of `wrt`. shapes: of all
+    arrays by name, G's too. winograd: whether Einsmith may use Winograd's form.
     """
 
     kind = "kernels"
@@ -38,6 +39,7 @@ class Case(Workload):
     shapes: Mapping[str, tuple[int, ...]] | None = None
     wrt: tuple[str, ...] = ()
     with_forward: bool = True
+    is_loss: bool = False
     winograd: bool = False
 
 

@@ -32,7 +32,7 @@ class Workload:
     nbytes: int = 0
     specials: tuple[tuple[str, int], ...] = ()
 
-    kind: ClassVar[str] = "operators"
+    kind: ClassVar[str] = "kernels"
     """What runs it in a library: `benchmarks.peers.LIBRARY_KIND`."""
     has_reference: ClassVar[bool] = False
     """Whether results are verified against those of the peer "reference" in float64, not against the other peers."""

@@ -43,6 +43,13 @@ def applicable(
     return tuple(name for name, form in forms.items() if form.applies(shapes, options))
 
 
+def forms_of(
+    network: str, kernels: Mapping[str, Mapping[str, Form]], operators: Mapping[str, Mapping[str, Callable[..., Any]]]
+) -> Mapping[str, Form]:
+    """Return the formulations of a kernel, or of an operator, whose arrays lie as in the problem; none of others."""
+    return kernels.get(network) or {name: Form(f) for name, f in operators.get(network, {}).items()}
+
+
 def of_one_element(shapes: Mapping[str, tuple[int, ...]], options: Mapping[str, Any]) -> bool:
     """Whether a convolution's kernel is one element."""
     return shapes["W"][2:] == (1, 1) and options["padding"] == 0

@@ -8,7 +8,7 @@ import numpy as np
 
 import einsmith as es
 from benchmarks.kernel_cases import Case
-from benchmarks.peers.einsmith_operators import CAPSULE_CONV, by_name
+from benchmarks.peers.einsmith_operators import OPERATORS, by_name
 from einsmith.lang.builder import as_value
 
 F = es.functional
@@ -55,13 +55,17 @@ KERNELS: dict[str, Callable] = {
     "batch_norm": by_name(BATCH_NORM, "X scale shift"),
     "relu_pool": relu_pool,
     "bias_gelu": lambda x, bias: F.gelu(x + bias),
-    "capsule_conv": by_name(CAPSULE_CONV, "A W"),
 }
 
 
-def function(case: Case) -> tuple[Callable, tuple[str, ...]]:
+def variants(case: Case, peer: str) -> tuple[str, ...]:
+    return tuple(OPERATORS.get(case.network, ("",)))
+
+
+def function(case: Case, variant: str = "") -> tuple[Callable, tuple[str, ...]]:
     """The forward, or gradients alone, or both, and the names of its arguments."""
-    f, options = KERNELS[case.network], dict(case.options)
+    operators, options = OPERATORS.get(case.network), dict(case.options)
+    f = operators[variant or next(iter(operators))]() if operators else KERNELS[case.network]
     at = [case.inputs.index(n) for n in case.wrt]
 
     def forward(*xs):
@@ -79,22 +83,30 @@ def function(case: Case) -> tuple[Callable, tuple[str, ...]]:
         y, pull = es.vjp(part, *(xs[n] for n in at))
         return (*((y,) if case.with_forward else ()), *pull(g))
 
-    return (gradients, (*case.inputs, "G")) if case.wrt else (forward, case.inputs)
+    def loss_and_gradients(*xs_and_g):
+        *xs, g = xs_and_g
+        loss, grads = es.value_and_grad(lambda *xs: (f(*xs, **options) * g).sum(), tuple(at))(*xs)
+        return (loss, *grads)
+
+    if not case.wrt:
+        return forward, case.inputs
+    return loss_and_gradients if case.is_loss else gradients, (*case.inputs, "G")
 
 
 class Kernel:
     """A case, compiled."""
 
-    def __init__(self, case: Case, arrays: dict[str, np.ndarray], threads: int):
+    def __init__(self, case: Case, arrays: dict[str, np.ndarray], threads: int, variant: str):
         es.set_threads(threads)
-        f, names = function(case)
+        f, names = function(case, variant)
         self._f = es.jit(f, winograd=case.winograd)
         self._arrays = [arrays[n] for n in names]
-        self._names = case.results
+        self._names, self._is_loss = case.results, case.is_loss
 
     def step(self) -> float:
-        self._out = self._f(*self._arrays)
-        return 0.0
+        out = self._f(*self._arrays)
+        self._out = out[self._is_loss :]
+        return float(out[0]) if self._is_loss else 0.0
 
     def results(self) -> dict[str, np.ndarray]:
         return dict(zip(self._names, self._out, strict=True))
@@ -133,4 +145,4 @@ class Adam:
 
 
 def build(case: Case, arrays: dict[str, np.ndarray], threads: int, peer: str, variant: str) -> Kernel | Adam:
-    return (Adam if case.network == "adam" else Kernel)(case, arrays, threads)
+    return Adam(case, arrays, threads) if case.network == "adam" else Kernel(case, arrays, threads, variant)

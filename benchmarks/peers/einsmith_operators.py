@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
-
 import einsmith as es
-from benchmarks.problem import Workload
 
 CAPSULE_CONV = "C[b,k,p,q,i,j] = sum[c,r,s,m](A[b,c,stride*p+r,stride*q+s,i,m] * W[k,c,r,s,m,j])"
 
@@ -148,31 +145,3 @@ OPERATORS: dict[str, dict[str, Callable[[], Callable]]] = {
     "grid_sample": {"formula": lambda: by_name(GRID_SAMPLE, "x g")},
     "deformable": {"formula": lambda: by_name(DEFORMABLE, "x o W")},
 }
-
-
-def variants(problem: Workload, peer: str) -> tuple[str, ...]:
-    return tuple(OPERATORS.get(problem.network, ()))
-
-
-class Operator:
-    def __init__(self, problem: Workload, arrays: dict[str, np.ndarray], threads: int, variant: str):
-        es.set_threads(threads)
-        operator = OPERATORS[problem.network][variant]()
-
-        def loss(xs, g):
-            return (operator(*xs, **problem.options) * g).sum()
-
-        self._step = es.jit(es.value_and_grad(loss))
-        self.inputs, self.g = tuple(arrays[n] for n in problem.inputs), arrays["G"]
-        self.names = problem.results
-
-    def step(self) -> float:
-        value, self.grads = self._step(self.inputs, self.g)
-        return float(value)
-
-    def results(self) -> dict[str, np.ndarray]:
-        return {n: np.asarray(g) for n, g in zip(self.names, self.grads, strict=True)}
-
-
-def build(problem: Workload, arrays: dict[str, np.ndarray], threads: int, peer: str, variant: str) -> Operator:
-    return Operator(problem, arrays, threads, variant)

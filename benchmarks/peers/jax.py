@@ -16,10 +16,9 @@ from benchmarks.graphs import forms, interpreter
 from benchmarks.graphs.forms import Formulation
 from benchmarks.kernel_cases import Case
 from benchmarks.models import NetworkCase
-from benchmarks.peers import Form, applicable
+from benchmarks.peers import Form, applicable, forms_of
 from benchmarks.peers.formulations import Operators, kernels
 from benchmarks.peers.recurrent_cells import Arrays, CellLibrary, State, Step, lstm_layers, networks, to_peer
-from benchmarks.problem import Workload
 from benchmarks.recurrent_steps import LR, Recurrent
 from einsmith.bench.networks import LR as NETWORK_LR
 
@@ -210,26 +209,6 @@ OPERATORS: dict[str, dict[str, Callable]] = {
 }
 
 
-class Operator:
-    def __init__(self, problem: Workload, arrays: dict[str, np.ndarray], variant: str):
-        operator = OPERATORS[problem.network][variant]
-        self.inputs, self.g = tuple(jnp.asarray(arrays[n]) for n in problem.inputs), jnp.asarray(arrays["G"])
-        self.names = problem.results
-
-        def loss(xs, g):
-            return (operator(*xs, **problem.options) * g).sum()
-
-        self._step = jax.jit(jax.value_and_grad(loss))
-
-    def step(self) -> float:
-        loss, self.grads = self._step(self.inputs, self.g)
-        jax.block_until_ready(self.grads)
-        return float(loss)
-
-    def results(self) -> dict[str, np.ndarray]:
-        return {n: np.asarray(g) for n, g in zip(self.names, self.grads, strict=True)}
-
-
 # -------------------------------------------------------------------------------------------------------------- kernels
 
 
@@ -250,14 +229,13 @@ def relu_pool_first(x):
 KERNELS = kernels(JaxArrays, Formulation(slices=True))
 KERNELS["batch_norm"]["channels first"] = Form(batch_norm_first)
 KERNELS["relu_pool"]["channels first"] = Form(relu_pool_first)
-KERNELS["capsule_conv"] = {name: Form(f) for name, f in OPERATORS["capsule_conv"].items()}
 
 
 class Kernel:
     """The forward, or gradients of which the compiler removes the forward's unused parts, or both."""
 
     def __init__(self, case: Case, arrays: dict[str, np.ndarray], variant: str):
-        form = KERNELS[case.network][variant]
+        form = forms_of(case.network, KERNELS, OPERATORS)[variant]
         xs = {n: jnp.asarray(form.to_peer(n, a).copy()) for n, a in arrays.items()}
         options = dict(case.options)
 
@@ -266,16 +244,20 @@ class Kernel:
 
         def both(xs):
             part = {n: xs[n] for n in case.wrt}
+            if case.is_loss:
+                loss, d = jax.value_and_grad(lambda part: (f(xs | part) * xs["G"]).sum())(part)
+                return (loss, *(d[n] for n in case.wrt))
             y, pull = jax.vjp(lambda part: f(xs | part), part)
             (d,) = pull(xs["G"])
             return (*((y,) if case.with_forward else ()), *(d[n] for n in case.wrt))
 
         self._f, self._xs = jax.jit(both if case.wrt else lambda xs: (f(xs),)), xs
-        self._form, self._names = form, case.results
+        self._form, self._names, self._is_loss = form, case.results, case.is_loss
 
     def step(self) -> float:
-        self._out = jax.block_until_ready(self._f(self._xs))
-        return 0.0
+        out = jax.block_until_ready(self._f(self._xs))
+        self._out = out[self._is_loss :]
+        return float(out[0]) if self._is_loss else 0.0
 
     def results(self) -> dict[str, np.ndarray]:
         out = zip(self._names, self._out, strict=True)
@@ -433,16 +415,15 @@ def unrolled(peer: str, variant: str) -> int | None:
     return None if peer == "jax-unrolled" else 4 if "4" in variant else 1
 
 
-def variants(problem: Workload, peer: str) -> tuple[str, ...]:
+def variants(problem: Any, peer: str) -> tuple[str, ...]:
     """Return the names of the formulations to choose from."""
     if isinstance(problem, NetworkCase):
         return tuple(f.name for f in forms.applicable(problem.graph()))
     if isinstance(problem, Recurrent):
         return ("scan", "scan, 4 steps a turn") if peer == "jax" else ("",)
-    if isinstance(problem, Case):
-        forms_of = KERNELS.get(problem.network)
-        return ("",) if forms_of is None else applicable(forms_of, problem.shapes or {}, problem.options)
-    return tuple(OPERATORS.get(problem.network, ()))
+    if problem.network == "adam":
+        return ("",)
+    return applicable(forms_of(problem.network, KERNELS, OPERATORS), problem.shapes or {}, problem.options)
 
 
 def build(problem: Any, arrays: dict[str, np.ndarray], threads: int, peer: str, variant: str) -> Any:
@@ -451,6 +432,4 @@ def build(problem: Any, arrays: dict[str, np.ndarray], threads: int, peer: str, 
         return JaxTraining(problem, arrays, variant)
     if isinstance(problem, Recurrent):
         return JaxRecurrent(problem, arrays, library(unrolled(peer, variant)))
-    if isinstance(problem, Case):
-        return Adam(problem, arrays) if problem.network == "adam" else Kernel(problem, arrays, variant)
-    return Operator(problem, arrays, variant)
+    return Adam(problem, arrays) if problem.network == "adam" else Kernel(problem, arrays, variant)

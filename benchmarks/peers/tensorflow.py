@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,10 +12,9 @@ from benchmarks.graphs import forms, interpreter
 from benchmarks.graphs.forms import Formulation
 from benchmarks.kernel_cases import Case
 from benchmarks.models import NetworkCase
-from benchmarks.peers import Form, applicable
+from benchmarks.peers import Form, applicable, forms_of
 from benchmarks.peers.formulations import Operators, kernels
 from benchmarks.peers.recurrent_cells import Arrays, CellLibrary, State, Step, lstm_layers, networks, to_peer
-from benchmarks.problem import Workload
 from benchmarks.recurrent_steps import LR, Recurrent
 from einsmith.bench.networks import LR as NETWORK_LR
 
@@ -187,49 +186,22 @@ PLAIN = BOTH | {"max_plus": {"argmax by rows": max_plus_rows, "a step for each k
 XLA = BOTH | {"max_plus": {"a step for each k": max_plus_steps, "argmax": max_plus_argmax}}
 
 
-def formulations(peer: str) -> dict[str, dict]:
-    return XLA if peer == "xla" else PLAIN
-
-
-class Operator:
-    def __init__(self, problem: Workload, arrays: dict[str, np.ndarray], peer: str, variant: str):
-        operator = formulations(peer)[problem.network][variant]
-        self.inputs, self.g = tuple(tf.constant(arrays[n]) for n in problem.inputs), tf.constant(arrays["G"])
-        self.names = problem.results
-
-        @tf.function(jit_compile=peer == "xla")
-        def step(xs, g):
-            with tf.GradientTape() as tape:
-                tape.watch(xs)
-                loss = tf.reduce_sum(operator(*xs, **problem.options) * g)
-            # The gradient of a gather is a sparse one until it is asked for.
-            return loss, [tf.convert_to_tensor(g) for g in tape.gradient(loss, xs)]
-
-        self._step = step
-
-    def step(self) -> float:
-        loss, self.grads = self._step(self.inputs, self.g)
-        # A view of a result waits for it and copies nothing; .numpy() would copy.
-        for g in self.grads:
-            memoryview(g)
-        return float(loss)
-
-    def results(self) -> dict[str, np.ndarray]:
-        return {n: g.numpy() for n, g in zip(self.names, self.grads, strict=True)}
-
-
 # -------------------------------------------------------------------------------------------------------------- kernels
 
 
 KERNELS = kernels(TensorFlowArrays, Formulation())
-KERNELS["capsule_conv"] = {"convolution": Form(SHARED.capsule_conv)}
+
+
+def forms_by_name(network: str, xla: bool) -> Mapping[str, Form]:
+    """Return the formulations of a kernel or an operator."""
+    return forms_of(network, KERNELS, XLA if xla else PLAIN)
 
 
 class Kernel:
     """The forward, or gradients of which the graph keeps only what they need, or both."""
 
     def __init__(self, case: Case, arrays: dict[str, np.ndarray], xla: bool, variant: str):
-        form = KERNELS[case.network][variant]
+        form = forms_by_name(case.network, xla)[variant]
         xs = {n: tf.constant(form.to_peer(n, a)) for n, a in arrays.items()}
         options = dict(case.options)
 
@@ -239,18 +211,25 @@ class Kernel:
             with tf.GradientTape() as tape:
                 tape.watch(wrt)
                 y = form.function(*(xs[n] for n in case.inputs), **options)
+                if case.is_loss:
+                    y = tf.reduce_sum(y * xs["G"])
             if not wrt:
                 return (y,)
-            return (*((y,) if case.with_forward else ()), *tape.gradient(y, wrt, xs["G"]))
+            gradients = tape.gradient(y, wrt, None if case.is_loss else xs["G"])
+            # The gradient of a gather is a sparse one until it is asked for.
+            dense = (tf.convert_to_tensor(g) for g in gradients)
+            return (*((y,) if case.with_forward or case.is_loss else ()), *dense)
 
-        self._step, self._xs, self._form, self._names = step, xs, form, case.results
+        self._step, self._xs, self._form = step, xs, form
+        self._names, self._is_loss = case.results, case.is_loss
 
     def step(self) -> float:
-        self._out = self._step(self._xs)
+        out = self._step(self._xs)
+        self._out = out[self._is_loss :]
         # A view of a result waits for it and copies nothing; .numpy() would copy.
         for t in self._out:
             memoryview(t)
-        return 0.0
+        return float(out[0]) if self._is_loss else 0.0
 
     def results(self) -> dict[str, np.ndarray]:
         return {n: self._form.from_peer(n, t.numpy()) for n, t in zip(self._names, self._out, strict=True)}
@@ -414,16 +393,15 @@ class TensorFlowRecurrent:
         return {n: to_peer(n, v.numpy()) for n, v in self.p.items()}
 
 
-def variants(problem: Workload, peer: str) -> tuple[str, ...]:
+def variants(problem: Any, peer: str) -> tuple[str, ...]:
     """Return the names of the formulations to choose from."""
     if isinstance(problem, NetworkCase):
         return tuple(f.name for f in forms.applicable(problem.graph()) if peer == "xla" or not f.slices)
     if isinstance(problem, Recurrent):
         return ("",)
-    if isinstance(problem, Case):
-        forms_of = KERNELS.get(problem.network)
-        return ("",) if forms_of is None else applicable(forms_of, problem.shapes or {}, problem.options)
-    return tuple(formulations(peer).get(problem.network, ()))
+    if problem.network == "adam":
+        return ("",)
+    return applicable(forms_by_name(problem.network, peer == "xla"), problem.shapes or {}, problem.options)
 
 
 def build(problem: Any, arrays: dict[str, np.ndarray], threads: int, peer: str, variant: str) -> Any:
@@ -433,6 +411,4 @@ def build(problem: Any, arrays: dict[str, np.ndarray], threads: int, peer: str, 
         return TensorFlowTraining(problem, arrays, xla, variant)
     if isinstance(problem, Recurrent):
         return TensorFlowRecurrent(problem, arrays, xla, peer.endswith("unrolled"))
-    if isinstance(problem, Case):
-        return Adam(problem, arrays, xla) if problem.network == "adam" else Kernel(problem, arrays, xla, variant)
-    return Operator(problem, arrays, peer, variant)
+    return Adam(problem, arrays, xla) if problem.network == "adam" else Kernel(problem, arrays, xla, variant)

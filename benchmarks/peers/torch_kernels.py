@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -9,8 +11,8 @@ from torch import Tensor
 from torch._functorch import config as _functorch_config
 
 from benchmarks.kernel_cases import Case
-from benchmarks.peers import LAST, Form
-from benchmarks.peers.torch_operators import EAGER
+from benchmarks.peers import LAST, Form, forms_of
+from benchmarks.peers.torch_operators import COMPILED, EAGER
 
 _functorch_config.donated_buffer = False  # a backward is run again and again on what one forward has kept
 
@@ -60,8 +62,12 @@ KERNELS: dict[str, dict[str, Form]] = {
     "batch_norm": {name: Form(batch_norm, axes) for name, axes in BOTH.items()},
     "relu_pool": {name: Form(relu_pool, axes) for name, axes in BOTH.items()},
     "bias_gelu": {"library": Form(bias_gelu)},
-    "capsule_conv": {name: Form(f) for name, f in EAGER["capsule_conv"].items()},
 }
+
+
+def forms(network: str, peer: str) -> Mapping[str, Form]:
+    """Return the formulations of a kernel or an operator by name."""
+    return forms_of(network, KERNELS, COMPILED if peer == "compile" else EAGER)
 
 
 def _tensor(form: Form, name: str, a: np.ndarray) -> Tensor:
@@ -74,17 +80,18 @@ class Kernel:
     """The forward, or gradients by a backward that is run on one forward's graph, or both."""
 
     def __init__(self, case: Case, arrays: dict[str, np.ndarray], peer: str, variant: str):
-        form = KERNELS[case.network][variant]
+        form = forms(case.network, peer)[variant]
         tensors = {n: _tensor(form, n, a).requires_grad_(n in case.wrt) for n, a in arrays.items()}
         self._inputs = [tensors[n] for n in case.inputs]
         self._wrt, self._g = [tensors[n] for n in case.wrt], tensors.get("G")
         options = dict(case.options)
 
         def f(*xs: Tensor) -> Tensor:
-            return form.function(*xs, **options)
+            y = form.function(*xs, **options)
+            return (y * tensors["G"]).sum() if case.is_loss else y
 
         self._f = torch.compile(f, dynamic=False) if peer == "compile" else f
-        self._names, self._again = case.results, not case.wrt or case.with_forward
+        self._names, self._again, self._is_loss = case.results, not case.wrt or case.with_forward, case.is_loss
         if not self._again:
             self._y = self._f(*self._inputs)
 
@@ -92,6 +99,10 @@ class Kernel:
         if not self._wrt:
             with torch.no_grad():
                 self._out = (self._f(*self._inputs),)
+        elif self._is_loss:
+            loss = self._f(*self._inputs)
+            self._out = torch.autograd.grad(loss, self._wrt)
+            return loss.item()
         elif self._again:
             y = self._f(*self._inputs)
             self._out = (y, *torch.autograd.grad(y, self._wrt, self._g))
@@ -131,7 +142,7 @@ class Adam:
 
 
 def variants(case: Case, peer: str) -> tuple[str, ...]:
-    return tuple(ADAM if case.network == "adam" else KERNELS[case.network])
+    return tuple(ADAM if case.network == "adam" else forms(case.network, peer))
 
 
 def build(case: Case, arrays: dict[str, np.ndarray], threads: int, peer: str, variant: str) -> Kernel | Adam:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-
-from benchmarks.problem import Workload
 
 
 def capsule_conv_last(a: Tensor, w: Tensor, stride: int) -> Tensor:
@@ -265,36 +262,3 @@ EAGER: dict[str, dict[str, Callable[..., Tensor]]] = {
 COMPILED = EAGER | {
     "max_plus": {"argmax": max_plus_chosen_whole, "maximum": max_plus_whole},
 }
-
-
-def formulations(peer: str) -> dict[str, dict]:
-    return COMPILED if peer == "compile" else EAGER
-
-
-def variants(problem: Workload, peer: str) -> tuple[str, ...]:
-    return tuple(formulations(peer).get(problem.network, ()))
-
-
-class Operator:
-    def __init__(self, problem: Workload, arrays: dict[str, np.ndarray], peer: str, variant: str):
-        operator = formulations(peer)[problem.network][variant]
-        self.inputs = [torch.from_numpy(arrays[n]).clone().requires_grad_() for n in problem.inputs]
-        self.g, self.names = torch.from_numpy(arrays["G"]), problem.results
-
-        def loss(xs: list[torch.Tensor], g: torch.Tensor) -> torch.Tensor:
-            return (operator(*xs, **problem.options) * g).sum()
-
-        self.loss = torch.compile(loss) if peer == "compile" else loss
-        self.grads: tuple[torch.Tensor, ...] = ()
-
-    def step(self) -> float:
-        loss = self.loss(self.inputs, self.g)
-        self.grads = torch.autograd.grad(loss, self.inputs)
-        return loss.item()
-
-    def results(self) -> dict[str, np.ndarray]:
-        return {n: g.numpy() for n, g in zip(self.names, self.grads, strict=True)}
-
-
-def build(problem: Workload, arrays: dict[str, np.ndarray], threads: int, peer: str, variant: str) -> Operator:
-    return Operator(problem, arrays, peer, variant)
