@@ -102,7 +102,8 @@ def _slots_in_digits(t: Template, slots: set[int], dimension: int, low: int) -> 
     def rule(e: Any) -> Any:
         if not isinstance(e, Read) or e.slot not in slots:
             return None
-        i, by = e.index[dimension], Const(low, Axis.dtype)
+        i = e.index[dimension]
+        by = Const(low, i.dtype)
         return Read(e.slot, _with(e.index, dimension, apply("floordiv", i, by), apply("mod", i, by)), e.dtype)
 
     params = tuple(

@@ -16,7 +16,7 @@ from einsmith.kernels.autoconfig import choose, pattern_of
 from einsmith.kernels.composite.parts import CompositeConfig
 from einsmith.kernels.contraction.problem import problems
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
-from einsmith.schedule.split_axes import split_kernels
+from einsmith.schedule.split_axes import split_buffer, split_kernels
 from tests.kernels.runner import NARROW, WIDE, check, reference
 from tests.kernels.samples import add, axes, div, int_, kernel_of, lt, mod, mul, num, plain, read, shuffled, sub
 
@@ -266,3 +266,10 @@ def test_a_product_of_digits_is_asked_alone(monkeypatch):
     assert chosen.pattern.name == "by digits" and chosen.config.parts[0].pattern == "contraction"
     assert set(seen) == {split_kernels(kernel)[0]}
     assert chosen.cost.rank < 1.25 * min(cost.rank for _, _, cost in chosen.alternatives)
+
+
+def test_positions_of_32_bits_are_divided_in_their_own_type() -> None:
+    """x[idx[i]] -> x[idx[i] // 3, idx[i] % 3], whose divisions are then too many."""
+    (i,) = axes(1)
+    kernel = plain((7,), [(dt.f32, (6,)), (dt.i32, (7,))], read(0, read(1, i, dtype=dt.i32)))
+    assert split_buffer(kernel, 0, 0, 3) is None
