@@ -21,7 +21,7 @@ from einsmith.cli import bench, main
 RECURRENT = {"lltm", "lstm-lm", "milstm", "scrn", "sublstm"}
 
 
-@pytest.mark.thinned(8)
+@pytest.mark.thinned(16)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_pytorch_computes_the_same_step(name: str, torch) -> None:
     """The network has the state, the losses and the updates of the model's own in float64, as far as float32 tells."""

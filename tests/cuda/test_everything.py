@@ -20,7 +20,7 @@ from tests.tiles.test_programs import of_gallery
 
 FORMULAS = 12
 """Formulas of a test; the slow ones draw 300 in all."""
-QUICK = ("lenet5", "gpt_small", "sublstm")
+QUICK = ("gpt_small", "sublstm")
 
 DEEP = ("shufflenet_v1", "mobilenet_v1", "mobilenet_v2", "resnet50", "efficientnet_lite0", "resnet18_cifar")
 

@@ -60,7 +60,7 @@ def ids(rng, *shape: int, below: int = 50) -> np.ndarray:
 SMALL = {"vocabulary": 50, "width": 8, "layers": 1, "heads": 2, "positions": 12, "inner": 12, "dropout": 0.0}
 BLOCKS = ((1, 4, 1, 1), (2, 8, 2, 2))
 IMAGES = {
-    "resnet18": ({"depths": (1, 1), "width": 3, "classes": 5}, 17, False),
+    "resnet18": ({"depths": (1, 1), "width": 3, "classes": 5}, 17, True),
     "resnet50": ({"depths": (1, 1), "width": 2, "classes": 5}, 17, True),
     "mobilenet_v1": ({"width": 0.25, "classes": 5, "blocks": ((16, 1), (32, 2)), "dropout": 0.0}, 17, True),
     "mobilenet_v2": ({"width": 0.25, "classes": 5, "blocks": BLOCKS, "dropout": 0.0, "last": 16}, 17, True),

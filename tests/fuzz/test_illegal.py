@@ -11,7 +11,7 @@ import pytest
 import einsmith as es
 from tests.fuzz import illegal
 
-COUNT = 120
+COUNT = 60
 
 
 def test_many():

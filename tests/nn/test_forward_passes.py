@@ -32,7 +32,7 @@ def test_the_import_line_alone_changes(name, torch, rng):
     compare(name, es.interpret, torch, rng)
 
 
-@pytest.mark.thinned(8)
+@pytest.mark.thinned(16)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_compiled(name, torch, rng):
     compare(name, es.jit, torch, rng)

@@ -18,7 +18,7 @@ from einsmith.codegen.entry import watch
 from einsmith.runtime import interrupts, nested, queues
 
 
-def slow(points=10**7):
+def slow(points=4 * 10**6):
     """A function of a few elements whose run takes several times `OFTEN` of the processor's time."""
     return es.op("y[i] = sum[j](sin(x[i]*j))", extents={"j": points})
 
