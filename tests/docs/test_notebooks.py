@@ -42,6 +42,7 @@ def shown(notebook: Any) -> str:
     return "\n".join(d.get("text/html") or d.get("text/plain", "") for d in data)
 
 
+@pytest.mark.slow
 def test_a_new_attention(place: Path) -> None:
     page = shown(run("attention.py", place, "SAMPLES, EPOCHS = 512, 2"))
     assert "<th" in page and "3: d" in page  # the table of indices

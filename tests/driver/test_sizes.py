@@ -85,6 +85,7 @@ FUNCTIONS = {
 }  # fmt: skip
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("case", FUNCTIONS)
 def test_results_are_those_of_a_program_for_each_size(case, compiled) -> None:
     f, shapes = FUNCTIONS[case]

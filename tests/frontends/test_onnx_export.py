@@ -109,6 +109,7 @@ NETWORKS: dict[str, tuple[Callable[[], N.Module], tuple[np.ndarray, ...]]] = {
 QUICK = ("lenet5", "sublstm")
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in NETWORKS])
 def test_networks_by_name(name: str, tmp_path: Path):
     es.manual_seed(3)

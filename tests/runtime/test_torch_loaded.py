@@ -215,6 +215,7 @@ def test_calls_from_several_threads(script):
 class TestForks:
     """The runtime's threads stay in the parent: a child that asked for them would wait for ever."""
 
+    @pytest.mark.slow
     def test_after_programs(self, script):
         script("""
         import torch

@@ -205,15 +205,6 @@ def killed_while_tuning(folder: Path, times: int) -> None:
     nothing_left(folder)
 
 
-def test_training_that_is_killed(tmp_path: Path) -> None:
-    killed_while_training(tmp_path, 2)
-
-
-@pytest.mark.slow
-def test_a_search_that_is_killed(tmp_path: Path) -> None:
-    killed_while_tuning(tmp_path, 2)
-
-
 @pytest.mark.slow
 def test_training_that_is_killed_often(tmp_path: Path) -> None:
     killed_while_training(tmp_path, 200)
