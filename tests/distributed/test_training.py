@@ -66,7 +66,7 @@ def many_buckets(monkeypatch):
     monkeypatch.setattr(gradient_buckets, "MOST_BYTES", 1)
 
 
-@pytest.mark.thinned(36)
+@pytest.mark.thinned(18)
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("optimizer", [es.optim.SGD(lr=0.1, momentum=0.9), es.optim.AdamW(lr=0.01)])
 @pytest.mark.parametrize("shard_optimizer", [False, True])

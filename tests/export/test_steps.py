@@ -43,8 +43,7 @@ STEPS = {
 }
 
 
-@pytest.mark.thinned(6)
-@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("name", [pytest.param(x, marks=[pytest.mark.slow] * ("clipped" not in x)) for x in STEPS])
 def test_training_is_the_same(tmp_path, name) -> None:
     step = small(**STEPS[name])
     step(*batch())  # exported as it is after some training
