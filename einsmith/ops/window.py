@@ -60,10 +60,10 @@ class Window:
         return ([0 <= h] if self.before else []) + ([h < self.extent] if self.last >= self.extent else [])
 
     def covered(self, p: Any, clip: bool) -> Any:
-        """Count the positions of the window at `p` inside the extent (`clip`), or the padded extent; dilation is 1."""
-        low, high = (0, self.extent) if clip else (-self.before, self.extent + self.after)
-        start = self.stride * p - self.before
-        return builder.minimum(start + self.kernel, high) - (builder.maximum(start, low) if clip else start)
+        """Count the positions of the window at `p` inside the extent (`clip`), or the padded extent."""
+        start, gap = self.stride * p - self.before, self.dilation
+        most = (self.extent + (0 if clip else self.after) - start + gap - 1) // gap
+        return builder.minimum(most, self.kernel) - (builder.maximum((gap - 1 - start) // gap, 0) if clip else 0)
 
     def first(self, p: Any) -> Any:
         """Return the first position of the window at `p` that lies inside."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from einsmith import ops as F
 from einsmith.base.errors import ArgumentError, ShapeError
+from einsmith.frontends.aten.linalg import factorize
 from einsmith.frontends.onnx.evaluate import NodeCall
 from einsmith.frontends.onnx.table import enter, onnx
 from einsmith.lang import builder
@@ -161,21 +162,6 @@ def deform_conv(
 @onnx("Det")
 def det(x: Value) -> Value:
     """the determinant of each matrix, by elimination with partial pivoting"""
-    size = x.shape[-1]
-    rows = x.reshape((-1, size, size))
-    total = builder.full((rows.shape[0],), 1.0, x.dtype)
-    for m in range(size, 1, -1):
-        best = F.argmax(builder.abs(builder.stop_gradient(rows[:, :, 0])), 1)
-        first = builder.compute((rows.shape[0], m), lambda b, j, z=rows, at=best: z[b, at[b], j])
-        pivot = first[:, 0]
-        total = total * builder.where(best == 0, pivot, -pivot)
-        safe = builder.where(pivot == 0, 1.0, pivot)
-
-        def rest(b: Any, i: Any, j: Any, z: Any = rows, at: Any = best, f: Any = first, p: Any = safe) -> Any:
-            def row(col: Any) -> Any:  # the first row takes the pivot's place
-                return builder.where(i + 1 == at[b], z[b, 0, col], z[b, i + 1, col])
-
-            return row(j + 1) - row(0) / p[b] * f[b, j + 1]
-
-        rows = builder.compute((rows.shape[0], m - 1, m - 1), rest)
-    return (total * rows[:, 0, 0] if size else total).reshape(x.shape[:-2])
+    packed, rows = factorize(x)
+    signs = builder.where(rows == F.arange(x.shape[-1]), 1.0, -1.0)
+    return F.prod(F.diagonal(packed, 0, -2, -1) * signs, -1).astype(x.dtype)

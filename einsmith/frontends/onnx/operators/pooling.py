@@ -16,8 +16,7 @@ from einsmith.frontends.onnx.operators.contractions import read_windows
 from einsmith.frontends.onnx.table import enter, onnx
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
-from einsmith.ops.common import all_of
-from einsmith.ops.pooling import _max
+from einsmith.ops.pooling import _max, _mean
 from einsmith.ops.window import Window, apply_transpose, read
 
 
@@ -43,38 +42,18 @@ def max_pool(n: NodeCall, x: Value, *, storage_order: int = 0) -> tuple[Value, .
     return values, builder.compute(places.shape, lambda b, c, *p: places[(b, c, *p)] + (b * channels + c) * size)
 
 
-def _inside(w: Window, p: Any, r: Any, padded: bool) -> Any:
-    h = w.position(p, r)
-    return (h >= -w.before) & (h < w.extent + w.after) if padded else (h >= 0) & (h < w.extent)
-
-
 @onnx("AveragePool")
 def average_pool(n: NodeCall, x: Value, *, count_include_pad: int = 0) -> Value:
     """mean over windows, with or without the padding"""
-    windows, padded = _read_windows(n, x), bool(count_include_pad)
-    r, counts = builder.axes(*(w.kernel for w in windows)), tuple(w.count for w in windows)
-    total = builder.compute(
-        (*x.shape[:2], *counts), lambda b, c, *p: builder.sum(read(x, (b, c), windows, p, r, 0), over=r)
-    )
-
-    def many(*p: Any) -> Any:
-        inside = all_of([_inside(w, a, s, padded) for w, a, s in zip(windows, p, r, strict=True)])
-        return builder.sum(builder.where(inside, 1.0, 0.0), over=r)
-
-    return total / builder.compute(counts, many)
+    clip = not count_include_pad
+    return _mean(x, _read_windows(n, x), None, lambda w, p: builder.maximum(w.covered(p, clip), 0))
 
 
 @onnx("LpPool")
 def lp_pool(n: NodeCall, x: Value, *, p: int = 2) -> Value:
     """(sum over windows of |x|**p)**(1/p)"""
-    windows = _read_windows(n, x)
-    r = builder.axes(*(w.kernel for w in windows))
-
-    def total(b: Any, c: Any, *at: Any) -> Any:
-        e = builder.abs(read(x, (b, c), windows, at, r, 0.0))
-        return builder.sum(e * e if p == 2 else e if p == 1 else e ** float(p), over=r)
-
-    y = builder.compute((*x.shape[:2], *(w.count for w in windows)), total)
+    e = builder.abs(x)
+    y = _mean(e * e if p == 2 else e if p == 1 else e ** float(p), _read_windows(n, x), 1, lambda w, p: w.kernel)
     return y if p == 1 else builder.sqrt(y) if p == 2 else y ** (1 / p)
 
 
