@@ -41,7 +41,7 @@ def _slice(x: Value, d: int, start: int, stop: int) -> Value:
     return x[(*[slice(None)] * d, slice(start, stop))]
 
 
-@operator()
+@operator(aten="roll.default", converts=False)
 def roll(input: Any, shifts: int | Sequence[int], dims: int | Sequence[int] | None = None) -> Value:
     """Shift elements by `shifts` along `dims`; elements that leave enter at the other end.
 
@@ -245,7 +245,7 @@ def select(input: Any, dim: int, index: int) -> Value:
     return x[(*[slice(None)] * dimension(dim, x.ndim, "select"), index)]
 
 
-@operator()
+@operator(aten="split_with_sizes.default", converts=False)
 def split(tensor: Any, split_size_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Value, ...]:
     """Split along `dim` into parts of one size (the last may be smaller), or of given sizes that sum to the extent."""
     x = _tensor(tensor, "split", "tensor")

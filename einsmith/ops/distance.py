@@ -116,7 +116,7 @@ def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: Magnitude | Value = 1
     return dot
 
 
-@operator()
+@operator(aten="_cdist_forward.default")
 def cdist(x1: Any, x2: Any, p: float = 2.0, compute_mode: str | None = None) -> Value:
     """Return the distances of all pairs of rows in the p-norm: [..., P, M] and [..., R, M] -> [..., P, R].
 

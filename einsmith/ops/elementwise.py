@@ -128,16 +128,20 @@ def nan_to_num(
 # -------------------------------------------------------------------------------------------------------- two tensors
 
 
-@operator()
+def _are_bools(*values: Value) -> bool:
+    return all(v.dtype.is_bool for v in values)
+
+
+@operator(aten="maximum.default")
 def maximum(input: Tensor, other: Tensor) -> Value:
     """Return the larger element, with broadcasting; halves of the gradient go to each of equal elements."""
-    return builder.maximum(input, other)
+    return input | other if _are_bools(input, other) else builder.maximum(input, other)
 
 
-@operator()
+@operator(aten="minimum.default")
 def minimum(input: Tensor, other: Tensor) -> Value:
     """Return the smaller element, with broadcasting; halves of the gradient go to each of equal elements."""
-    return builder.minimum(input, other)
+    return input & other if _are_bools(input, other) else builder.minimum(input, other)
 
 
 def _stop_at_nan(x: Value) -> Value:
@@ -217,7 +221,7 @@ def div(input: Tensor, other: Tensor, *, rounding_mode: str | None = None) -> Va
     return builder.where((below < 0) & (below * y != x), below + 1, below)
 
 
-@operator()
+@operator(aten="remainder.Tensor remainder.Scalar remainder.Scalar_Tensor")
 def remainder(input: Tensor, other: Tensor) -> Value:
     """Return input - other*floor(input/other): it has the divisor's sign."""
     return input % other
@@ -260,11 +264,12 @@ def xlogy(input: Tensor, other: Tensor) -> Value:
 
 def _comparison(name: str, meaning: str, function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Value]:
     def call(input: Tensor, other: Tensor) -> Value:
-        return function(input, other)
+        numbers = (v.astype(dt.i32) for v in (input, other)) if _are_bools(input, other) else (input, other)
+        return function(*numbers)
 
     call.__name__ = call.__qualname__ = name
     call.__doc__ = f"Return {meaning}, elementwise, as bools."
-    return operator()(call)
+    return operator(aten=f"{name}.Tensor {name}.Scalar")(call)
 
 
 eq = _comparison("eq", "whether input == other", lambda a, b: a == b)
@@ -279,13 +284,22 @@ def _truth(value: Value) -> Value:
     return value if value.dtype.is_bool else value != 0
 
 
-logical_and = _comparison("logical_and", "whether both operands are true", lambda a, b: _truth(a) & _truth(b))
-logical_or = _comparison("logical_or", "whether an operand is true", lambda a, b: _truth(a) | _truth(b))
-logical_xor = _comparison(
-    "logical_xor",
-    "whether one operand alone is true",
-    lambda a, b: builder.where(_truth(a), ~_truth(b), _truth(b)),
-)
+@operator(aten="logical_and.default", converts=False)
+def logical_and(input: Tensor, other: Tensor) -> Value:
+    """Return whether both operands are true, elementwise."""
+    return _truth(input) & _truth(other)
+
+
+@operator(aten="logical_or.default", converts=False)
+def logical_or(input: Tensor, other: Tensor) -> Value:
+    """Return whether an operand is true, elementwise."""
+    return _truth(input) | _truth(other)
+
+
+@operator(aten="logical_xor.default", converts=False)
+def logical_xor(input: Tensor, other: Tensor) -> Value:
+    """Return whether one operand alone is true, elementwise."""
+    return builder.where(_truth(input), ~_truth(other), _truth(other))
 
 
 @operator(aten="logical_not.default", onnx="Not")

@@ -194,13 +194,16 @@ def argsort(input: Any, dim: int = -1, descending: bool = False, *, stable: bool
     return _positions(_Order(x, d, descending), x.shape[d])
 
 
-@operator()
+@operator(aten="sort.default sort.stable")
 def sort(input: Any, dim: int = -1, descending: bool = False, *, stable: bool = True) -> tuple[Value, Value]:
     """Return (elements along `dim` in increasing order, their positions); equal ones keep theirs. NaN counts as
     largest."""
     x = tensor(input, "sort", "input")
     if not x.ndim:
         return x, builder.full((), 0, dt.i32)
+    if x.dtype.is_bool:
+        values, positions = sort(x.astype(dt.i32), dim, descending)
+        return values.astype(x.dtype), positions
     d = dimension(dim, x.ndim, "sort")
     positions = _positions(_Order(x, d, descending), x.shape[d])
     return _take_first(x, d, positions), positions

@@ -164,15 +164,20 @@ def one_hot(input: Any, num_classes: int) -> Value:
 # --------------------------------------------------------------------------------------------------------- reductions
 
 
+_EXTREMES, _PLACES = ("max", "min", "amax", "amin"), ("argmax", "argmin")
+
+
 def _reduce(name: str, combiner: Callable[..., Any], x: Value, dim: Dim, keepdim: bool) -> Value:
     """Reduce x over `dim` with `combiner`."""
     dims = dimensions(dim, x.ndim, name)
     if not dims:
-        return builder.full((), 0, dt.i32) if name in ("argmax", "argmin") else x
-    if name in ("max", "min", "amax", "amin", "argmax", "argmin", "mean") and any(x.shape[d] == 0 for d in dims):
+        return builder.full((), 0, dt.i32) if name in _PLACES else x
+    if name in (*_EXTREMES, *_PLACES, "mean") and any(x.shape[d] == 0 for d in dims):
         raise ShapeError(f"{name}: 'input' {x.shape} has no elements along dim={dim!r}")
     over = builder.axes(*(x.shape[d] for d in dims))
-    y = builder.compute(without(x.shape, dims), lambda *i: combiner(x[merge(x.ndim, dims, over, i)], over=over))
+    given = x.astype(dt.i32) if x.dtype.is_bool and name in (*_EXTREMES, *_PLACES) else x
+    y = builder.compute(without(x.shape, dims), lambda *i: combiner(given[merge(x.ndim, dims, over, i)], over=over))
+    y = y.astype(x.dtype) if x.dtype.is_bool and name in _EXTREMES else y
     return _keep(y, x, dims) if keepdim else y
 
 
@@ -228,7 +233,7 @@ def _extreme(name: str, x: Value, dim: Any, keepdim: bool) -> Any:
     return _reduce(name, best, x, dim, keepdim), _reduce(f"arg{name}", where_, x, dim, keepdim)
 
 
-@operator()
+@operator(aten="max.default max.dim", family="statistics")
 def max(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
     """Return the largest element; with an int `dim`, (values, int32 positions) along it; with a tensor there,
     `maximum`.
@@ -238,7 +243,7 @@ def max(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
     return _extreme("max", tensor(input, "max", "input"), dim, keepdim)
 
 
-@operator()
+@operator(aten="min.default min.dim", family="statistics")
 def min(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
     """Return the smallest element; with an int `dim`, (values, int32 positions) along it; with a tensor there,
     `minimum`.
@@ -269,13 +274,13 @@ def _even(name: str, best: Callable[..., Any], x: Value, dim: Dim, keepdim: bool
     return _keep(y, x, dims) if keepdim else y
 
 
-@operator()
+@operator(aten="amax.default", family="statistics")
 def amax(input: Any, dim: Dim = (), keepdim: bool = False) -> Value:
     """Return the largest element over `dim` (default: all dimensions); equal elements share the gradient evenly."""
     return _even("amax", builder.max, tensor(input, "amax", "input"), dim, keepdim)
 
 
-@operator()
+@operator(aten="amin.default", family="statistics")
 def amin(input: Any, dim: Dim = (), keepdim: bool = False) -> Value:
     """Return the smallest element over `dim` (default: all dimensions); equal elements share the gradient evenly."""
     return _even("amin", builder.min, tensor(input, "amin", "input"), dim, keepdim)

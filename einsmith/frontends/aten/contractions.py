@@ -87,9 +87,3 @@ def convolution(
         after = each(output_padding)
         return _TRANSPOSED[n](x, weight, bias, each(stride), each(padding), after, groups, each(dilation))
     return _PLAIN[n](x, weight, bias, each(stride), each(padding), each(dilation), groups)
-
-
-@aten("_cdist_forward.default")
-def cdist(a: Value, b: Value, p: float, compute_mode: int | None = None) -> Value:
-    """(sum[k](|a[.., i, k] - b[.., j, k]|**p))**(1/p); the derivative at 0 is 0"""
-    return F.cdist(a, b, float(p))

@@ -10,7 +10,6 @@ from einsmith.api.transforms import vjp
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import ArgumentError
 from einsmith.frontends.aten.promotion import promote, tensor
-from einsmith.frontends.aten.reductions import sort
 from einsmith.frontends.aten.table import aten
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
@@ -139,10 +138,10 @@ def nanmedian(x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
     if not x.ndim:
         return x, builder.full((), 0, dt.i64)
     d = dimension(dim, x.ndim, "nanmedian")
-    values, places = sort(x, d)
+    values, places = F.sort(x, d)
     numbers = F.sum(builder.where(x == x, 1, 0), d, True)
     middle = builder.maximum((numbers - 1) // 2, 0).astype(dt.i64)
-    return _one(values, middle, d, keepdim), _one(places, middle, d, keepdim)
+    return _one(values, middle, d, keepdim), _one(places, middle, d, keepdim).astype(dt.i64)
 
 
 @aten("nanmedian.default")
@@ -157,7 +156,7 @@ def mode(x: Value, dim: int = -1, keepdim: bool = False) -> tuple[Value, Value]:
     if not x.ndim:
         return x, builder.full((), 0, dt.i64)
     d = dimension(dim, x.ndim, "mode")
-    values, places = sort(x, d)
+    values, places = F.sort(x, d)
     (j,) = builder.axes(x.shape[d])
     keys = values.astype(dt.i32) if x.dtype.is_bool else values
 
@@ -168,7 +167,7 @@ def mode(x: Value, dim: int = -1, keepdim: bool = False) -> tuple[Value, Value]:
     counts = builder.compute(x.shape, count)
     first = F.argmax(counts, d, True).astype(dt.i64)
     last = first + builder.maximum(F.gather(counts, d, first) - 1, 0).astype(dt.i64)
-    return _one(values, first, d, keepdim), _one(places, last, d, keepdim)
+    return _one(values, first, d, keepdim), _one(places, last, d, keepdim).astype(dt.i64)
 
 
 # ----------------------------------------------------------------------------------------------------------- segments
@@ -180,16 +179,8 @@ def _segments(reduce: str, x: Value, starts: Value, ends: Value, axis: int, init
     (j,) = builder.axes(x.shape[axis])
     none = {"sum": 0.0, "mean": 0.0, "prod": 1.0, "max": -float("inf"), "min": float("inf")}[reduce]
     start = none if initial is None else float(initial)
-    fold: Callable = {
-        "sum": builder.sum,
-        "mean": builder.sum,
-        "prod": builder.prod,
-        "max": builder.max,
-        "min": builder.min,
-    }[reduce]
-    join: Callable = {"max": builder.maximum, "min": builder.minimum, "prod": lambda a, b: a * b}.get(
-        reduce, lambda a, b: a + b
-    )
+    fold: Callable = getattr(builder, "sum" if reduce == "mean" else reduce)
+    join: Callable = {"max": F.maximum, "min": F.minimum, "prod": F.mul}.get(reduce, F.add)
     lead = axis + 1
 
     def inside(i: tuple) -> Any:

@@ -41,23 +41,9 @@ def embedding_bag(
     padding_idx: int = -1,
 ) -> tuple[Value]:
     """sum, mean or max of the rows of each bag, without the tensors that PyTorch saves"""
-    how = ("sum", "mean", "max")[mode]
-    skipped = padding_idx if padding_idx >= 0 else None
-    return (
-        F.embedding_bag(
-            indices,
-            weight,
-            offsets,
-            None,
-            2,
-            scale_grad_by_freq,
-            how,
-            False,
-            per_sample_weights,
-            include_last_offset,
-            skipped,
-        ),
-    )
+    settings: dict[str, Any] = {"scale_grad_by_freq": scale_grad_by_freq, "include_last_offset": include_last_offset}
+    settings |= {"mode": ("sum", "mean", "max")[mode], "padding_idx": padding_idx if padding_idx >= 0 else None}
+    return (F.embedding_bag(indices, weight, offsets, per_sample_weights=per_sample_weights, **settings),)
 
 
 @aten("gather.default")

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from einsmith import ops as F
 from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType
 from einsmith.base.errors import DtypeError
+from einsmith.frontends.aten.pointwise import POWERS
 from einsmith.frontends.aten.promotion import promote, tensor
 from einsmith.frontends.aten.table import aten
 from einsmith.lang import builder, views
 from einsmith.lang.builder import Value
 from einsmith.lang.op import op
-
-_POWERS = np.array([1 << n for n in range(63)], np.int64)
 
 
 def _pair(x: Any, y: Any) -> tuple[Value, Value, DType]:
@@ -31,8 +28,8 @@ def _pair(x: Any, y: Any) -> tuple[Value, Value, DType]:
 
 def _power(n: Value) -> Value:
     """Return 2**n, with n clamped to [0, 62]."""
-    kept = builder.minimum(builder.maximum(n.astype(dt.i64), 0), len(_POWERS) - 1)
-    return F.index_select(builder.as_value(_POWERS), 0, kept.reshape((-1,))).reshape(n.shape)
+    kept = builder.minimum(builder.maximum(n.astype(dt.i64), 0), len(POWERS) - 1)
+    return F.index_select(builder.as_value(POWERS), 0, kept.reshape((-1,))).reshape(n.shape)
 
 
 def _shifts(way: str) -> str:

@@ -13,17 +13,12 @@ from einsmith.lang.builder import Value
 enter("sym_size.int", "x.shape[dim]", lambda x, dim: x.shape[dim])
 enter("sym_numel.default", "number of elements of x", lambda x: x.size)
 
-for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "neg", "eq", "ne", "lt", "le", "gt", "ge",
-              "and_", "or_", "not_"):  # fmt: skip
-    enter(_name, "Python arithmetic on numbers", getattr(operator, _name))
-enter("sym_max", "Python arithmetic on numbers", max)
-enter("sym_min", "Python arithmetic on numbers", min)
-enter("sym_float", "Python arithmetic on numbers", float)
-enter("sym_int", "Python arithmetic on numbers", int)
-enter("sym_not", "Python arithmetic on numbers", operator.not_)
-enter("sym_ite", "Python arithmetic on numbers", lambda c, a, b: a if c else b)
-enter("floor", "Python arithmetic on numbers", math.floor)
-enter("ceil", "Python arithmetic on numbers", math.ceil)
+_NAMES = "add sub mul truediv floordiv mod pow neg eq ne lt le gt ge and_ or_ not_"
+_ARITHMETIC = {name: getattr(operator, name) for name in _NAMES.split()}
+_ARITHMETIC |= {f"sym_{f.__name__}": f for f in (max, min, float, int)} | {"floor": math.floor, "ceil": math.ceil}
+_ARITHMETIC |= {"sym_not": operator.not_, "sym_ite": lambda c, a, b: a if c else b}
+for _name, _function in _ARITHMETIC.items():
+    enter(_name, "Python arithmetic on numbers", _function)
 
 
 @aten("getitem")

@@ -103,13 +103,6 @@ def div_mode(x: Any, y: Any, rounding_mode: str | None = None) -> Value:
     return builder.stop_gradient(builder.where(b == 0, a / b, near).astype(common))
 
 
-@aten("remainder.Tensor remainder.Scalar remainder.Scalar_Tensor")
-def remainder(x: Any, y: Any) -> Value:
-    """x - y*floor(x/y), with the sign of y"""
-    (a, b), common = promote(x, y)
-    return tensor(a % b, common)
-
-
 @aten("fmod.Tensor fmod.Scalar")
 def fmod(x: Any, y: Any) -> Value:
     """x - y*trunc(x/y), with the sign of x"""
@@ -141,18 +134,6 @@ def power(x: Any, y: Any) -> Value:
     return tensor(a**b, common)
 
 
-def _extreme(name: str, formula: str, f: Callable, of_bools: Callable) -> None:
-    def run(x: Any, y: Any) -> Value:
-        (a, b), common = promote(x, y)
-        return of_bools(_logical(a), _logical(b)) if common.is_bool else tensor(f(a, b), common)
-
-    enter(name, formula, run)
-
-
-_extreme("maximum.default", "max(x, y)", builder.maximum, lambda a, b: a | b)
-_extreme("minimum.default", "min(x, y)", builder.minimum, lambda a, b: a & b)
-
-
 @aten("clamp.default clamp.Tensor")
 def clamp(x: Value, low: Any = None, high: Any = None) -> Value:
     """min(max(x, low), high); the derivative is 1 from low to high, bounds included"""
@@ -166,19 +147,14 @@ def _or_the_other(name: str, formula: str, f: Callable, of_bools: Callable) -> N
 
     def run(x: Any, y: Any) -> Value:
         (a, b), common = promote(x, y)
-        if common.is_bool:
-            return of_bools(_logical(a), _logical(b))
-        return builder.where((b != b) | f(a, b), a, b).astype(common)
+        chosen = of_bools(a, b) if common.is_bool else builder.where((b != b) | f(a, b), a, b)
+        return chosen.astype(common)
 
-    enter(name, formula, run)
+    enter(f"{name}.default", f"{formula}; if one operand is NaN, the other one", run)
 
 
-_or_the_other(
-    "fmax.default", "max(x, y); if one operand is NaN, the other one", lambda a, b: a >= b, lambda a, b: a | b
-)
-_or_the_other(
-    "fmin.default", "min(x, y); if one operand is NaN, the other one", lambda a, b: a <= b, lambda a, b: a & b
-)
+_or_the_other("fmax", "max(x, y)", lambda a, b: a >= b, F.maximum)
+_or_the_other("fmin", "min(x, y)", lambda a, b: a <= b, F.minimum)
 
 
 @aten("copysign.Tensor copysign.Scalar")
@@ -216,43 +192,22 @@ def round_decimals(x: Value, decimals: int = 0) -> Value:
     return (F.round(wide * ten) / ten if decimals >= 0 else F.round(wide / ten) * ten).astype(x.dtype)
 
 
-# -------------------------------------------------------------------------------------------------- comparisons, logic
+# --------------------------------------------------------------------------------------------------------------- bits
+
+POWERS = np.array([1 << n for n in range(63)], np.int64)
 
 
-def _compare(name: str, sign: str, f: Callable[[Any, Any], Any]) -> None:
-    def run(x: Any, y: Any) -> Value:
-        (a, b), common = promote(x, y)
-        if common.is_bool:
-            a, b = (tensor(v).astype(dt.i32) for v in (a, b))
-        return f(tensor(a, common), b)
-
-    enter(f"{name}.Tensor {name}.Scalar", f"x {sign} y", run)
-
-
-_compare("eq", "==", lambda a, b: a == b)
-_compare("ne", "!=", lambda a, b: a != b)
-_compare("lt", "<", lambda a, b: a < b)
-_compare("le", "<=", lambda a, b: a <= b)
-_compare("gt", ">", lambda a, b: a > b)
-_compare("ge", ">=", lambda a, b: a >= b)
-
-enter("logical_and.default", "x and y", lambda x, y: _logical(x) & _logical(y))
-enter("logical_or.default", "x or y", lambda x, y: _logical(x) | _logical(y))
-enter("logical_xor.default", "x != y, for truth values", lambda x, y: F.logical_xor(_logical(x), _logical(y)))
-
-_POWERS = np.array([1 << n for n in range(63)], np.int64)
-
-
-def _bits(formula: Callable[[Any, Any], Any], of_bools: Callable[[Value, Value], Value]) -> Callable[..., Value]:
-    """Return a bitwise operator on integers by a `formula` of two bits, which floor division extracts."""
+def _bits(name: str, text: str, formula: Callable[[Any, Any], Any], of_bools: Callable[[Value, Value], Value]) -> None:
+    """Enter a bitwise operator on integers by a formula of two bits, which floor division extracts. text: the formula
+    of bits p and q."""
 
     def run(x: Any, y: Any) -> Value:
         (a, b), common = promote(x, y)
         if common.is_bool:
             return of_bools(_logical(a), _logical(b))
         first, second = tensor(a, dt.i64 if not isinstance(a, Value) else common), tensor(b, common)
-        weights = builder.as_value(_POWERS)
-        (k,) = builder.axes(len(_POWERS))
+        weights = builder.as_value(POWERS)
+        (k,) = builder.axes(len(POWERS))
 
         def word(p: Any, q: Any) -> Any:
             u, v = builder.cast(p, dt.i64), builder.cast(q, dt.i64)
@@ -262,24 +217,13 @@ def _bits(formula: Callable[[Any, Any], Any], of_bools: Callable[[Value, Value],
 
         return each((first, second), word).astype(common)
 
-    return run
+    formula_text = f"sum over bits of {text}, where p and q are bits of x and y"
+    enter(f"bitwise_{name}.Tensor bitwise_{name}.Scalar", formula_text, run)
 
 
-enter(
-    "bitwise_and.Tensor bitwise_and.Scalar",
-    "sum over bits of p*q, where p and q are bits of x and y",
-    _bits(lambda p, q: p * q, lambda a, b: a & b),
-)
-enter(
-    "bitwise_or.Tensor bitwise_or.Scalar",
-    "sum over bits of p + q - p*q, where p and q are bits of x and y",
-    _bits(lambda p, q: p + q - p * q, lambda a, b: a | b),
-)
-enter(
-    "bitwise_xor.Tensor bitwise_xor.Scalar",
-    "sum over bits of p + q - 2*p*q, where p and q are bits of x and y",
-    _bits(lambda p, q: p + q - 2 * p * q, F.logical_xor),
-)
+_bits("and", "p*q", lambda p, q: p * q, F.logical_and)
+_bits("or", "p + q - p*q", lambda p, q: p + q - p * q, F.logical_or)
+_bits("xor", "p + q - 2*p*q", lambda p, q: p + q - 2 * p * q, F.logical_xor)
 
 
 @aten("angle.default")

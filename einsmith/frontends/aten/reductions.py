@@ -45,31 +45,17 @@ def mean(x: Value, dim: Dims = None, keepdim: bool = False, dtype: DType | None 
     return F.mean(x, dim, keepdim)
 
 
-def _extreme(name: str) -> None:
-    best, best_each, place = getattr(F, name), getattr(F, f"a{name}"), getattr(F, f"arg{name}")
-    of_bools = F.any if name == "max" else F.all
+def _place(name: str) -> None:
+    place = getattr(F, name)
 
-    def each(x: Value, dim: Dims = (), keepdim: bool = False) -> Value:
-        return of_bools(x, dim, keepdim) if x.dtype.is_bool else best_each(x, dim, keepdim)
-
-    def along(x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
-        values, places = best(x.astype(dt.i32) if x.dtype.is_bool else x, dim, keepdim)
-        return values.astype(x.dtype), places.astype(dt.i64)
-
-    def position(x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
+    def run(x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
         return place(x, dim, keepdim).astype(dt.i64)
 
-    def whole(x: Value) -> Value:
-        return of_bools(x) if x.dtype.is_bool else best(x)
-
-    enter(f"a{name}.default", f"{name}[dim](x); equal elements share the derivative", each)
-    enter(f"{name}.dim", f"({name}[dim](x), its first index)", along)
-    enter(f"{name}.default", f"{name}[all](x); equal elements share the derivative", whole)
-    enter(f"arg{name}.default", f"arg{name}[dim](x), the first of equal elements", position)
+    enter(f"{name}.default", f"{name}[dim](x), the first of equal elements", run)
 
 
-_extreme("max")
-_extreme("min")
+_place("argmax")
+_place("argmin")
 
 
 @aten("prod.default")
@@ -103,23 +89,9 @@ def kthvalue(x: Value, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Va
     """(the k-th smallest element along dim, its index)"""
     if not x.ndim:
         return x, builder.full((), 0, dt.i64)
-    first, second = (select(v, dim, k - 1) for v in sort(x, dim))
-    d = dim % x.ndim
+    first, second = (select(v, dim, k - 1) for v in F.sort(x, dim))
+    d, second = dim % x.ndim, second.astype(dt.i64)
     return (F.unsqueeze(first, d), F.unsqueeze(second, d)) if keepdim else (first, second)
-
-
-@aten("sort.default")
-def sort(x: Value, dim: int = -1, descending: bool = False) -> tuple[Value, Value]:
-    """(sorted elements along dim, their indices); an element's rank is the number of elements before it"""
-    numbers = x.astype(dt.i32) if x.dtype.is_bool else x
-    values, places = F.sort(numbers, dim, descending)
-    return values.astype(x.dtype), places.astype(dt.i64)
-
-
-@aten("sort.stable")
-def sort_stable(x: Value, stable: bool | None = None, dim: int = -1, descending: bool = False) -> tuple[Value, Value]:
-    """sort.default, preserving the order of equal elements"""
-    return sort(x, dim, descending)
 
 
 @aten("_softmax.default")

@@ -102,16 +102,6 @@ def diagonal_scatter(x: Value, src: Value, offset: int = 0, dim1: int = 0, dim2:
     return builder.compute(x.shape, body)
 
 
-@aten("split_with_sizes.default")
-def split_with_sizes(x: Value, sizes: Sequence[int], dim: int = 0) -> list[Value]:
-    """x split into parts of these extents along dim"""
-    out, begin = [], 0
-    for n in sizes:
-        out.append(slice_(x, dim, begin, begin + n))
-        begin += n
-    return out
-
-
 @aten("cat.default")
 def cat(tensors: Sequence[Value], dim: int = 0) -> Value:
     """tensors concatenated along dim, in their common type"""
@@ -130,12 +120,6 @@ def flip(x: Value, dims: Sequence[int]) -> Value:
 def repeat(x: Value, repeats: Sequence[int]) -> Value:
     """x[i % n], with extents multiplied by repeats"""
     return F.repeat(x, *repeats) if repeats else x
-
-
-@aten("roll.default")
-def roll(x: Value, shifts: Sequence[int], dims: Sequence[int] = ()) -> Value:
-    """x[(i - shift) % n] along dims"""
-    return F.roll(x, tuple(shifts) if dims else shifts[0], tuple(dims) or None)
 
 
 @aten("unfold.default")
@@ -178,20 +162,12 @@ def constant_pad(x: Value, pad: Sequence[int], value: Any = 0) -> Value:
     return F.pad(x, tuple(pad), "constant", number)
 
 
-def _pad(names: str, mode: str, formula: str) -> None:
-    enter(names, formula, lambda x, pad: F.pad(x, tuple(pad), mode))
+def _pad(way: str, mode: str, formula: str) -> None:
+    enter(" ".join(f"{way}_pad{n}d.default" for n in (1, 2, 3)), formula, lambda x, pad: F.pad(x, tuple(pad), mode))
 
 
-_pad(
-    "reflection_pad1d.default reflection_pad2d.default reflection_pad3d.default",
-    "reflect",
-    "x padded by reflection at its first and last elements",
-)
-_pad(
-    "replication_pad1d.default replication_pad2d.default replication_pad3d.default",
-    "replicate",
-    "x padded with its first and last elements",
-)
+_pad("reflection", "reflect", "x padded by reflection at its first and last elements")
+_pad("replication", "replicate", "x padded with its first and last elements")
 
 
 @aten("view.dtype")

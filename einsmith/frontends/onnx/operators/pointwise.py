@@ -17,37 +17,22 @@ from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.ops.common import pointwise
 
-
-def _number(x: Value) -> Value:
-    return x.astype(dt.i32) if x.dtype.is_bool else x
-
-
-for _name, _formula, _f in (
-    ("Add", "a + b", lambda a, b: a + b),
-    ("Sub", "a - b", lambda a, b: a - b),
-    ("Mul", "a*b", lambda a, b: a * b),
-    (
-        "Div",
-        "a/b; for integers, truncated",
-        lambda a, b: a / b if a.dtype.is_float else F.div(a, b, rounding_mode="trunc"),
-    ),
-    ("Equal", "a == b", lambda a, b: _number(a) == _number(b)),
-    ("Greater", "a > b", lambda a, b: _number(a) > _number(b)),
-    ("Less", "a < b", lambda a, b: _number(a) < _number(b)),
-    ("GreaterOrEqual", "a >= b", lambda a, b: _number(a) >= _number(b)),
-    ("LessOrEqual", "a <= b", lambda a, b: _number(a) <= _number(b)),
-    ("And", "a and b", lambda a, b: a & b),
-    ("Or", "a or b", lambda a, b: a | b),
-    ("Xor", "a != b, for truth values", F.logical_xor),
-    ("Where", "where(condition, a, b)", builder.where),
-):
-    enter(_name, _formula, _f, "pointwise")
-
-for _name, _aten in (
-    ("Sign", "sign.default"),
-    *((f"Bitwise{n}", f"bitwise_{n.lower()}.Tensor") for n in ("And", "Or", "Xor")),
-):
+_OF_ATEN = {
+    "Add": "add.Tensor", "Sub": "sub.Tensor", "Mul": "mul.Tensor", "Where": "where.self", "Sign": "sign.default",
+    "Equal": "eq.Tensor", "Greater": "gt.Tensor", "Less": "lt.Tensor", "GreaterOrEqual": "ge.Tensor",
+    "LessOrEqual": "le.Tensor", **{n: f"logical_{n.lower()}.default" for n in ("And", "Or", "Xor")},
+    **{f"Bitwise{n}": f"bitwise_{n.lower()}.Tensor" for n in ("And", "Or", "Xor")},
+}  # fmt: skip
+"""Operators that are those of ATen."""
+for _name, _aten in _OF_ATEN.items():
     enter(_name, TABLE[_aten].formula, TABLE[_aten].run, "pointwise")
+
+
+@onnx("Div")
+def div(a: Value, b: Value) -> Value:
+    """a/b; for integers, truncated"""
+    return a / b if a.dtype.is_float else F.div(a, b, rounding_mode="trunc")
+
 
 for _name, _formula, _f in (
     ("Sum", "a + b + ..", lambda a, b: a + b),

@@ -98,17 +98,13 @@ _reduce("ReduceMean", "mean[axes](x)", _mean, lambda x: float("nan") if x.dtype.
 _reduce("ReduceProd", "prod[axes](x)", F.prod, lambda x: 1)
 
 
-def _extreme(name: str, of_bools: Callable[..., Value], of_numbers: Callable[..., Value], sign: int) -> None:
-    _reduce(
-        f"Reduce{name}",
-        f"{name.lower()}[axes](x); equal elements share the derivative",
-        lambda x, dims, keep: (of_bools if x.dtype.is_bool else of_numbers)(x, dims, keep),
-        lambda x: _least(x, sign),
-    )
+def _extreme(name: str, f: Callable[..., Value], sign: int) -> None:
+    formula = f"{name.lower()}[axes](x); equal elements share the derivative"
+    _reduce(f"Reduce{name}", formula, f, lambda x: _least(x, sign))
 
 
-_extreme("Max", F.any, F.amax, -1)
-_extreme("Min", F.all, F.amin, 1)
+_extreme("Max", F.amax, -1)
+_extreme("Min", F.amin, 1)
 
 
 # ------------------------------------------------------------------------------------------------------------- places
