@@ -88,49 +88,60 @@ class ModuleList(_Ordered):
         self._put(modules)
 
 
-class ModuleDict(Module):
+class _Keyed(Module):
+    """Members under names, in the table of modules or of parameters."""
+
+    _table: str
+
+    def update(self, members: Mapping[str, Any]) -> None:
+        """Add members, replacing those of the same name."""
+        for name, member in members.items():
+            self[name] = member
+
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self, self._table)[name]
+
+    def __setitem__(self, name: str, member: Any) -> None:
+        self.add_module(name, member)
+
+    def __delitem__(self, name: str) -> None:
+        del getattr(self, self._table)[name]
+        touch()
+
+    def __len__(self) -> int:
+        return len(getattr(self, self._table))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(getattr(self, self._table)))
+
+    def __contains__(self, name: object) -> bool:
+        return name in getattr(self, self._table)
+
+    def keys(self) -> Iterable[str]:
+        """Return the names."""
+        return getattr(self, self._table).keys()
+
+    def values(self) -> Iterable[Any]:
+        """Return the members."""
+        return getattr(self, self._table).values()
+
+    def items(self) -> Iterable[tuple[str, Any]]:
+        """Return the pairs of name and member."""
+        return getattr(self, self._table).items()
+
+
+class ModuleDict(_Keyed):
     """Modules under names, whose parameters belong to the module that holds it."""
+
+    _table = "_modules"
 
     def __init__(self, modules: Mapping[str, Module] | None = None):
         self.update(modules or {})
 
-    def update(self, modules: Mapping[str, Module]) -> None:
-        """Add modules, replacing modules of the same name."""
-        for name, module in modules.items():
-            self.add_module(name, module)
-
     def __getitem__(self, name: str) -> Module:
-        if name not in self._modules:
-            raise UnknownNameError(f"ModuleDict has no module {name!r}, only {', '.join(self._modules) or 'none'}")
-        return self._modules[name]  # type: ignore[return-value]
-
-    def __setitem__(self, name: str, module: Module) -> None:
-        self.add_module(name, module)
-
-    def __delitem__(self, name: str) -> None:
-        del self._modules[name]
-        touch()
-
-    def __len__(self) -> int:
-        return len(self._modules)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(list(self._modules))
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._modules
-
-    def keys(self) -> Iterable[str]:
-        """Return the names."""
-        return self._modules.keys()
-
-    def values(self) -> Iterable[Module]:
-        """Return the modules."""
-        return self._modules.values()  # type: ignore[return-value]
-
-    def items(self) -> Iterable[tuple[str, Module]]:
-        """Return the pairs of name and module."""
-        return self._modules.items()  # type: ignore[return-value]
+        if name not in self:
+            raise UnknownNameError(f"ModuleDict has no module {name!r}, only {', '.join(self) or 'none'}")
+        return super().__getitem__(name)
 
 
 def _parameter(value: Any) -> Parameter:
@@ -178,27 +189,20 @@ class ParameterList(Module):
         return _shapes(self)
 
 
-class ParameterDict(Module):
+class ParameterDict(_Keyed):
     """Parameters under names, which belong to the module that holds it. Arrays become parameters."""
+
+    _table = "_parameters"
 
     def __init__(self, parameters: Mapping[str, Any] | None = None):
         self.update(parameters or {})
 
-    def update(self, parameters: Mapping[str, Any]) -> None:
-        """Add parameters, replacing parameters of the same name."""
-        for name, value in parameters.items():
-            self[name] = value
-
     def __getitem__(self, name: str) -> Parameter:
         self._note()
-        return self._parameters[name]  # type: ignore[return-value]
+        return super().__getitem__(name)
 
     def __setitem__(self, name: str, value: Any) -> None:
         self.register_parameter(name, _parameter(value))
-
-    def __delitem__(self, name: str) -> None:
-        del self._parameters[name]
-        touch()
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return the parameter of the given name, or `default`."""
@@ -210,28 +214,15 @@ class ParameterDict(Module):
         del self[name]
         return value
 
-    def __len__(self) -> int:
-        return len(self._parameters)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(list(self._parameters))
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._parameters
-
-    def keys(self) -> Iterable[str]:
-        """Return the names."""
-        return self._parameters.keys()
-
     def values(self) -> Iterable[Parameter]:
         """Return the parameters."""
         self._note()
-        return self._parameters.values()  # type: ignore[return-value]
+        return super().values()
 
     def items(self) -> Iterable[tuple[str, Parameter]]:
         """Return the pairs of name and parameter."""
         self._note()
-        return self._parameters.items()  # type: ignore[return-value]
+        return super().items()
 
     def extra_repr(self) -> str:
         return _shapes(self)

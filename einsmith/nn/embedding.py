@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import sqrt
 from typing import Any
 
 from einsmith import ops as F
@@ -10,7 +9,7 @@ from einsmith.base.arguments import Count, Size
 from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.lang.builder import Value
 from einsmith.nn import init
-from einsmith.nn.linear import empty
+from einsmith.nn.linear import empty, reset_all
 from einsmith.nn.module import Module
 from einsmith.nn.operator_layer import OperatorLayer
 from einsmith.nn.parameter import to_numpy
@@ -179,9 +178,7 @@ class Bilinear(Module):
 
     def reset_parameters(self) -> None:
         """Draw new initial values."""
-        bound = 1 / sqrt(self.in1_features)
-        for p in self.parameters():
-            init.uniform_(p, -bound, bound)
+        reset_all(self, self.in1_features)
 
     def forward(self, input1: Value, input2: Value) -> Value:
         return F.bilinear(input1, input2, self.weight, self.bias)

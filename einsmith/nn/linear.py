@@ -36,6 +36,13 @@ def reset(weight: Parameter, bias: Parameter | None) -> None:
         init.uniform_(bias, -bound, bound)
 
 
+def reset_all(module: Module, size: int) -> None:
+    """Draw all parameters of a module uniform in +-1/sqrt(size)."""
+    bound = 1 / sqrt(size)
+    for p in module.parameters():
+        init.uniform_(p, -bound, bound)
+
+
 class Linear(Module):
     """x W^T + b: [..., in_features] -> [..., out_features]. weight [out_features, in_features], bias [out_features]."""
 

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from math import sqrt
 from typing import Any
 
 from einsmith.base.arguments import Count, Depth, Share, Size
 from einsmith.base.errors import ArgumentError, KindError, ShapeError
 from einsmith.lang.builder import Value
-from einsmith.nn import init
-from einsmith.nn.linear import empty
+from einsmith.nn.linear import empty, reset_all
 from einsmith.nn.module import Module
 from einsmith.nn.recurrence import (
     GRU_FORMULA,
@@ -41,9 +39,7 @@ class RecurrentModule(Module):
 
     def reset_parameters(self) -> None:
         """Draw new initial values, uniform in +-1/sqrt(hidden_size)."""
-        bound = 1 / sqrt(self.hidden_size)
-        for p in self.parameters():
-            init.uniform_(p, -bound, bound)
+        reset_all(self, self.hidden_size)
 
     def _state_shapes(self) -> tuple[tuple[int, ...], ...]:
         """Return the shape of each state without its batch, whose dimension is the last but one."""
@@ -55,11 +51,7 @@ class RecurrentModule(Module):
 
     def forward(self, input: Value, hx: Any = None) -> tuple[Value, Any]:
         name = type(self).__name__
-        x = tensor(input, name, "input", rank=(2, 3), kind="float")
-        if x.shape[-1] != self.input_size:
-            raise ShapeError(
-                f"{name}: 'input' has shape {x.shape}; its last extent must be input_size={self.input_size}"
-            )
+        x = check_input(input, name, (2, 3), self.input_size)
         single = x.ndim == 2
         if single:
             x = x.reshape((x.shape[0], 1, self.input_size))
@@ -99,6 +91,14 @@ def _pair(hx: Any, name: str) -> tuple[Any, Any]:
     if not isinstance(hx, (tuple, list)) or len(hx) != 2:
         raise ArgumentError(f"{name}: the initial state must be a pair of tensors, (h_0, c_0)")
     return hx[0], hx[1]
+
+
+def check_input(input: Any, name: str, rank: tuple[int, int], size: int) -> Value:
+    """Return an input of floats, whose last extent is `size`. Raises ShapeError, DtypeError."""
+    x = tensor(input, name, "input", rank=rank, kind="float")
+    if x.shape[-1] != size:
+        raise ShapeError(f"{name}: 'input' has shape {x.shape}; its last extent must be input_size={size}")
+    return x
 
 
 def check_nonlinearity(name: str, nonlinearity: str) -> str:

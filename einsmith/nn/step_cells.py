@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from math import sqrt
 from typing import Any
 
 from einsmith import ops as F
 from einsmith.base.arguments import Count
-from einsmith.base.errors import ArgumentError, ShapeError
+from einsmith.base.errors import ArgumentError
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
-from einsmith.nn import init
-from einsmith.nn.linear import empty
+from einsmith.nn.linear import empty, reset_all
 from einsmith.nn.module import Module
-from einsmith.nn.recurrent import check_nonlinearity, check_state
-from einsmith.ops.common import tensor
+from einsmith.nn.recurrent import check_input, check_nonlinearity, check_state
 
 
 class _StepCell(Module):
@@ -33,9 +30,7 @@ class _StepCell(Module):
 
     def reset_parameters(self) -> None:
         """Draw new initial values, uniform in +-1/sqrt(hidden_size)."""
-        bound = 1 / sqrt(self.hidden_size)
-        for p in self.parameters():
-            init.uniform_(p, -bound, bound)
+        reset_all(self, self.hidden_size)
 
     def _rows(self, input: Any, *states: Any) -> tuple[Value, list[Value], bool]:
         """Return input and states as [B, ..], states of zeros where None is given, and whether there is no batch.
@@ -43,11 +38,7 @@ class _StepCell(Module):
         Raises ShapeError.
         """
         name = type(self).__name__
-        x = tensor(input, name, "input", rank=(1, 2), kind="float")
-        if x.shape[-1] != self.input_size:
-            raise ShapeError(
-                f"{name}: 'input' has shape {x.shape}; its last extent must be input_size={self.input_size}"
-            )
+        x = check_input(input, name, (1, 2), self.input_size)
         shape = (*x.shape[:-1], self.hidden_size)
         hidden = [builder.full(shape, 0.0, x.dtype) if s is None else check_state(s, name, "hx", shape) for s in states]
         if x.ndim > 1:
