@@ -31,6 +31,7 @@ class TransposeTiles(Pattern):
     """`Y[i,j] = X[j,i]` of float32, where both extents are multiples of 4."""
 
     name = "transpose tiles"
+    version = 1
 
     def match(self, kernel: Kernel) -> bool:
         part = kernel.root.parts[0]

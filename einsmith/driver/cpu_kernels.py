@@ -18,7 +18,7 @@ from einsmith.driver.backend import Runnable
 from einsmith.driver.tuned import MODEL, Decision, TunedBackend, follow, warn_unfollowed
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Pattern
-from einsmith.kernels.sources import key_of
+from einsmith.kernels.pattern_keys import key_of
 from einsmith.runtime.assemble import Assembler
 from einsmith.runtime.program import Program, scratch_area
 from einsmith.schedule.compiled_kernel import CompiledKernel
@@ -38,8 +38,8 @@ _NATIVE: Cache[tuple[Kernel, Target, Decision], CompiledKernel] = Cache(
 
 
 def identity() -> bytes:
-    """Return the part of a key of compiled code that identifies the set of patterns: their names, and the code of
-    patterns that are not Einsmith's own. Raises CompileError where that cannot be determined."""
+    """Return the part of a key of compiled code that identifies the set of patterns: their names, and what stands for
+    the code of patterns that are not Einsmith's own."""
     return b" ".join(p.name.encode() + key_of(p) for p in autoconfig.PATTERNS)
 
 

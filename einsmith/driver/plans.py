@@ -20,7 +20,7 @@ from einsmith.driver.backend import Backend
 from einsmith.ir.graph_digest import graph_digest, number_leaves
 from einsmith.ir.interned import Node, nodes_in
 from einsmith.ir.nodes import Graph, Leaf
-from einsmith.kernels.sources import key_of
+from einsmith.kernels.pattern_keys import key_of
 from einsmith.runtime.assemble import ArenaLayout
 from einsmith.schedule.layout import forced
 from einsmith.schedule.limits import RowLimit

@@ -27,7 +27,6 @@ from einsmith.kernels.reduction.pattern import Reduction
 from einsmith.kernels.rows.pattern import RowBlocks
 from einsmith.kernels.scan import Scan
 from einsmith.kernels.scatter.pattern import ScatterAdd
-from einsmith.kernels.sources import code_of
 from einsmith.kernels.stencil.pattern import StencilPattern
 from einsmith.schedule.kernel import Kernel, Rows
 
@@ -102,8 +101,7 @@ def register(pattern: Pattern) -> None:
     """Register a user's pattern; it is chosen wherever it matches and its cost is the lowest.
 
     Raises:
-        CompileError: it is not a Pattern, its name is taken, or its code imports modules that cannot be found and it
-            has no `version`."""
+        CompileError: it is not a Pattern, or its name is taken."""
     if not isinstance(pattern, Pattern) or not isinstance(getattr(pattern, "name", None), str):
         raise CompileError(
             f"{pattern!r} is not a pattern: its class must derive from einsmith.kernels.pattern.Pattern and have a "
@@ -111,7 +109,6 @@ def register(pattern: Pattern) -> None:
         )
     if pattern.name in (ROWS.name, SUMMED.name, *(p.name for p in PATTERNS)):
         raise CompileError(f"there is a pattern {pattern.name!r} already; give the new one another name")
-    code_of(pattern)  # read the files now, as they are when the pattern is imported
     PATTERNS.append(pattern)
     _CHOSEN.clear()
 

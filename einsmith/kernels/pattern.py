@@ -53,8 +53,8 @@ class Pattern(ABC):
     """A way to lower a family of kernels (docs/patterns.md).
 
     A configuration is a hashable, printable value: a NamedTuple, a frozen dataclass, or several of them. A subclass
-    defines match, configs, cost and lower. version: part of the keys of compiled code; change it whenever code changes
-    that Einsmith cannot see. None: there is no such code."""
+    defines match, configs, cost and lower. version: part of the keys of compiled code; change it whenever the answers
+    change. None: code is cached for this process only."""
 
     name: str
     version: str | int | None = None

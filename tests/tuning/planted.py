@@ -18,6 +18,7 @@ class Planted(Pattern):
     """See the module. Its predictions make no configuration the choice, and each of them worth a measurement."""
 
     name = "planted"
+    version = 1
 
     def match(self, kernel: Any) -> bool:
         return kernel.shape == SHAPE and len(kernel.buffers) == 2

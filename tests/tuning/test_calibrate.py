@@ -442,6 +442,7 @@ class Measuring(Pattern):
     """A pattern that takes no kernel and measures one thing."""
 
     name = "measuring"
+    version = 1
     built = 0
 
     def match(self, kernel) -> bool:

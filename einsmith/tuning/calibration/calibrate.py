@@ -29,7 +29,7 @@ from einsmith.codegen.cache import native
 from einsmith.cost.facts import REUSED_L3_FRACTION, Target
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Pattern
-from einsmith.kernels.sources import code_of
+from einsmith.kernels.pattern_keys import code_of
 from einsmith.tuning.calibration import store
 from einsmith.tuning.calibration.load import MIN_SPARE_SECONDS, Watch
 from einsmith.tuning.calibration.probes import PLAIN, WHOLE_L3, Probe, dot_probe, probes, tile_probe

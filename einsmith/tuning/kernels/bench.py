@@ -12,7 +12,7 @@ from einsmith.base.workers import Worker
 from einsmith.cost.facts import Target
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Pattern
-from einsmith.kernels.sources import is_builtin
+from einsmith.kernels.pattern_keys import is_builtin
 from einsmith.schedule.kernel import Kernel
 from einsmith.tuning.kernels.genetic import Candidate
 from einsmith.tuning.kernels.measure import HostRunner, KernelRunner

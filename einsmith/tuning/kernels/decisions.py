@@ -14,7 +14,7 @@ from einsmith.cost.facts import Target
 from einsmith.kernels import autoconfig
 from einsmith.kernels.genes import FORM, Space, genes, members
 from einsmith.kernels.pattern import Lowered, Pattern, cost_of, describe
-from einsmith.kernels.sources import is_builtin
+from einsmith.kernels.pattern_keys import is_builtin
 from einsmith.schedule.kernel import Kernel
 
 SINGLE_GENE = "config"
