@@ -25,9 +25,8 @@ from einsmith.base.errors import EinsmithError, EinsmithWarning, GroupError, Sav
 from einsmith.distributed.group import ProcessGroup
 from einsmith.nn import Module
 from einsmith.training import TrainStep, manifest
-from einsmith.training.counters import Accumulation, Epochs
 from einsmith.training.manifest import FILES, META, PLAN, STATE, WEIGHTS
-from einsmith.training.state import GRADIENT, STEP_STATE_KINDS, WEIGHT, LossScaling
+from einsmith.training.state import GRADIENT, STEP_STATE_KINDS, WEIGHT, Accumulation, Epochs, LossScaling
 from einsmith.tuning.programs import kernel_search
 
 _MAX_READS = 100

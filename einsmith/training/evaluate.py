@@ -16,8 +16,14 @@ from einsmith.base.errors import ArgumentError, DataError, EinsmithError, ShapeE
 from einsmith.distributed.group import ProcessGroup
 from einsmith.metrics import predicted
 from einsmith.ops.losses.classes import IGNORED
-from einsmith.training.definition import StepDefinition, count_samples, targets_of
-from einsmith.training.losses import check_takes, find_divisor, traced_losses
+from einsmith.training.definition import (
+    StepDefinition,
+    check_takes,
+    count_samples,
+    find_divisor,
+    targets_of,
+    traced_losses,
+)
 
 
 class _Mean:

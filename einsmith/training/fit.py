@@ -11,9 +11,9 @@ import numpy as np
 
 from einsmith.base.arguments import Shown
 from einsmith.base.errors import ArgumentError, DataError, EinsmithError, ShapeError
-from einsmith.training.counters import Epochs
 from einsmith.training.evaluate import as_metrics, as_tuple
 from einsmith.training.progress import Progress
+from einsmith.training.state import Epochs
 
 if TYPE_CHECKING:
     from einsmith.training.step import TrainStep

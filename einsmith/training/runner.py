@@ -16,8 +16,7 @@ from einsmith.driver.binding import FINITE
 from einsmith.driver.bound_program import BoundProgram
 from einsmith.runtime.signals import Deferred
 from einsmith.training.compiler import StepCompiler
-from einsmith.training.counters import Accumulation, CountGroup
-from einsmith.training.state import StepParts
+from einsmith.training.state import Accumulation, CountGroup, StepParts
 
 AHEAD = 2
 """Most steps of `fit` that are under way at once on a device: one computes while the next one's batch is copied."""

@@ -19,8 +19,7 @@ from einsmith.ir.origins import Origins
 from einsmith.ir.rebuild import rebuild
 from einsmith.lang import builder, trace
 from einsmith.lang.builder import Value
-from einsmith.training.definition import StepDefinition
-from einsmith.training.losses import find_divisor, traced_losses
+from einsmith.training.definition import StepDefinition, find_divisor, traced_losses
 from einsmith.training.state import GRADIENT, WEIGHT, StepParts
 from einsmith.training.updates import GraphBuilder, StepGraph, clip_by_norm, total_norm
 

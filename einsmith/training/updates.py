@@ -22,10 +22,9 @@ from einsmith.ir.origins import Origins
 from einsmith.lang import builder, trace
 from einsmith.lang.builder import Value
 from einsmith.runtime.memory import Memory
-from einsmith.training.counters import CountGroup
 from einsmith.training.exchanges import Exchanged
 from einsmith.training.gradient_buckets import Shard
-from einsmith.training.state import AVERAGE, GRADIENT, StepParts
+from einsmith.training.state import AVERAGE, GRADIENT, CountGroup, StepParts
 
 
 @dataclass

@@ -27,7 +27,7 @@ from einsmith.driver.executable import Executable
 from einsmith.kernels import autoconfig
 from einsmith.runtime.comparison import Comparison
 from einsmith.schedule.kernel import Kernel
-from einsmith.training.search import ProgramSearch
+from einsmith.training.compiler import ProgramSearch
 from einsmith.tuning.kernels import database, records
 from einsmith.tuning.kernels.decisions import format_choice
 from einsmith.tuning.programs import exploring, online, proposing, trial

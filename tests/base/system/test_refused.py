@@ -16,8 +16,8 @@ from einsmith.cli import main
 from einsmith.codegen.cache import build
 from einsmith.codegen.llvm import jit
 from einsmith.distributed.launch import init
+from einsmith.training.compiler import ProgramSearch
 from einsmith.training.exchanges import Exchanges
-from einsmith.training.search import ProgramSearch
 from einsmith.training.settings import TuningSettings
 from tests.base.system import systems
 from tests.codegen import object_symbols
