@@ -154,6 +154,16 @@ def _random(b: TileBuilder, *words: TileValue) -> TileValue:
     )
 
 
+def _emit(name: str) -> Callable[..., TileValue]:
+    """Return a method of TileArithmetic that is an operation of tiles."""
+    return lambda self, *args: self.b.op(name, *args)
+
+
+def _emit_shift(name: str) -> Callable[..., TileValue]:
+    """Return a method of TileArithmetic that shifts an integer by a number of bits."""
+    return lambda self, a, n: self.b.shift(name, a, n)
+
+
 class TileArithmetic(polynomials.Arith):
     """`codegen.vecmath.polynomials.Arith` on tiles."""
 
@@ -169,93 +179,29 @@ class TileArithmetic(polynomials.Arith):
     def i(self, value: int) -> TileValue:
         return self.b.const(value, self.word)
 
-    def add(self, a: TileValue, b: TileValue) -> TileValue:
-        return self.b.op("add", a, b)
-
-    def sub(self, a: TileValue, b: TileValue) -> TileValue:
-        return self.b.op("sub", a, b)
-
-    def mul(self, a: TileValue, b: TileValue) -> TileValue:
-        return self.b.op("mul", a, b)
-
-    def div(self, a: TileValue, b: TileValue) -> TileValue:
-        return self.b.op("div", a, b)
+    add, sub, mul, div = map(_emit, ("add", "sub", "mul", "div"))
+    neg, abs, floor, lt, eq = map(_emit, ("neg", "abs", "floor", "lt", "eq"))
+    iadd, isub, imul, iand, ior, ixor, ieq = map(_emit, ("add", "sub", "mul", "and", "or", "xor", "eq"))
+    both, either, negate = map(_emit, ("and", "or", "not"))
+    shl, ashr, lshr = map(_emit_shift, ("shl", "sar", "shr"))
 
     def fma(self, a: TileValue, b: TileValue, c: TileValue) -> TileValue:
         return self.b.fma(a, b, c)
-
-    def neg(self, x: TileValue) -> TileValue:
-        return self.b.op("neg", x)
-
-    def abs(self, x: TileValue) -> TileValue:
-        return self.b.op("abs", x)
 
     def copysign(self, magnitude: TileValue, sign: TileValue) -> TileValue:
         top = self.i(1 << (31 if self.elem == "f32" else 63))
         return self.unbits(self.ior(self.bits(self.abs(magnitude)), self.iand(self.bits(sign), top)))
 
-    def lt(self, a: TileValue, b: TileValue) -> TileValue:
-        return self.b.op("lt", a, b)
-
-    def eq(self, a: TileValue, b: TileValue) -> TileValue:
-        return self.b.op("eq", a, b)
-
     def select(self, c: TileValue, a: TileValue, b: TileValue) -> TileValue:
         return self.b.select(c, a, b)
+
+    iselect = select
 
     def bits(self, x: TileValue) -> TileValue:
         return self.b.bitcast(x, self.word)
 
     def unbits(self, x: TileValue) -> TileValue:
         return self.b.bitcast(x, self.elem)
-
-    def from_int(self, x: TileValue) -> TileValue:
-        return self.b.cast(x, self.elem)
-
-    def iadd(self, a: TileValue, b: TileValue) -> TileValue:
-        return self.b.op("add", a, b)
-
-    def isub(self, a: TileValue, b: TileValue) -> TileValue:
-        return self.b.op("sub", a, b)
-
-    def imul(self, a: TileValue, b: TileValue) -> TileValue:
-        return self.b.op("mul", a, b)
-
-    def iand(self, a: TileValue, b: TileValue) -> TileValue:
-        return self.b.op("and", a, b)
-
-    def ior(self, a: TileValue, b: TileValue) -> TileValue:
-        return self.b.op("or", a, b)
-
-    def ixor(self, a: TileValue, b: TileValue) -> TileValue:
-        return self.b.op("xor", a, b)
-
-    def ieq(self, a: TileValue, b: TileValue) -> TileValue:
-        return self.b.op("eq", a, b)
-
-    def iselect(self, c: TileValue, a: TileValue, b: TileValue) -> TileValue:
-        return self.b.select(c, a, b)
-
-    def shl(self, a: TileValue, n: int) -> TileValue:
-        return self.b.shift("shl", a, n)
-
-    def ashr(self, a: TileValue, n: int) -> TileValue:
-        return self.b.shift("sar", a, n)
-
-    def lshr(self, a: TileValue, n: int) -> TileValue:
-        return self.b.shift("shr", a, n)
-
-    def floor(self, x: TileValue) -> TileValue:
-        return self.b.op("floor", x)
-
-    def both(self, a: TileValue, b: TileValue) -> TileValue:
-        return self.b.op("and", a, b)
-
-    def either(self, a: TileValue, b: TileValue) -> TileValue:
-        return self.b.op("or", a, b)
-
-    def negate(self, a: TileValue) -> TileValue:
-        return self.b.op("not", a)
 
     def wide(self) -> TileArithmetic:
         return TileArithmetic(self.b, "f64")
@@ -265,6 +211,8 @@ class TileArithmetic(polynomials.Arith):
 
     def narrow(self, x: TileValue) -> TileValue:
         return self.b.cast(x, self.elem)
+
+    from_int = narrow
 
     def extend_int(self, x: TileValue) -> TileValue:
         """Extend a word to i64 by zeros, without the sign."""

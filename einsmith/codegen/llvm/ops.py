@@ -482,14 +482,34 @@ class Ops:
         return self.text.emit(f"shufflevector {spell(t)} {x}, {spell(t)} poison, <{lanes} x i32> <{picked}>")
 
 
+def _emit_on(operands: str, emit: Callable[..., str], *first: str) -> Callable[..., str]:
+    """Return a method of LaneArithmetic that emits by a method of Ops. operands: its attribute with the operands' type;
+    first: arguments before that type."""
+    return lambda self, *args: emit(self.ops, *first, getattr(self, operands), *args)
+
+
+def _emit_shift(instruction: str) -> Callable[..., str]:
+    """Return a method of LaneArithmetic that shifts an integer by a number of bits."""
+    return lambda self, a, n: self.ops.emit_binary(instruction, self.int, a, constant(n, self.int))
+
+
+def _emit_conversion(instruction: str, source: str, to: str) -> Callable[..., str]:
+    """Return a method of LaneArithmetic that converts a value. source, to: its attributes with the types."""
+    return lambda self, x: self.ops.text.emit(
+        f"{instruction} {spell(getattr(self, source))} {x} to {spell(getattr(self, to))}"
+    )
+
+
 class LaneArithmetic(polynomials.Arith):
     """The arithmetic in which `codegen.vecmath` writes functions, as LLVM instructions: floats of the type `t`, and
-    integers of the same width and number of lanes. Methods take and return operands."""
+    integers `int` of the same width and number of lanes. Methods take and return operands. `less_unsigned` is the
+    condition a < b of unsigned integers."""
 
     def __init__(self, ops: Ops, t: Type):
         self.ops, self.t, self.elem, self.fused = ops, t, t.elem, ops.text.fma
         self.flag = Type("i1", t.lanes)
         self.int = Type(f"i{BITS[t.elem]}", t.lanes)
+        self.long = Type("i64", t.lanes)
 
     def f(self, value: float) -> str:
         return constant(value, self.t)
@@ -497,96 +517,22 @@ class LaneArithmetic(polynomials.Arith):
     def i(self, value: int) -> str:
         return constant(value, self.int)
 
-    def add(self, a: str, b: str) -> str:
-        return self.ops.emit_binary("fadd", self.t, a, b)
-
-    def sub(self, a: str, b: str) -> str:
-        return self.ops.emit_binary("fsub", self.t, a, b)
-
-    def mul(self, a: str, b: str) -> str:
-        return self.ops.emit_binary("fmul", self.t, a, b)
-
-    def div(self, a: str, b: str) -> str:
-        return self.ops.emit_binary("fdiv", self.t, a, b)
-
-    def fma(self, a: str, b: str, c: str) -> str:
-        return self.ops.op_fma(self.t, a, b, c)
-
-    def neg(self, x: str) -> str:
-        return self.ops.op_neg(self.t, x)
-
-    def abs(self, x: str) -> str:
-        return self.ops.op_abs(self.t, x)
-
-    def copysign(self, magnitude: str, sign: str) -> str:
-        return self.ops.intrinsic("copysign", self.t, magnitude, sign)
-
-    def lt(self, a: str, b: str) -> str:
-        return self.ops.compare("olt", self.t, a, b)
-
-    def eq(self, a: str, b: str) -> str:
-        return self.ops.compare("oeq", self.t, a, b)
-
-    def select(self, c: str, a: str, b: str) -> str:
-        return self.ops.select(self.t, c, a, b)
-
-    def bits(self, x: str) -> str:
-        return self.ops.text.emit(f"bitcast {spell(self.t)} {x} to {spell(self.int)}")
-
-    def unbits(self, x: str) -> str:
-        return self.ops.text.emit(f"bitcast {spell(self.int)} {x} to {spell(self.t)}")
-
-    def from_int(self, x: str) -> str:
-        return self.ops.text.emit(f"sitofp {spell(self.int)} {x} to {spell(self.t)}")
-
-    def iadd(self, a: str, b: str) -> str:
-        return self.ops.emit_binary("add", self.int, a, b)
-
-    def isub(self, a: str, b: str) -> str:
-        return self.ops.emit_binary("sub", self.int, a, b)
-
-    def iand(self, a: str, b: str) -> str:
-        return self.ops.emit_binary("and", self.int, a, b)
-
-    def shl(self, a: str, n: int) -> str:
-        return self.ops.emit_binary("shl", self.int, a, constant(n, self.int))
-
-    def ashr(self, a: str, n: int) -> str:
-        return self.ops.emit_binary("ashr", self.int, a, constant(n, self.int))
-
-    def lshr(self, a: str, n: int) -> str:
-        return self.ops.emit_binary("lshr", self.int, a, constant(n, self.int))
-
-    def imul(self, a: str, b: str) -> str:
-        return self.ops.emit_binary("mul", self.int, a, b)
-
-    def ior(self, a: str, b: str) -> str:
-        return self.ops.emit_binary("or", self.int, a, b)
-
-    def ixor(self, a: str, b: str) -> str:
-        return self.ops.emit_binary("xor", self.int, a, b)
-
-    def ieq(self, a: str, b: str) -> str:
-        return self.ops.compare("eq", self.int, a, b)
-
-    def iselect(self, c: str, a: str, b: str) -> str:
-        return self.ops.select(self.int, c, a, b)
-
-    def floor(self, x: str) -> str:
-        return self.ops.op_floor(self.t, x)
-
-    def both(self, a: str, b: str) -> str:
-        return self.ops.emit_binary("and", self.flag, a, b)
-
-    def either(self, a: str, b: str) -> str:
-        return self.ops.emit_binary("or", self.flag, a, b)
-
-    def negate(self, a: str) -> str:
-        return self.ops.op_not(self.flag, a)
-
-    def less_unsigned(self, a: str, b: str) -> str:
-        """Emit the condition a < b of unsigned integers."""
-        return self.ops.compare("ult", self.int, a, b)
+    add, sub, mul, div = (_emit_on("t", Ops.emit_binary, x) for x in ("fadd", "fsub", "fmul", "fdiv"))
+    lt, eq = (_emit_on("t", Ops.compare, x) for x in ("olt", "oeq"))
+    fma, neg, abs, floor, select = (
+        _emit_on("t", x) for x in (Ops.op_fma, Ops.op_neg, Ops.op_abs, Ops.op_floor, Ops.select)
+    )
+    copysign = _emit_on("t", Ops.intrinsic, "copysign")
+    iadd, isub, imul = (_emit_on("int", Ops.emit_binary, x) for x in ("add", "sub", "mul"))
+    iand, ior, ixor = (_emit_on("int", Ops.emit_binary, x) for x in ("and", "or", "xor"))
+    shl, ashr, lshr = (_emit_shift(x) for x in ("shl", "ashr", "lshr"))
+    ieq, less_unsigned = (_emit_on("int", Ops.compare, x) for x in ("eq", "ult"))
+    iselect = _emit_on("int", Ops.select)
+    both, either = (_emit_on("flag", Ops.emit_binary, x) for x in ("and", "or"))
+    negate = _emit_on("flag", Ops.op_not)
+    bits, unbits = _emit_conversion("bitcast", "t", "int"), _emit_conversion("bitcast", "int", "t")
+    from_int = _emit_conversion("sitofp", "int", "t")
+    extend_int, narrow_int = _emit_conversion("zext", "int", "long"), _emit_conversion("trunc", "long", "int")
 
     def wide(self) -> LaneArithmetic:
         return LaneArithmetic(self.ops, Type("f64", self.t.lanes))
@@ -596,12 +542,6 @@ class LaneArithmetic(polynomials.Arith):
 
     def narrow(self, x: str) -> str:
         return self.ops.cast(x, Type("f64", self.t.lanes), "f32")
-
-    def extend_int(self, x: str) -> str:
-        return self.ops.text.emit(f"zext {spell(self.int)} {x} to {spell(Type('i64', self.t.lanes))}")
-
-    def narrow_int(self, x: str) -> str:
-        return self.ops.text.emit(f"trunc {spell(Type('i64', self.t.lanes))} {x} to {spell(self.int)}")
 
     def replace_rare(self, where: str, value: str, name: str, slow: Callable[..., str], *args: str) -> str:
         return self.ops.replace_rare(self.t, where, value, name, slow, args)
