@@ -7,24 +7,14 @@ Divisions follow Python, conversions saturate, and special functions use the pol
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from einsmith.base.dtypes import DType
 from einsmith.base.errors import CompileError
-from einsmith.codegen.vecmath import polynomials, trigonometric
+from einsmith.codegen.vecmath import polynomials
+from einsmith.codegen.vecmath.functions import FUNCTIONS
 from einsmith.ir.random import threefry
 from einsmith.tiles.ir import FLOATS, INTEGERS, TileBuilder, TileValue, elem_of
 
-_SPECIAL: dict[str, Callable[..., Any]] = {
-    "exp": polynomials.exp,
-    "log": polynomials.log,
-    "tanh": polynomials.tanh,
-    "sigmoid": polynomials.sigmoid,
-    "erf": polynomials.erf,
-    "pow": polynomials.pow,
-    "sin": trigonometric.sin,
-    "cos": trigonometric.cos,
-}
 _IN_DOUBLE = ("sin", "cos", "pow")
 """Functions that are computed by f64 instructions, as no polynomial serves all arguments."""
 _DIRECT = ("add", "sub", "mul", "div", "min", "max", "neg", "abs", "floor", "sqrt", "lt", "le", "eq", "ne", "and", "or",
@@ -47,9 +37,9 @@ def apply(b: TileBuilder, fn: str, *a: TileValue) -> TileValue:
         return (float_division if a[0].elem in FLOATS else division)(b, fn, *a)
     if fn == "random_bits":
         return _random(b, *a)
-    if fn in _SPECIAL:
+    if fn in FUNCTIONS:
         return (
-            b.op(fn, *a) if a[0].elem == "f64" and fn in _IN_DOUBLE else _SPECIAL[fn](TileArithmetic(b, a[0].elem), *a)
+            b.op(fn, *a) if a[0].elem == "f64" and fn in _IN_DOUBLE else FUNCTIONS[fn](TileArithmetic(b, a[0].elem), *a)
         )
     raise CompileError(f"there is no {fn} on tiles")
 

@@ -9,8 +9,8 @@ import pytest
 
 from einsmith.codegen.llvm import lockstep
 from einsmith.codegen.llvm.nest import emit_module
-from einsmith.codegen.llvm.ops import FUNCTIONS
 from einsmith.codegen.loopnest.nest import Builder
+from einsmith.codegen.vecmath.functions import FUNCTIONS
 from tests.codegen.test_llvm_ops import TARGET, _cache, run  # noqa: F401
 
 SIZE, LANES = 64, 8

@@ -20,12 +20,12 @@ from einsmith.codegen.llvm import dots, faults, lockstep, signal_checks
 from einsmith.codegen.llvm.jit import has_fma, has_halves, list_features, resolve
 from einsmith.codegen.llvm.memory import MemoryEmitter
 from einsmith.codegen.llvm.operands import Number
-from einsmith.codegen.llvm.ops import FLOATS, FUNCTIONS, SELDOM, FunctionText, LaneArithmetic, constant, mangle, spell
+from einsmith.codegen.llvm.ops import FLOATS, SELDOM, FunctionText, LaneArithmetic, constant, mangle, spell
 from einsmith.codegen.llvm.tile_registers import TileRegisters, used_dot
-from einsmith.codegen.loopnest.nest import Function, If, Loop, Op, SSAValue, Type
+from einsmith.codegen.loopnest.nest import FOLD, Function, If, Loop, Op, SSAValue, Type
+from einsmith.codegen.vecmath.functions import FUNCTIONS
 
 _SCALAR_INTS = ("i64", "i32")
-_FOLDED = ("add", "sub", "mul", "min", "max", "floordiv", "mod", "neg", "lt", "le", "eq", "ne")
 _LOGIC: dict[str, Callable[..., bool]] = {
     "and": lambda a, b: a and b,
     "or": lambda a, b: a or b,
@@ -278,7 +278,7 @@ class _Emitter(MemoryEmitter):
         args = [a for a in op.args if a is not None]
         t = args[-1].type
         numbers = [self.number(a) for a in args]
-        if not t.lanes and t.elem in _SCALAR_INTS and op.name in _FOLDED and self.fold(op, args, numbers):
+        if not t.lanes and t.elem in _SCALAR_INTS and op.name in FOLD and self.fold(op, args, numbers):
             return
         if op.name == "select" and numbers[0] is not None:
             chosen = args[1] if numbers[0] else args[2]
@@ -301,7 +301,7 @@ class _Emitter(MemoryEmitter):
         known = [int(n) for n in numbers if n is not None]
         if len(known) == len(args):
             value = _compute(op.name, known)
-            if value is not None and (isinstance(value, bool) or _fits(value, elem)):
+            if isinstance(value, bool) or _fits(value, elem):
                 self.put_int(result, value)
                 return True
             return False
@@ -335,7 +335,7 @@ class _Emitter(MemoryEmitter):
             lanes: list[Any] = [a if c else b for c, a, b in columns]
         elif t.elem == "i1" and op.name in _LOGIC:
             lanes = [_LOGIC[op.name](*x) for x in columns]
-        elif t.elem in _SCALAR_INTS and op.name in _FOLDED:
+        elif t.elem in _SCALAR_INTS and op.name in FOLD:
             lanes = [_compute(op.name, x) for x in columns]
             if not all(isinstance(x, bool) or _fits(x, t.elem) for x in lanes):
                 return False
@@ -455,15 +455,6 @@ class _Emitter(MemoryEmitter):
         self.put(op.result, self.text.emit(f"bitcast {spell(x.type)} {self.get(x)} to {spell(op.result.type)}"))
 
     def do_add(self, op: Op) -> None:
-        self.emit_arithmetic(op)
-
-    def do_sub(self, op: Op) -> None:
-        self.emit_arithmetic(op)
-
-    def do_mul(self, op: Op) -> None:
-        self.emit_arithmetic(op)
-
-    def emit_arithmetic(self, op: Op) -> None:
         """Emit add, sub or mul. 64-bit scalars are addresses mostly, and are computed once a region."""
         a, b = op.args
         assert a is not None and b is not None and op.result is not None
@@ -482,6 +473,8 @@ class _Emitter(MemoryEmitter):
             self.put(op.result, self.add_constant(inner, c + d, a.type.elem))
             return
         self.put(op.result, self.text.emit_shared(f"{op.name} {a.type.elem} {x}, {y}"))
+
+    do_sub = do_mul = do_add
 
     def do_shuffle(self, op: Op) -> None:
         a, b = op.args
@@ -526,23 +519,6 @@ def _fits(x: int, elem: str) -> bool:
     return -half <= x < half
 
 
-def _compute(name: str, args: Sequence[int]) -> int | bool | None:
-    """Compute an integer instruction on constants, as Python defines it; None where it is left to run time."""
-    a, b = args[0], args[1] if len(args) > 1 else 0
-    if name in ("floordiv", "mod") and b == 0:
-        return 0
-    table: dict[str, Any] = {
-        "add": a + b,
-        "sub": a - b,
-        "mul": a * b,
-        "min": min(a, b),
-        "max": max(a, b),
-        "neg": -a,
-        "lt": a < b,
-        "le": a <= b,
-        "eq": a == b,
-        "ne": a != b,
-    }
-    if name == "floordiv":
-        return a // b
-    return a % b if name == "mod" else table.get(name)
+def _compute(name: str, args: Sequence[int]) -> int | bool:
+    """Compute an instruction of FOLD on constants, as Python defines it; a division by 0 gives 0."""
+    return 0 if name in ("floordiv", "mod") and args[1] == 0 else FOLD[name](*args)

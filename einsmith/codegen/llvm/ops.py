@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from einsmith.base.errors import CompileError
 from einsmith.codegen.llvm import half
 from einsmith.codegen.llvm.saturate import saturate
 from einsmith.codegen.loopnest.nest import Type
-from einsmith.codegen.vecmath import polynomials, trigonometric
+from einsmith.codegen.vecmath import polynomials
+from einsmith.codegen.vecmath.functions import FUNCTIONS
 from einsmith.ir.random import threefry
 
 _INTEGERS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64}
@@ -34,17 +34,6 @@ FLOATS = ("f32", "f64")
 """The float types in which arithmetic is done."""
 SUFFIX = LLVM_ELEM | {"f32": "f32", "f64": "f64", "ptr": "p0"}
 """How the names of overloaded intrinsics spell an element type, by element type name."""
-FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "exp": polynomials.exp,
-    "log": polynomials.log,
-    "tanh": polynomials.tanh,
-    "sigmoid": polynomials.sigmoid,
-    "erf": polynomials.erf,
-    "pow": polynomials.pow,
-    "sin": trigonometric.sin,
-    "cos": trigonometric.cos,
-}
-"""Functions emitted as many instructions, by the nest's name; each takes a `LaneArithmetic` and the operands."""
 
 
 def spell(type: Type) -> str:

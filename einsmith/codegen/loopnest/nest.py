@@ -144,7 +144,7 @@ _UNARY = {
 _BINARY = {"add", "sub", "mul", "div", "floordiv", "mod", "min", "max", "pow", "and", "or"}
 _COMPARE = {"lt", "le", "eq", "ne"}
 _HORIZONTAL = {"add", "mul", "min", "max"}
-_FOLD: dict[str, Callable[[int, int], int]] = {
+FOLD: dict[str, Callable[..., int]] = {
     "add": operator.add,
     "sub": operator.sub,
     "mul": operator.mul,
@@ -156,7 +156,9 @@ _FOLD: dict[str, Callable[[int, int], int]] = {
     "le": operator.le,
     "eq": operator.eq,
     "ne": operator.ne,
+    "neg": operator.neg,
 }
+"""Functions of constant integers that are folded."""
 _NEUTRAL = {"add": 0, "sub": 0, "mul": 1, "floordiv": 1}
 """The neutral second argument of each function, by which it is folded."""
 
@@ -249,8 +251,8 @@ class Builder:
         if len(args) != 2:
             return None
         x, y = numbers
-        if x is not None and y is not None and fn in _FOLD and not (fn in ("floordiv", "mod") and y <= 0):
-            folded = _FOLD[fn](x, y)
+        if x is not None and y is not None and fn in FOLD and not (fn in ("floordiv", "mod") and y <= 0):
+            folded = FOLD[fn](x, y)
             return self.const(folded, "i1" if fn in _COMPARE else "i64") if -(2**63) <= folded < 2**63 else None
         if y is not None and y == _NEUTRAL.get(fn):
             return self.index(args[0])
@@ -463,21 +465,10 @@ class Builder:
         lo < hi is certain, so no branch around the loop is generated; carried values then stay in registers from one
         run of the loop to the next, however many they are. seldom: there is one turn at most, and mostly none.
         """
-        lo = self.const(lo) if isinstance(lo, int) else lo
-        hi = self.const(hi) if isinstance(hi, int) else hi
+        lo, hi = self.index(lo), self.index(hi)
         types = [v.type for v in init]
-        out = Loop(
-            self._new(I64),
-            lo,
-            hi,
-            step,
-            tuple(init),
-            tuple(map(self._new, types)),
-            tuple(map(self._new, types)),
-            unroll=unroll,
-            runs=runs,
-            seldom=seldom,
-        )
+        var, carried, results = self._new(I64), tuple(map(self._new, types)), tuple(map(self._new, types))
+        out = Loop(var, lo, hi, step, tuple(init), carried, results, unroll=unroll, runs=runs, seldom=seldom)
         out._builder = self
         self._blocks[-1].append(out)
         return out
