@@ -287,7 +287,7 @@ class Backend(Tuner):
     overlaps: bool = False
     """Whether a program's next run may begin before one has ended (`runtime.cuda.program.CudaProgram.begin`)."""
     card: Any = None
-    """What programs on a card share (`runtime.cuda.program.Card`); None where they run on no card."""
+    """What programs on a card share (`runtime.cuda.card.Card`); None where they run on no card."""
 
     @property
     @abstractmethod

@@ -18,9 +18,9 @@ from einsmith.checking.kernel_check import CheckedKernel, RunMode
 from einsmith.cost.facts import Target
 from einsmith.cost.gpu import GpuTarget
 from einsmith.runtime.arena import Block
+from einsmith.runtime.cuda.card import Card
 from einsmith.runtime.cuda.device import LaunchNode
 from einsmith.runtime.cuda.launches import TileCode
-from einsmith.runtime.cuda.program import Card
 from einsmith.schedule.compiled_kernel import CompiledKernel
 from einsmith.schedule.kernel import Kernel
 from einsmith.tiles.ir import rounding_of

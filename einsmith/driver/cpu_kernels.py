@@ -12,6 +12,7 @@ from einsmith.base import environment, messages
 from einsmith.base.caches import Bound, Cache
 from einsmith.codegen.cache import native
 from einsmith.codegen.loopnest import nest
+from einsmith.codegen.loopnest.nest_text import show
 from einsmith.cost import facts
 from einsmith.cost.facts import Target
 from einsmith.driver.backend import Runnable
@@ -97,7 +98,7 @@ def lower(kernel: Kernel, target: Target, decision: Decision = MODEL) -> tuple[l
                 "workspace are needed",
             )
         if environment.debug() >= 4:
-            messages.say(nest.show(f))
+            messages.say(show(f))
     meta = {
         "launches": [(launch.function.name, launch.tasks, launch.loop_invariant) for launch in lowered.launches],
         "scratch": max((f.scratch_bytes for f in lowered.functions), default=0),

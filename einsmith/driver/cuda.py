@@ -20,10 +20,11 @@ from einsmith.kernels.pattern import Pattern
 from einsmith.runtime.arena import Block
 from einsmith.runtime.assemble import Assembler
 from einsmith.runtime.cuda import driver
+from einsmith.runtime.cuda.card import Card
 from einsmith.runtime.cuda.device import CudaDevice, DeviceCode, DeviceFacts
 from einsmith.runtime.cuda.launches import TileCode
 from einsmith.runtime.cuda.offline import OfflineDevice
-from einsmith.runtime.cuda.program import Card, CudaProgram
+from einsmith.runtime.cuda.program import CudaProgram
 from einsmith.schedule.compiled_kernel import CompiledKernel
 from einsmith.schedule.kernel import Kernel
 from einsmith.tiles.ir import rounding_of

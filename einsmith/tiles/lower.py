@@ -10,7 +10,8 @@ from einsmith.base.errors import CompileError
 from einsmith.ir.nodes import Piece, Reduce
 from einsmith.kernels.pattern import Launch, Lowered, describe
 from einsmith.schedule.kernel import Kernel, Rows
-from einsmith.tiles.chains import SweepPhase, find_chain
+from einsmith.tiles.chain_search import find_chain
+from einsmith.tiles.chains import SweepPhase
 from einsmith.tiles.contraction import find_products, is_full, lower_contraction
 from einsmith.tiles.pieces import Functions, Tiling, lower_pointwise, member_tiling, own_memory
 from einsmith.tiles.points import TileMemory

@@ -24,7 +24,8 @@ from einsmith.kernels.contraction.problem import Problem
 from einsmith.schedule.footprint import bytes_by_buffer
 from einsmith.schedule.kernel import Kernel, Member, Rows
 from einsmith.tiles.access import SECTOR
-from einsmith.tiles.chains import Chain, SweepPhase, find_chain
+from einsmith.tiles.chain_search import find_chain
+from einsmith.tiles.chains import Chain, SweepPhase
 from einsmith.tiles.contraction import fit_dot, narrow_operands
 from einsmith.tiles.lane_facts import BodyFacts, ProductFacts, body_facts, product_facts, products_of
 from einsmith.tiles.lower import patterns

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from einsmith.codegen.loopnest.nest import Builder, If, Loop, show
+from einsmith.codegen.loopnest.nest import Builder, If, Loop
+from einsmith.codegen.loopnest.nest_text import show
 from einsmith.codegen.loopnest.splice import splice
 
 

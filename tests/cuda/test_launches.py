@@ -14,8 +14,9 @@ from einsmith.base.errors import CompileError
 from einsmith.codegen.triton.binary import Binary
 from einsmith.driver.cuda import Cuda
 from einsmith.runtime.cuda.device import LaunchNode
+from einsmith.runtime.cuda.executable_graph import ExecutableGraph
 from einsmith.runtime.cuda.launches import ByteRange, DeviceLaunch, TileCode, edges, overlaps
-from einsmith.runtime.cuda.program import CudaProgram, ExecutableGraph
+from einsmith.runtime.cuda.program import CudaProgram
 from einsmith.tiles.ir import TileBuilder, TileFunction, TileParameter
 from tests.tiles.memory import Fault
 

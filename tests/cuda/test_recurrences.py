@@ -15,8 +15,9 @@ import einsmith.functional as F
 from einsmith.base.trees import flatten
 from einsmith.driver.cuda import Cuda
 from einsmith.runtime.cuda import launches
+from einsmith.runtime.cuda.executable_graph import ExecutableGraph
 from einsmith.runtime.cuda.launches import TileCode
-from einsmith.runtime.cuda.program import CudaProgram, ExecutableGraph
+from einsmith.runtime.cuda.program import CudaProgram
 from einsmith.runtime.steps import BeginLoop
 from einsmith.tiles.ir import operations
 from einsmith.tiles.persistent import Persistent

@@ -19,7 +19,7 @@ from einsmith.driver.cuda import Cuda
 from einsmith.runtime import queues
 from einsmith.runtime.cuda import driver
 from einsmith.runtime.cuda.device import CollectiveNode
-from einsmith.runtime.cuda.program import ExecutableGraph
+from einsmith.runtime.cuda.executable_graph import ExecutableGraph
 from einsmith.runtime.steps import AllReduce, Notify
 from einsmith.training import gradient_buckets
 from tests.cuda.fake import WORLDS

@@ -14,7 +14,7 @@ import einsmith as es
 from einsmith.api.tracing import trace_shapes
 from einsmith.base.dtypes import f32
 from einsmith.codegen.llvm.nest import emit_module
-from einsmith.codegen.loopnest import nest
+from einsmith.codegen.loopnest import nest_text
 from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Compute, Graph, nbytes, postorder
 from einsmith.ir.printer import show, show_graph
@@ -140,7 +140,7 @@ def stages() -> Iterator[tuple[str, str]]:
     yield "choice", text_of([x for k in (kernels[0], kernels[-1]) for x in explain(k, TARGET).splitlines()[:4]])
     made = {k: lower_choice(autoconfig.choose(k, TARGET)) for k in kernels}
     function = made[kernels[0]].launches[0].function
-    yield "nest", text_of(nest_excerpt(nest.show(function), 24))
+    yield "nest", text_of(nest_excerpt(nest_text.show(function), 24))
     yield "llvm", text_of(llvm_excerpt(emit_module([function], TARGET), 3, 18))
     yield "program", program_of(plan, made)
 

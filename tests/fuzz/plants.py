@@ -108,7 +108,7 @@ PLANTS: list[Plant] = [
          "here = box._replace(vectors=-(-count // n), limit=extent if count % n else None)",
          "here = box._replace(vectors=-(-count // n))",
          "the last vector of a sum along K has no mask"),
-        ("stencil-guard", "kernels/stencil/terms.py",
+        ("stencil-guard", "kernels/stencil/match.py",
          'return None if form is None else form + int(g.fn == "lt")',
          "return form",
          "a strict guard of a window is taken as not strict"),

@@ -8,22 +8,14 @@ import pytest
 from einsmith.codegen.loopnest.walk import divisors
 from einsmith.ir.analysis.linear import LinearForm, linear
 from einsmith.ir.nodes import Axis, apply
-from einsmith.kernels.contraction import config, k_bounds
+from einsmith.kernels.contraction import k_bounds
 from einsmith.kernels.contraction.problem import problems
+from einsmith.kernels.contraction.row_offsets import regular_rows, row_offsets
 from einsmith.kernels.contraction.units import MAX_UNIT_POINTS, find_unit
 from einsmith.kernels.rows.cost import _divisor
 from einsmith.kernels.stencil import emission
 from einsmith.kernels.stencil.terms import Span
-from tests.kernels.samples import (
-    F,
-    conv,
-    conv_dx,
-    load,
-    strided_dx,
-    sum_of,
-    times,
-    zero_unless,
-)
+from tests.kernels.samples import F, conv, conv_dx, load, strided_dx, sum_of, times, zero_unless
 
 
 def rows_of(groups):
@@ -54,7 +46,7 @@ def test_rows_at_fixed_distances(rng):
             (_, stride), (extent, inner) = groups[:2]
             groups = ((groups[0][0], extent * inner), *groups[1:])
         mr = int(rng.integers(1, 40))
-        want, got = same_in_all_tiles(groups, mr), config.row_offsets(groups, mr)
+        want, got = same_in_all_tiles(groups, mr), row_offsets(groups, mr)
         assert (want is None) == (got is None), (groups, mr)
         if want is not None:
             assert len(got) == mr and got[: len(want)] == want
@@ -64,10 +56,10 @@ def test_rows_at_fixed_distances(rng):
 
 def test_rows_of_long_axes():
     """Of 2^40 rows no more is looked at than of few."""
-    assert config.row_offsets(((1 << 20, 1 << 21), (1 << 20, 1)), 8) == [*range(8)]
-    assert config.row_offsets(((1 << 20, 1 << 21), (7, 3)), 14) == [3 * (i % 7) + (i // 7 << 21) for i in range(14)]
-    assert config.row_offsets(((1 << 20, 1 << 21), (7, 3)), 8) is None
-    assert config.regular_rows(((1 << 20, 1 << 21), (7, 3)), 30) == 28
+    assert row_offsets(((1 << 20, 1 << 21), (1 << 20, 1)), 8) == [*range(8)]
+    assert row_offsets(((1 << 20, 1 << 21), (7, 3)), 14) == [3 * (i % 7) + (i // 7 << 21) for i in range(14)]
+    assert row_offsets(((1 << 20, 1 << 21), (7, 3)), 8) is None
+    assert regular_rows(((1 << 20, 1 << 21), (7, 3)), 30) == 28
 
 
 def segments_one_by_one(count, step, whole):

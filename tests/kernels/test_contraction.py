@@ -15,16 +15,9 @@ from einsmith.base.errors import CompileError
 from einsmith.codegen.llvm import jit
 from einsmith.codegen.llvm.nest import emit_module
 from einsmith.codegen.loopnest.address import BufferMemory
-from einsmith.codegen.loopnest.nest import show
+from einsmith.codegen.loopnest.nest_text import show
 from einsmith.ir.nodes import Apply, Axis, Const, Reduce, apply, postorder, template
-from einsmith.kernels.contraction.config import (
-    MAX_HALO_BYTES,
-    Direct,
-    HaloBlock,
-    Tiled,
-    halo_blocks,
-    with_halos,
-)
+from einsmith.kernels.contraction.config import MAX_HALO_BYTES, Direct, HaloBlock, Tiled, halo_blocks, with_halos
 from einsmith.kernels.contraction.emission.tile_epilogue import form_of
 from einsmith.kernels.contraction.epilogue import results
 from einsmith.kernels.contraction.geometry import Geometry

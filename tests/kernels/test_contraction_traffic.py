@@ -16,7 +16,8 @@ from einsmith.kernels.contraction import cost, traffic
 from einsmith.kernels.contraction.config import Direct, HaloSetting, Tiled, sides
 from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
 from einsmith.kernels.contraction.problem import problems
-from einsmith.kernels.contraction.search import candidates, divide_for_cache, table_of
+from einsmith.kernels.contraction.search import candidates
+from einsmith.kernels.contraction.table import divide_for_cache, table_of
 from einsmith.kernels.contraction.traffic import Strides
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
 from tests.kernels.runner import check_exact as check

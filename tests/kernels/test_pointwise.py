@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from einsmith.base import dtypes as dt
-from einsmith.codegen.loopnest.nest import show
+from einsmith.codegen.loopnest.nest_text import show
 from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Axis, Const, Piece, Read, Template, apply, cast, template
 from einsmith.kernels import autoconfig

@@ -19,8 +19,8 @@ from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Piece, Template
 from einsmith.kernels import autoconfig
 from einsmith.kernels.stencil.loads import PREFETCH_BYTES, can_share_row_loads, find_rotated_kinds, find_short_rows
+from einsmith.kernels.stencil.match import stencils
 from einsmith.kernels.stencil.pattern import StencilPattern
-from einsmith.kernels.stencil.terms import stencils
 from einsmith.passes.pipeline import run_passes
 from einsmith.schedule.kernel import Kernel, KernelBuffer
 from einsmith.schedule.planner import fuse

@@ -12,14 +12,14 @@ import pytest
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import VerifyError
 from einsmith.codegen.loopnest.address import address, affine_of, comparison_form, store_address
-from einsmith.codegen.loopnest.nest import show
+from einsmith.codegen.loopnest.nest_text import show
 from einsmith.ir.analysis.linear import LinearForm
 from einsmith.ir.nodes import Piece, Scatter, Template, template
 from einsmith.kernels import autoconfig
 from einsmith.kernels.scan import Scan
 from einsmith.kernels.scatter.pattern import ScatterAdd
+from einsmith.kernels.stencil.match import stencils
 from einsmith.kernels.stencil.pattern import StencilPattern
-from einsmith.kernels.stencil.terms import stencils
 from einsmith.kernels.stencil.write_combining import combined_buffers
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows, row_major
 from einsmith.schedule.serial import from_data, to_data

@@ -11,7 +11,8 @@ import pytest
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import CompileError
 from einsmith.codegen.loopnest.address import BufferMemory, address
-from einsmith.codegen.loopnest.nest import Builder, show
+from einsmith.codegen.loopnest.nest import Builder
+from einsmith.codegen.loopnest.nest_text import show
 from einsmith.ir.analysis.linear import LinearForm, linear
 from einsmith.ir.nodes import Axis, apply
 from einsmith.kernels.emit.vector import LanePattern, VectorEmitter

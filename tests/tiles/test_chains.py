@@ -21,7 +21,8 @@ from einsmith.base.environment import CHECK
 from einsmith.driver import compile, registry
 from einsmith.kernels import autoconfig
 from einsmith.schedule.kernel import Rows
-from einsmith.tiles.chains import Chain, SweepPhase, find_chain
+from einsmith.tiles.chain_search import find_chain
+from einsmith.tiles.chains import Chain, SweepPhase
 from einsmith.tiles.ir import TileFunction, TileLoop, TileParameter, operations
 from einsmith.tiles.lower import lower, patterns
 from einsmith.tiles.pieces import Tiling

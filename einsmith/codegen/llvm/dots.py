@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from einsmith.codegen.llvm.ops import LaneArithmetic, spell
+from einsmith.codegen.llvm.ops import LaneArithmetic
+from einsmith.codegen.llvm.text import spell
 from einsmith.codegen.loopnest.dots import DOTS
 from einsmith.codegen.loopnest.nest import Type
 

@@ -10,8 +10,7 @@ is marked `noalias`. A bool is i1 in registers and one byte in memory.
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
@@ -19,20 +18,12 @@ from einsmith.base.errors import CompileError
 from einsmith.codegen.llvm import dots, faults, lockstep, signal_checks
 from einsmith.codegen.llvm.jit import has_fma, has_halves, list_features, resolve
 from einsmith.codegen.llvm.memory import MemoryEmitter
-from einsmith.codegen.llvm.operands import Number
-from einsmith.codegen.llvm.ops import FLOATS, SELDOM, FunctionText, LaneArithmetic, constant, mangle, spell
+from einsmith.codegen.llvm.operands import SCALAR_INTS, Number, compute, fits
+from einsmith.codegen.llvm.ops import SELDOM, LaneArithmetic
+from einsmith.codegen.llvm.text import FLOATS, FunctionText, constant, mangle, spell
 from einsmith.codegen.llvm.tile_registers import TileRegisters, used_dot
 from einsmith.codegen.loopnest.nest import FOLD, Function, If, Loop, Op, SSAValue, Type
 from einsmith.codegen.vecmath.functions import FUNCTIONS
-
-_SCALAR_INTS = ("i64", "i32")
-_LOGIC: dict[str, Callable[..., bool]] = {
-    "and": lambda a, b: a and b,
-    "or": lambda a, b: a or b,
-    "not": operator.not_,
-    "eq": operator.eq,
-    "ne": operator.ne,
-}
 
 
 def emit_module(functions: Sequence[Function], target: Any) -> str:
@@ -278,7 +269,7 @@ class _Emitter(MemoryEmitter):
         args = [a for a in op.args if a is not None]
         t = args[-1].type
         numbers = [self.number(a) for a in args]
-        if not t.lanes and t.elem in _SCALAR_INTS and op.name in FOLD and self.fold(op, args, numbers):
+        if not t.lanes and t.elem in SCALAR_INTS and op.name in FOLD and self.fold(op, args, numbers):
             return
         if op.name == "select" and numbers[0] is not None:
             chosen = args[1] if numbers[0] else args[2]
@@ -300,8 +291,8 @@ class _Emitter(MemoryEmitter):
         elem = args[0].type.elem
         known = [int(n) for n in numbers if n is not None]
         if len(known) == len(args):
-            value = _compute(op.name, known)
-            if isinstance(value, bool) or _fits(value, elem):
+            value = compute(op.name, known)
+            if isinstance(value, bool) or fits(value, elem):
                 self.put_int(result, value)
                 return True
             return False
@@ -322,27 +313,6 @@ class _Emitter(MemoryEmitter):
             self.put(result, self.text.emit_shared(f"mul {elem} {x}, {c}"))
             return True
         return False
-
-    def fold_lanes(self, op: Op, args: Sequence[SSAValue]) -> bool:
-        """Fold an instruction on constant integer vectors, such as masks, which LLVM would find to be constants, too.
-        Return whether the instruction was folded."""
-        t, result = args[-1].type, op.result
-        known = [self.lanes_of(a) for a in args]
-        if result is None or t.elem in FLOATS or not all(known):
-            return False
-        columns = zip(*known, strict=True)
-        if op.name == "select":
-            lanes: list[Any] = [a if c else b for c, a, b in columns]
-        elif t.elem == "i1" and op.name in _LOGIC:
-            lanes = [_LOGIC[op.name](*x) for x in columns]
-        elif t.elem in _SCALAR_INTS and op.name in FOLD:
-            lanes = [_compute(op.name, x) for x in columns]
-            if not all(isinstance(x, bool) or _fits(x, t.elem) for x in lanes):
-                return False
-        else:
-            return False
-        self.put_lanes(result, lanes)
-        return True
 
     def add_constant(self, x: str, c: int, elem: str) -> str:
         """Emit x + c, with chains of constants summed (integers wrap, so that the order is free)."""
@@ -386,11 +356,11 @@ class _Emitter(MemoryEmitter):
         (x,), result = op.args, op.result
         assert x is not None and result is not None
         number, elem = self.number(x), result.type.elem
-        if number is not None and elem in _SCALAR_INTS and x.type.elem in _SCALAR_INTS and abs(number) < 2**31:
+        if number is not None and elem in SCALAR_INTS and x.type.elem in SCALAR_INTS and abs(number) < 2**31:
             self.put(result, constant(int(number), result.type), int(number))
             return
-        lanes = self.lanes_of(x) if {elem, x.type.elem} <= {*_SCALAR_INTS} else None
-        if lanes and all(_fits(int(n), elem) for n in lanes):
+        lanes = self.lanes_of(x) if {elem, x.type.elem} <= {*SCALAR_INTS} else None
+        if lanes and all(fits(int(n), elem) for n in lanes):
             self.put_lanes(result, lanes)
             return
         if number is None and not x.type.lanes and x.type.elem == "i32" and elem == "i64":
@@ -461,7 +431,7 @@ class _Emitter(MemoryEmitter):
         numbers = [self.number(a), self.number(b)]
         if a.type.lanes and self.fold_lanes(op, (a, b)):
             return
-        if a.type.lanes or a.type.elem not in _SCALAR_INTS:
+        if a.type.lanes or a.type.elem not in SCALAR_INTS:
             self.put(op.result, self.ops.apply(op.name, a.type, [self.get(a), self.get(b)], numbers))
             return
         if self.fold(op, [a, b], numbers):
@@ -512,13 +482,3 @@ class _Emitter(MemoryEmitter):
 def count_vectors(x: Loop) -> int:
     """Return the number of vectors among a loop's carried values."""
     return sum(v.type.lanes > 1 for v in x.carried)
-
-
-def _fits(x: int, elem: str) -> bool:
-    half = 2 ** (63 if elem == "i64" else 31)
-    return -half <= x < half
-
-
-def _compute(name: str, args: Sequence[int]) -> int | bool:
-    """Compute an instruction of FOLD on constants, as Python defines it; a division by 0 gives 0."""
-    return 0 if name in ("floordiv", "mod") and args[1] == 0 else FOLD[name](*args)

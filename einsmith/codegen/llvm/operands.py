@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from einsmith.codegen.llvm.ops import FLOATS, constant, lanes_constant, literal
-from einsmith.codegen.loopnest.nest import Op, SSAValue
+from einsmith.codegen.llvm.text import FLOATS, constant, lanes_constant, literal
+from einsmith.codegen.loopnest.nest import FOLD, Op, SSAValue
 
 Number = float | int | bool
 
@@ -25,6 +27,17 @@ _LANES: dict[str, Callable[..., bool | None]] = {
     "select": lambda c, a, b: a if c or (c is None and a is b) else b if c is False else None,
 }
 """Logic that derives a lane of a mask from the lanes that it is computed from; None stands for an unknown lane."""
+
+
+SCALAR_INTS = ("i64", "i32")
+_LOGIC: dict[str, Callable[..., bool]] = {
+    "and": lambda a, b: a and b,
+    "or": lambda a, b: a or b,
+    "not": operator.not_,
+    "eq": operator.eq,
+    "ne": operator.ne,
+}
+"""Functions of conditions that are known."""
 
 
 class ValueOperands:
@@ -93,3 +106,35 @@ class ValueOperands:
     def number(self, value: SSAValue | None) -> Number | None:
         """Return the number that a value is known to be; None: not known, or no value."""
         return None if value is None else self.literal.get(value.id)
+
+    def fold_lanes(self, op: Op, args: Sequence[SSAValue]) -> bool:
+        """Fold an instruction on constant integer vectors, such as masks, which LLVM would find to be constants, too.
+        Return whether the instruction was folded."""
+        t, result = args[-1].type, op.result
+        known = [self.lanes_of(a) for a in args]
+        if result is None or t.elem in FLOATS or not all(known):
+            return False
+        columns = zip(*known, strict=True)
+        if op.name == "select":
+            lanes: list[Any] = [a if c else b for c, a, b in columns]
+        elif t.elem == "i1" and op.name in _LOGIC:
+            lanes = [_LOGIC[op.name](*x) for x in columns]
+        elif t.elem in SCALAR_INTS and op.name in FOLD:
+            lanes = [compute(op.name, x) for x in columns]
+            if not all(isinstance(x, bool) or fits(x, t.elem) for x in lanes):
+                return False
+        else:
+            return False
+        self.put_lanes(result, lanes)
+        return True
+
+
+def fits(x: int, elem: str) -> bool:
+    """Return whether a scalar integer type holds a number."""
+    half = 2 ** (63 if elem == "i64" else 31)
+    return -half <= x < half
+
+
+def compute(name: str, args: Sequence[int]) -> int | bool:
+    """Compute an instruction of FOLD on constants, as Python defines it; a division by 0 gives 0."""
+    return 0 if name in ("floordiv", "mod") and args[1] == 0 else FOLD[name](*args)

@@ -13,7 +13,8 @@ from __future__ import annotations
 from typing import Any
 
 from einsmith.codegen.llvm import dots
-from einsmith.codegen.llvm.ops import FunctionText, LaneArithmetic, Ops, spell
+from einsmith.codegen.llvm.ops import LaneArithmetic, Ops
+from einsmith.codegen.llvm.text import FunctionText, spell
 from einsmith.codegen.loopnest.dots import DOTS, TILE_REGISTERS, TILE_ROWS, WORD, WORD_BYTES
 from einsmith.codegen.loopnest.nest import If, Loop, Op, Type
 

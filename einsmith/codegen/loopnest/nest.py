@@ -197,14 +197,10 @@ class Builder:
 
     def const(self, value: float | int | bool, elem: str = "i64", lanes: int = 0) -> SSAValue:
         """Return a literal, splatted where lanes > 0. Equal literals are one value."""
-        key = (repr(value), elem, lanes)
-        if key not in self._consts:
-            out = self._new(Type(elem, lanes))
-            self._consts[key] = out
-            self._const_ops.append(Op("const", (), out, (value,)))
-            if out.type in (I64, I1):
-                self._known[out] = int(value)
-        return self._consts[key]
+        out = self._constant(("const", repr(value), elem, lanes), Type(elem, lanes), (value,))
+        if out.type in (I64, I1):
+            self._known[out] = int(value)
+        return out
 
     def known(self, x: SSAValue | int) -> int | None:
         """Return the constant value of an i64 or i1 scalar; None where it is not known."""
@@ -216,20 +212,17 @@ class Builder:
 
     def iota(self, lanes: int, elem: str = "i64") -> SSAValue:
         """Return the vector 0, 1, ..., lanes-1."""
-        key = ("iota", elem, lanes)
-        if key not in self._consts:
-            out = self._new(Type(elem, lanes))
-            self._consts[key] = out
-            self._const_ops.append(Op("iota", (), out))
-        return self._consts[key]
+        return self._constant(("iota", elem, lanes), Type(elem, lanes))
 
     def literal(self, values: Sequence[float | int | bool], elem: str) -> SSAValue:
         """Return the vector of these numbers, lane by lane."""
-        key = ("literal", tuple(values), elem)
+        return self._constant(("literal", tuple(values), elem), Type(elem, len(values)), (tuple(values),))
+
+    def _constant(self, key: tuple, type: Type, attrs: tuple = ()) -> SSAValue:
+        """Return the constant of a key, whose first element names its instruction. Equal keys have one value."""
         if key not in self._consts:
-            out = self._new(Type(elem, len(values)))
-            self._consts[key] = out
-            self._const_ops.append(Op("literal", (), out, (tuple(values),)))
+            out = self._consts[key] = self._new(type)
+            self._const_ops.append(Op(key[0], (), out, attrs))
         return self._consts[key]
 
     def splat(self, x: SSAValue, lanes: int) -> SSAValue:
@@ -504,40 +497,3 @@ class Builder:
     def barrier(self) -> None:
         """Emit a barrier that loop-invariant code does not cross (keeps broadcasts from being hoisted and spilled)."""
         self._emit("barrier", [], None)
-
-
-def show(f: Function) -> str:
-    """Return a function as text, one instruction a line; constants stand where they are used."""
-    literals: dict[SSAValue, str] = {}
-    lines = [f"function {f.name}({', '.join(map(str, f.buffers))}, scratch {f.scratch}, task {f.task})"]
-
-    def name(v: SSAValue | None) -> str:
-        return "None" if v is None else literals.get(v, str(v))
-
-    def line(x: Op) -> str:
-        assigned = f"{x.result}: {x.result.type} = " if x.result is not None else ""
-        args = list(x.args)
-        while args and args[-1] is None:  # omitted arguments at the end: no mask, no other value
-            args.pop()
-        return f"{assigned}{x.name}({', '.join(map(name, args))}){f' {list(x.attrs)}' if x.attrs else ''}"
-
-    def walk(block: list, depth: int) -> None:
-        pad = "  " * depth
-        for x in block:
-            if isinstance(x, Loop):
-                carry = "".join(f", {c}={name(i)}" for c, i in zip(x.carried, x.init, strict=True))
-                lines.append(f"{pad}for {x.var} in range({name(x.lo)}, {name(x.hi)}, {x.step}){carry}:")
-                walk(x.body, depth + 1)
-                if x.next:
-                    lines.append(f"{pad}  yield {', '.join(map(name, x.next))} -> {', '.join(map(str, x.results))}")
-            elif isinstance(x, If):
-                lines.append(f"{pad}if {name(x.cond)}:")
-                walk(x.body, depth + 1)
-            elif x.name == "const" and x.result is not None:
-                kind = x.result.type
-                literals[x.result] = str(x.attrs[0]) if kind == I64 else f"{kind}({x.attrs[0]})"
-            else:
-                lines.append(pad + line(x))
-
-    walk(f.body, 1)
-    return "\n".join(lines)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from einsmith.kernels.contraction import config, cost, epilogue, search
+from einsmith.kernels.contraction import config, cost, epilogue, table
 from einsmith.kernels.contraction.config import Config, Tiled
 from einsmith.kernels.contraction.emission.blocked import CompanionPairs
 from einsmith.kernels.contraction.features import OperandPlan, operand_plan, stack_features
@@ -88,7 +88,7 @@ def predict_pairs(kernel: Kernel, pairs: tuple[_PairConfigs, ...], target: Any) 
             s = operand_plan(kernel, q, d.windows, d.swap, d.rows, target)
             features.append(s.without_results() if q is companion else s.numbers)
             epilogue_cycles = 0.0 if q is companion else _price_epilogue(kernel, companion, p, c, target)[0]
-            columns.append(search.column_of(len(settings), d, s.k_fractions([(d.mr, d.nv)])[0], epilogue_cycles))
+            columns.append(table.column_of(len(settings), d, s.k_fractions([(d.mr, d.nv)])[0], epilogue_cycles))
             settings.append(s)
     return cost.predict(cost.ConfigTable(settings, np.array(columns).T, stack_features(features)), target)
 

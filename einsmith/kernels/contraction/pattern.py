@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from einsmith.cost.roofline import launch_overhead
-from einsmith.kernels.contraction import companions, cost, direct_boxes, epilogue, k_bounds, search, sums
+from einsmith.kernels.contraction import companions, cost, direct_boxes, epilogue, k_bounds, search, sums, table
 from einsmith.kernels.contraction.config import Config, Direct, Tiled
 from einsmith.kernels.contraction.emission import launches
 from einsmith.kernels.contraction.emission.blocked import CompanionPairs
@@ -234,7 +234,7 @@ def _price(kernel: Kernel, p: Problem, c: Config, target: Any) -> _Price:
     if isinstance(c, Direct):
         return _Price(_direct_cost(kernel, p, c, target), 1 + (c.split > 1), c.tasks * c.parts * c.split)
     price = _price_cache(kernel, p, target).get(c)
-    return price or _price_at(cost.predict(search.table_of(kernel, p, c, target), target), 0)
+    return price or _price_at(cost.predict(table.table_of(kernel, p, c, target), target), 0)
 
 
 def _price_at(predicted: cost.Predicted, i: int) -> _Price:

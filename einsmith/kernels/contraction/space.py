@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from einsmith.codegen.loopnest.dots import TILE_ROWS
-from einsmith.kernels.contraction import config, direct_boxes, epilogue, k_vectorization, search
+from einsmith.kernels.contraction import config, direct_boxes, epilogue, k_vectorization, search, table
 from einsmith.kernels.contraction.config import Config, Direct, Tiled
 from einsmith.kernels.contraction.cost import HOW, ORDERS
 from einsmith.kernels.contraction.features import OperandPlan, operand_plan, stack_features
@@ -154,8 +154,8 @@ def _reject_ways(c: Tiled, s: OperandPlan) -> str:
             else f"order k does not take blocks of {c.kc} points of K here"
         )
     row = np.array([[0, c.mr, c.nv, c.kc, c.split, in_place, 1.0, 0.0, c.depth]], np.float64)
-    sensible = search.mask_sensible(row, stack_features([s.numbers]), s.lanes)[0]
+    sensible = table.mask_sensible(row, stack_features([s.numbers]), s.lanes)[0]
     way = HOW.index(c.a), HOW.index(c.b), ORDERS.index(c.order), int(c.kc > 0)
     return (
-        "" if way in compress(search.WAYS, sensible) else f"this combination of a, b, order and kc is not possible: {c}"
+        "" if way in compress(table.WAYS, sensible) else f"this combination of a, b, order and kc is not possible: {c}"
     )

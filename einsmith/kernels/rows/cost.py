@@ -12,11 +12,12 @@ from einsmith.cost.roofline import Cost, distribute, in_turn
 from einsmith.kernels.pattern import Chooser
 from einsmith.kernels.rows.box_condition import BoxCondition
 from einsmith.schedule import row_nests
+from einsmith.schedule.block_kernels import BlockKernel
 from einsmith.schedule.footprint import bytes_by_buffer
 from einsmith.schedule.kernel import Activity, Member, Rows
 from einsmith.schedule.row_blocks import inputs, partials
 from einsmith.schedule.row_fusion import ROWS_PER_CORE
-from einsmith.schedule.row_nests import BlockKernel, block_kernels, block_places, shared_memory
+from einsmith.schedule.row_nests import block_kernels, block_places, shared_memory
 from einsmith.schedule.shared_rows import share
 
 MAX_LOCAL_BYTES = 1 << 25

@@ -26,6 +26,7 @@ from einsmith.kernels.pattern import Chooser, Cost, Launch, Lowered, Pattern
 from einsmith.kernels.rows import cost
 from einsmith.kernels.rows.box_condition import BoxCondition, Ends
 from einsmith.kernels.rows.cost import RowsConfig
+from einsmith.schedule.block_kernels import BlockKernel
 from einsmith.schedule.kernel import Beyond, Kernel, KernelBuffer, Rows
 from einsmith.schedule.row_blocks import (
     copy_kernel,
@@ -36,7 +37,7 @@ from einsmith.schedule.row_blocks import (
     partials,
     results_of,
 )
-from einsmith.schedule.row_nests import BlockKernel, block_places, follow_of, shared_memory
+from einsmith.schedule.row_nests import block_places, follow_of, shared_memory
 from einsmith.schedule.shared_rows import share
 
 _Memory = TypeVar("_Memory")

@@ -30,7 +30,8 @@ from einsmith.kernels.stencil.loads import (
     pair_axis,
     rows_per_tile,
 )
-from einsmith.kernels.stencil.terms import Stencil, stencils
+from einsmith.kernels.stencil.match import stencils
+from einsmith.kernels.stencil.terms import Stencil
 from einsmith.schedule.footprint import bytes_by_buffer
 from einsmith.schedule.kernel import Beyond, Kernel, LimitedKernel
 

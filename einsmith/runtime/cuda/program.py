@@ -7,17 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from time import perf_counter_ns
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from einsmith.base import locks
 from einsmith.base.errors import ArgumentError
 from einsmith.ir.nodes import Leaf
 from einsmith.runtime import buffers
 from einsmith.runtime.arena import Block
 from einsmith.runtime.assemble import Assembler
-from einsmith.runtime.cuda.device import CollectiveNode, Communicator, CudaDevice, DeviceCode, LaunchNode, Node
+from einsmith.runtime.cuda.card import Card
+from einsmith.runtime.cuda.device import CollectiveNode, CudaDevice, DeviceCode, LaunchNode, Node
+from einsmith.runtime.cuda.executable_graph import ExecutableGraph
 from einsmith.runtime.cuda.launches import (
     ByteRange,
     DeviceLaunch,
@@ -28,8 +28,7 @@ from einsmith.runtime.cuda.launches import (
     flatten,
     overlaps,
 )
-from einsmith.runtime.cuda.resident import DeviceMemory, Resident, Residents
-from einsmith.runtime.memory import Clock, Memory
+from einsmith.runtime.cuda.resident import DeviceMemory, Resident
 from einsmith.runtime.steps import AllReduce, Await, BeginLoop, CheckFinite, CheckZero, Notify, RunLaunch, StepTimes
 from einsmith.tiles.triton_text import ALIGNED
 
@@ -37,100 +36,6 @@ PLACED = 64
 """Bytes at a multiple of which each input and output begins in the block of all of them on the device."""
 MOST_NUMBERS = 4096
 """Most bytes of a bound array, of whose changes nothing tells, that each run uploads; larger ones are compared."""
-BuildCode = Callable[[Sequence[tuple[TileCode, tuple[bool, ...]]]], list[DeviceCode]]
-"""Function that makes machine code of each (code, whether each of its parameters is a multiple of ALIGNED bytes)."""
-
-
-class Card:
-    """A device with the resources that its programs share: its memory, the copies of arrays, the machine code, and the
-    lock that one run at a time holds."""
-
-    def __init__(self, device: CudaDevice, build: BuildCode):
-        self.device, self._build = device, build
-        self.memory = DeviceMemory(device)
-        self.residents = Residents(self.memory)
-        self.lock = locks.lock()
-        self._codes: WeakKeyDictionary[TileCode, dict[tuple[bool, ...], DeviceCode]] = WeakKeyDictionary()
-        self._tail: Any = None
-        self._last: Any = device.stream
-
-    def enter(self, stream: Any) -> None:
-        """Let work that is queued in a stream from now on follow all work of programs in other streams: programs share
-        memory."""
-        if stream != self._last:
-            if self._tail is None:
-                self._tail = self.device.event()
-            self.device.record(self._tail, self._last)
-            self.device.wait(stream, self._tail)
-            self._last = stream
-
-    def all_reduce(self, communicator: Communicator, memories: Sequence[Memory], elem: str) -> None:
-        """Overwrite memory of one element type by its sum over all devices, on the device. The caller holds the guard
-        of the memory."""
-        stream = self.device.stream
-        with self.lock:
-            copies = [self.residents.of(m.host, m) for m in memories]
-            for copy in copies:
-                copy.refresh(stream)
-            addresses, counts = tuple(c.address for c in copies), tuple(m.host.size for m in memories)
-            self.device.run(CollectiveNode(communicator, addresses, counts, elem), stream)
-            for copy in copies:
-                copy.note_begun()
-            self.device.synchronize(stream)
-            for copy in copies:
-                copy.note_store(stream)
-        now = Clock.note()
-        for memory in memories:
-            memory.version = now
-
-    def codes(self, kinds: Sequence[tuple[TileCode, tuple[bool, ...]]]) -> list[DeviceCode]:
-        """Return machine code of each (code, whether each of its parameters is a multiple of ALIGNED bytes); it is made
-        once as long as the code lives. Raises CompileError."""
-        absent = [k for k in dict.fromkeys(kinds) if k[1] not in self._codes.get(k[0], {})]
-        for (code, aligned), device_code in zip(absent, self._build(absent) if absent else (), strict=True):
-            self._codes.setdefault(code, {}).setdefault(aligned, device_code)
-        return [self._codes[code][aligned] for code, aligned in kinds]
-
-
-class ExecutableGraph:
-    """An executable graph on which programs with the same edges take turns: the nodes in which they differ are swapped
-    before a launch.
-
-    Args:
-        device: the device.
-        nodes, edges, events: as for `CudaDevice.graph`.
-    """
-
-    def __init__(
-        self,
-        device: CudaDevice,
-        nodes: Sequence[Node],
-        edges: Sequence[tuple[int, int]],
-        events: Sequence[Any] = (),
-    ):
-        self._device, self._edges, self.events = device, list(edges), events
-        self._nodes, self._last = list(nodes), nodes
-        self._handle = device.graph(nodes, edges, events)
-
-    def fits(self, nodes: Sequence[Node], edges: Sequence[tuple[int, int]]) -> bool:
-        """Return whether the graph can have these nodes and edges."""
-        return self._edges == edges and list(map(_fixed, self._nodes)) == list(map(_fixed, nodes))
-
-    def launch(self, nodes: Sequence[Node], stream: Any) -> None:
-        """Launch the graph with these nodes, for which it `fits`, in a stream."""
-        if nodes is not self._last:
-            for n, (old, new) in enumerate(zip(self._nodes, nodes, strict=True)):
-                if new != old:
-                    assert isinstance(new, LaunchNode)
-                    self._device.swap(self._handle, n, new)
-                    self._nodes[n] = new
-            self._last = nodes
-        self._device.launch(self._handle, stream)
-
-
-def _fixed(node: Node) -> Any:
-    """Return the parts of a node that stay fixed in an executable graph."""
-    return node.cooperative if isinstance(node, LaunchNode) else node
 
 
 IN_FLIGHT = 2

@@ -13,13 +13,14 @@ from typing import Any
 from einsmith.codegen.loopnest.dots import TILE_ROWS
 from einsmith.codegen.loopnest.nest import SSAValue
 from einsmith.codegen.loopnest.walk import ceil_div, digits, nest, sweep
-from einsmith.kernels.contraction.config import has_room_to_unroll, row_offsets, unroll_limit
+from einsmith.kernels.contraction.config import has_room_to_unroll, unroll_limit
 from einsmith.kernels.contraction.emission import prefetch
 from einsmith.kernels.contraction.emission.frame import Frame, Strip, TaskFrame, Tile
 from einsmith.kernels.contraction.emission.k_pack import repeat_elements
 from einsmith.kernels.contraction.emission.nan_repair import NanRepair
 from einsmith.kernels.contraction.emission.tile_epilogue import TileEpilogue
 from einsmith.kernels.contraction.k_bounds import emit_bounds
+from einsmith.kernels.contraction.row_offsets import row_offsets
 from einsmith.kernels.emit.access import OperandAccess
 from einsmith.kernels.emit.cursor import LaneCursor
 

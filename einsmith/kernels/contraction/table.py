@@ -1,0 +1,240 @@
+"""Tabulate register tiles with every way to reach the operands, and divide them into tasks."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from einsmith.cost.memory_traffic import PAGE
+from einsmith.cost.roofline import may_be_one_task
+from einsmith.kernels.contraction import traffic
+from einsmith.kernels.contraction.config import Tiled
+from einsmith.kernels.contraction.cost import (
+    BUFFER,
+    BY_K,
+    BY_M,
+    BY_N,
+    HOW,
+    INLINE,
+    ORDERS,
+    PANEL,
+    ConfigTable,
+    inner_bytes,
+)
+from einsmith.kernels.contraction.features import FeatureArrays, OperandPlan, operand_plan, stack_features
+from einsmith.kernels.contraction.problem import Problem
+from einsmith.kernels.contraction.traffic import Array
+from einsmith.kernels.contraction.words import in_words
+from einsmith.schedule.kernel import Kernel
+
+
+class TableTile(NamedTuple):
+    """A register tile of a setting.
+
+    setting: index of the setting
+    mr, nv: rows and vectors
+    blocks: points of K in a block, 0 if K is not cut into blocks
+    split: parts of K, whose partial sums a later launch adds
+    inline: whether M can be read in place
+    k_fraction: part of K that guards leave to the tile
+    epilogue_cycles: cycles of the epilogue for each vector of results
+    depth: points of K in the lanes of a vector
+    """
+
+    setting: int
+    mr: int
+    nv: int
+    blocks: int
+    split: int
+    inline: bool
+    k_fraction: float
+    epilogue_cycles: float
+    depth: int = 1
+
+
+WAYS = [
+    (a, b, order, blocked)
+    for a, b, order, blocked in product(range(3), range(3), (BY_N, BY_M, BY_K), (0, 1))
+    if order == BY_N or order == BY_M and not blocked or order == BY_K and blocked and b == PANEL != a
+]
+"""Ways to reach the operands: (place of M's way in cost.HOW, that of N's, outer loop, 1 if K is cut into blocks).
+
+With blocks of K outermost, panels of N are packed once for all tiles of M; the rows of M are then not contiguous.
+"""
+
+
+_A, _B, _ORDER, _BLOCKED = np.array(WAYS).T
+
+
+def build_table(
+    settings: list[OperandPlan], tiles: list[TableTile], sweeps: list[tuple[int, Tiled]]
+) -> ConfigTable | None:
+    """Return the table of all tiles with every sensible way to reach the operands, and of `sweeps`; None if empty."""
+    if not settings:
+        return None
+    columns, target = np.array(tiles, np.float64).reshape(-1, len(TableTile._fields)), settings[0].target
+    features = stack_features([s.numbers for s in settings])
+    tile, way = np.nonzero(mask_sensible(columns, features.select(columns[:, 0].astype(np.int64)), settings[0].lanes))
+    number, mr, nv, blocks, split, _, k_fraction, epilogue_cycles, depth = columns[tile].T
+    a, b, order = _A[way], _B[way], _ORDER[way]
+    one = np.ones_like(mr)
+    rows = np.array(
+        (number, mr, nv, a, b, order, blocks * _BLOCKED[way], split, one, one, depth, k_fraction, epilogue_cycles)
+    )
+    x = ConfigTable(settings, rows, features)
+    x.rows[8:10] = _choose_tasks(x, target)  # tm and tn are views of these rows
+    if features.has["a_parts"] or features.has["b_parts"]:
+        cuts = np.array((x.numbers.a_parts, x.numbers.b_parts))
+        x.rows[8:10] = np.where(cuts.any(axis=0), np.maximum(cuts, 1), x.rows[8:10])
+    rows = _add_other_tasks(x, target)
+    if sweeps:
+        more = [column_of(n, c, 1.0, settings[n].price_epilogue(c.mr, c.nv, 2)) for n, c in sweeps]
+        rows = np.concatenate([rows, np.array(more).T], axis=1)
+    return x if rows is x.rows else ConfigTable(settings, rows, features)
+
+
+def _add_other_tasks(t: ConfigTable, target: Any) -> Array:
+    """Return the rows of table `t`; a copy with other tasks follows each configuration for which they may be better."""
+    inner = np.where(t.m_outer, t.b, t.a)
+    walks_buffer = (inner == BUFFER) & (t.a != PANEL) & (t.b != PANEL) & (t.numbers.has_halos == 0)
+    small = (t.tm * t.tn > 1) & (t.numbers.batch * t.split == 1)
+    small &= may_be_one_task(t.numbers.m * t.numbers.n * t.numbers.k, target)
+    rows, places = [t.rows], [np.arange(len(t.mr))]
+    for applies, choose in (
+        (walks_buffer, divide_for_cache),
+        (t.order == BY_K, _divide_by_core),
+        (small, _keep_one_task),
+    ):
+        if len(which := np.nonzero(applies)[0]):
+            columns = t.rows[:, which]
+            columns[8:10] = choose(t, which, target)
+            rows.append(columns)
+            places.append(which)
+    if len(rows) == 1:
+        return t.rows
+    return np.concatenate(rows, axis=1)[:, np.argsort(np.concatenate(places), kind="stable")]
+
+
+def column_of(setting: int, c: Tiled, k_fraction: float, epilogue_cycles: float) -> list[float]:
+    """Return configuration `c` of a setting as a column of a table; `k_fraction` and `epilogue_cycles` are as in
+    `TableTile`."""
+    how = HOW.index(c.a), HOW.index(c.b), ORDERS.index(c.order)
+    return [float(setting), c.mr, c.nv, *how, c.kc, c.split, c.tm, c.tn, c.depth, k_fraction, epilogue_cycles]
+
+
+def table_of(kernel: Kernel, p: Problem, c: Tiled, target: Any) -> ConfigTable:
+    """Return the table of a single configuration."""
+    problem = in_words(kernel, p, c.words, target, c.tiles)
+    assert problem is not None
+    s = operand_plan(kernel, problem, c.windows, c.swap, c.rows, target)
+    column = column_of(0, c, s.k_fractions([(c.mr, c.nv)])[0], s.price_epilogue(c.mr, c.nv, c.split))
+    return ConfigTable([s], np.array([column]).T, stack_features([s.numbers]))
+
+
+def mask_sensible(tiles: Array, x: FeatureArrays, lanes: int) -> Array:
+    """Return a mask [tile, way] of the WAYS that are worth a prediction.
+
+    `tiles` is an array [tile, field] of the fields of `TableTile`; `x` holds the features of each tile's setting.
+    """
+    _, mr, nv, blocks, split, inline, _, _, depth = tiles.T
+    is_m_outer = _ORDER == BY_M
+    one_row, one_column = np.ceil(x.m / mr) == 1, np.ceil(x.n * depth / (nv * lanes)) == 1
+    is_unblocked = (x.k < 2 * traffic.MAX_BLOCK_POINTS) | (x.has_halos > 0)  # K has no blocks
+    # Pairs of a condition on ways and a condition on tiles: ways are ruled out for tiles if both conditions hold.
+    ruled_out = (
+        (_A == INLINE, inline == 0),
+        # A buffer of an operand that could be read in place pays where it avoids conflicts, or is packed once.
+        (_A == BUFFER, (inline > 0) & ((x.has_halos > 0) | (x.m <= mr)) & (x.a_invariant == 0)),
+        (_B != INLINE, x.row > 0),
+        ((_A == BUFFER) | (_B == BUFFER), (split > 1) | (x.halo_k_blocks > 0)),
+        (_A == BUFFER, x.a_from_halo > 0),
+        (_B == BUFFER, x.b_from_halo > 0),
+        # Panels would be packed again for every tile.
+        (is_m_outer & (_B == PANEL), ~one_column),
+        (~is_m_outer & (_A == PANEL), ~one_row & ~one_column & is_unblocked),
+        (is_m_outer, one_row),
+        (is_m_outer & (_A != PANEL), one_column),
+        (_BLOCKED == 1, blocks == 0),
+        ((_BLOCKED == 0) | (_B != PANEL), (blocks > 0) & (split > 1)),
+        (_A != INLINE, depth > 1),
+        ((_B == INLINE) | (_ORDER == BY_K), x.in_tiles > 0),
+        (_ORDER == BY_K, (split > 1) | (x.b_transposed > 0) | one_row | one_column),
+    )
+    of_ways, of_tiles = zip(*ruled_out, strict=True)
+    return ~(np.array(of_tiles).T @ np.array(of_ways))
+
+
+def _choose_tasks(t: ConfigTable, target: Any) -> tuple[Array, Array]:
+    """Return the numbers of tasks along M and along N of each configuration, enough for every core.
+
+    Tasks divide the side of the outer loop first: where they divide the inner side too, the outer side is packed once
+    more in each.
+    """
+    x, cores = t.numbers, target.cores
+    mt, nt = np.ceil(x.m / t.mr), np.ceil(x.n / (t.nv * t.lanes))
+    outer_tasks = x.batch * t.split  # tasks along the batch and K
+    task_goal = np.ones_like(outer_tasks)
+    if cores > 1:
+        task_goal = np.maximum(1, np.ceil(4 * cores / outer_tasks))
+        unit = cores // np.gcd(outer_tasks.astype(np.int64), cores)
+        task_goal += -task_goal % unit  # an equal number for each core
+    outer_tiles, inner_tiles = np.where(t.m_outer, mt, nt), np.where(t.m_outer, nt, mt)
+    outer = np.minimum(outer_tiles, task_goal)
+    inner = np.where(outer_tasks * outer < cores, np.minimum(inner_tiles, np.ceil(cores / (outer_tasks * outer))), 1)
+    if cores > 1:  # even shares are worth packing the outer side once more in each
+        is_packed = np.where(t.m_outer, t.a, t.b) == PANEL
+        max_inner = np.minimum(np.where(is_packed, inner_tiles // 8, inner_tiles), np.ceil(task_goal / outer))
+        inner = np.where(outer < task_goal, np.maximum(inner, max_inner), inner)
+    tm, tn = np.where(t.m_outer, outer, inner), np.where(t.m_outer, inner, outer)
+    by_k = t.order == BY_K
+    if not by_k.any():
+        return tm, tn
+    waiting_m, waiting_n = _divide_waiting_sums(t, tn, target)
+    return np.where(by_k, np.maximum(tm, waiting_m), tm), np.where(by_k, waiting_n, tn)
+
+
+def _divide_waiting_sums(t: ConfigTable, tn: Array, target: Any) -> tuple[Array, Array]:
+    """Return the numbers of tasks along M and N with which a task's sums stay in L2 until the next block of K.
+
+    There are at least `tn` tasks along N. N is divided as long as the rows of a part have at least half a page. M is
+    divided only where this is not enough, because each part of M packs N anew.
+    """
+    x, cores = t.numbers, target.cores
+    parts = np.ceil(x.m * x.columns * t.item / (target.l2 * target.overheads.held))
+    max_n_tasks = np.maximum(tn, x.columns * t.item * 2 // PAGE)
+    max_n_tasks = np.minimum(max_n_tasks, np.ceil(x.n / (t.nv * t.lanes)))
+    n_tasks = np.minimum(np.maximum(tn, np.ceil(parts / cores) * cores), max_n_tasks)
+    return np.minimum(np.ceil(x.m / t.mr), np.ceil(parts / n_tasks)), n_tasks
+
+
+def _divide_by_core(t: ConfigTable, which: Array, target: Any) -> tuple[Array, Array]:
+    """Return the tasks along M and N of configurations `which`, with a part of N per core: its rows are the longest."""
+    x = t.numbers
+    tn = np.minimum(np.ceil(x.columns / (t.nv * t.lanes)), np.ceil(target.cores / x.batch))
+    tm, tn = _divide_waiting_sums(t, tn, target)
+    return np.maximum(1, tm)[which], tn[which]
+
+
+def _keep_one_task(t: ConfigTable, which: Array, target: Any) -> tuple[Array, Array]:
+    """Return one task along M and one along N for configurations `which`, so that no other core need be woken."""
+    return np.ones(len(which)), np.ones(len(which))
+
+
+def divide_for_cache(t: ConfigTable, which: Array, target: Any) -> tuple[Array, Array]:
+    """Return the tasks along M and N of configurations `which`, with more tasks along the side of the inner loop.
+
+    A task's part of the inner side then stays in L2 while the task goes through the outer side. Where it does already,
+    the tasks stay as they are.
+    """
+    x = t.numbers
+    k, batch, m, columns = (v[which] for v in (x.k, x.batch, x.m, x.columns))
+    mr, nv, split, m_outer, tm, tn = (v[which] for v in (t.mr, t.nv, t.split, t.m_outer, t.tm, t.tn))
+    parts = np.ceil(inner_bytes(t, x, 1.0, 1.0)[which] / (target.l2 * target.overheads.held))
+    outer = np.maximum(1, np.ceil(4 * target.cores / (batch * split * parts)))
+    rows, tiles = np.ceil(m / mr), np.ceil(columns / (nv * t.lanes))
+    return (
+        np.where(m_outer, np.minimum(tm, outer), np.maximum(tm, np.minimum(rows, parts))),
+        np.where(m_outer, np.maximum(tn, np.minimum(tiles, parts)), np.minimum(tn, outer)),
+    )
