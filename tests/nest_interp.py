@@ -234,9 +234,9 @@ def _function(x: Op) -> Callable:
     if name in ("prefetch", "barrier"):
         return lambda *_: None
     assert type is not None
-    if name in ("const", "literal", "iota"):
+    if name in ("const", "literal"):
         elem = _NUMPY[type.elem]
-        value = np.arange(type.lanes, dtype=elem) if name == "iota" else np.array(x.attrs[0], elem)
+        value = np.array(x.attrs[0], elem)
         made = np.full(type.lanes, value) if type.lanes and not value.ndim else value
         made.flags.writeable = False  # it is the same array at every run
         return lambda: made

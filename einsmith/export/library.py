@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+from ctypes import POINTER, c_char_p, c_double, c_int, c_int64, c_void_p
 from pathlib import Path
 from typing import Any
 
@@ -29,47 +30,24 @@ class _LibraryFunctions:
     Raises FileNotFoundError and ValueError where the folder has no library of this name and identity."""
 
     def __init__(self, folder: Path, name: str, identity: str):
-        self._name, self._library = name, self._open(folder.resolve(), name, identity)
-        pointer, text, number = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int
+        self._name, self._library = name, _open(folder.resolve(), name, identity)
         for function, result, arguments in (
-            ("create", number, [text, number, ctypes.POINTER(pointer)]),
-            ("destroy", None, [pointer]),
-            ("load", number, [pointer, text]),
-            ("save", number, [pointer, text]),
-            ("tensor", pointer, [pointer, text]),
-            ("error", text, [number]),
-            ("steps", ctypes.c_int64, [pointer]),
-            ("set", number, [pointer, text, ctypes.c_double]),
-            ("get", number, [pointer, text, ctypes.POINTER(ctypes.c_double)]),
-            ("reports", ctypes.POINTER(ctypes.c_double), [pointer]),
+            ("create", c_int, [c_char_p, c_int, POINTER(c_void_p)]),
+            ("destroy", None, [c_void_p]),
+            ("load", c_int, [c_void_p, c_char_p]),
+            ("save", c_int, [c_void_p, c_char_p]),
+            ("tensor", c_void_p, [c_void_p, c_char_p]),
+            ("error", c_char_p, [c_int]),
+            ("steps", c_int64, [c_void_p]),
+            ("set", c_int, [c_void_p, c_char_p, c_double]),
+            ("get", c_int, [c_void_p, c_char_p, POINTER(c_double)]),
+            ("reports", POINTER(c_double), [c_void_p]),
         ):
             if hasattr(self._library, f"{name}_{function}"):
                 self[function].restype, self[function].argtypes = result, arguments
 
-    @staticmethod
-    def _open(folder: Path, name: str, identity: str) -> ctypes.CDLL:
-        """Open the shared library and check its identity.
-
-        The system returns a library that is still loaded from the same path, even if its file was replaced. So other
-        spellings of the path are tried until the identity agrees."""
-        file = f"lib{name}.so"
-        path = str(_plain(folder / file, ": the folder has the source of a library, which must be compiled first"))
-        while True:
-            library = ctypes.CDLL(path)
-            identify = library[f"{name}_identity"]
-            identify.restype = ctypes.c_char_p
-            if identify().decode() == identity:
-                return library
-            if len(path) > _LONGEST:
-                raise ValueError(f"{file} is not the library that manifest.json describes")
-            path = f"{path[: -len(file)]}./{file}"
-
     def __getitem__(self, name: str) -> Any:
         return getattr(self._library, f"{self._name}_{name}")
-
-    def exported(self, symbol: str) -> Any:
-        """Return the function of a whole name."""
-        return getattr(self._library, symbol)
 
 
 class Library:
@@ -192,8 +170,7 @@ class Library:
         arguments."""
         if not named:
             return positional
-        calls = self._calls.get(role, [])
-        names = [p["name"] for p in calls[0]["arguments"]] if calls else []
+        names = [p["name"] for call in self._calls.get(role, [])[:1] for p in call["arguments"]]
         if set(named) != set(names[len(positional) :]):
             shown = f"{len(positional)} by position and {', '.join(named)} by name"
             raise self.unfit(f"{self.name} takes {', '.join(names) or 'no such call'}; given {shown}")
@@ -215,7 +192,7 @@ class Library:
                 continue
             arrays = [self._widen(a, p) for a, p in zip(arrays, places, strict=True)]
             outputs, pointers = results(call)
-            function = self._functions.exported(call["function"])
+            function = self._functions[call["function"].removeprefix(f"{self.name}_")]
             function.restype = ctypes.c_int
             self._check(function(self._model, *(ctypes.c_void_p(a.ctypes.data) for a in arrays), *pointers))
             return outputs
@@ -249,6 +226,24 @@ class Library:
         if array.dtype.kind != wanted.kind or not np.can_cast(array.dtype, wanted):
             raise self.unfit(f"{self.name}: {place['name']} is {array.dtype}; it must be {wanted}")
         return array.astype(wanted)
+
+
+def _open(folder: Path, name: str, identity: str) -> ctypes.CDLL:
+    """Open the shared library and check its identity.
+
+    The system returns a library that is still loaded from the same path, even if its file was replaced. So other
+    spellings of the path are tried until the identity agrees."""
+    file = f"lib{name}.so"
+    path = str(_plain(folder / file, ": the folder has the source of a library, which must be compiled first"))
+    while True:
+        library = ctypes.CDLL(path)
+        identify = library[f"{name}_identity"]
+        identify.restype = ctypes.c_char_p
+        if identify().decode() == identity:
+            return library
+        if len(path) > _LONGEST:
+            raise ValueError(f"{file} is not the library that manifest.json describes")
+        path = f"{path[: -len(file)]}./{file}"
 
 
 def _plain(path: Path, why: str = "") -> Path:

@@ -42,10 +42,10 @@ class _CopiedDimensions:
         """Return the copied dimensions."""
         self.inference.bind()
         reads = [(k, s) for k, line in enumerate(self.program.lines) for s in line.reads]
-        for k, site in reads:  # dimensions of equal extents: an axis has that extent, whatever the guards are
-            for d, i in enumerate(site.node.index):
-                if isinstance(i, Name) and self.inference.is_plain(k, i):
-                    self.known.union(("axis", k, i.id), ("dim", site.node.name, d), i.at)
+        # Dimensions of equal extents: an axis has that extent, whatever the guards are.
+        for k, site, d, i in self.inference.read_indices():
+            if isinstance(i, Name) and self.inference.is_plain(k, i):
+                self.known.union(("axis", k, i.id), ("dim", site.node.name, d), i.at)
         used: dict[Key, str] = {}
 
         def use(keys: Iterable[Key], why: str) -> None:

@@ -10,7 +10,7 @@ an extent, never the shapes. An extent that stays unknown is an error that shows
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -92,16 +92,10 @@ class ExtentInference:
             rank = self.ranks.get(node.name)
             if rank is None or not -rank <= d < rank:
                 raise FormulaError(f"{node.name} has {rank} dimensions: {node.name}.shape[{d}] does not exist")
-            n = self.known.get(("dim", node.name, d % rank))
-            if n is None:
-                raise NotYet
-            return n
+            return self.known.require(("dim", node.name, d % rank))
 
         def size(axis: str) -> int:
-            n = self.known.get(("axis", line, axis))
-            if n is None:
-                raise NotYet
-            return n
+            return self.known.require(("axis", line, axis))
 
         def bind(axis: str) -> AxisVar:
             raise _Unreadable
@@ -194,15 +188,20 @@ class ExtentInference:
                         assert isinstance(i, Name)
                         self.known.union(("axis", k, i.id), ("dim", name, d), i.at)
         cycle = {n: group for group in self.program.order for n in group}
+        for k, site, d, i in self.read_indices():
+            if (site.node.name, d) in uneven and site.node.name in cycle[self.program.lines[k].statement.name]:
+                continue  # y[t+1] = f(y[t]): reads at t extend as far as definitions at t+1
+            if self.is_plain(k, i) and isinstance(i, Name) and i.id not in self.program.extents:
+                # where(t < n[b], x[b,t], 0) is a guard on t; b has one extent.
+                if not self.is_guarded(site, {i.id}, into_reads=False):
+                    self.known.union(("axis", k, i.id), ("dim", site.node.name, d), i.at)
+
+    def read_indices(self) -> Iterator[tuple[int, ReadSite, int, Ast]]:
+        """Yield (line, read, dimension, index) for every index of a read."""
         for k, line in enumerate(self.program.lines):
             for site in line.reads:
                 for d, i in enumerate(site.node.index):
-                    if (site.node.name, d) in uneven and site.node.name in cycle[line.statement.name]:
-                        continue  # y[t+1] = f(y[t]): reads at t extend as far as definitions at t+1
-                    if self.is_plain(k, i) and isinstance(i, Name) and i.id not in self.program.extents:
-                        # where(t < n[b], x[b,t], 0) is a guard on t; b has one extent.
-                        if not self.is_guarded(site, {i.id}, into_reads=False):
-                            self.known.union(("axis", k, i.id), ("dim", site.node.name, d), i.at)
+                    yield k, site, d, i
 
     def find_defining(self, numbers: list[int]) -> list[int]:
         """Return the statements that determine a tensor's shape: those with =, or all if there are none."""
@@ -281,26 +280,25 @@ class ExtentInference:
         firm: dict[Key, list[tuple[int, str, int]]] = {}
         loose: dict[Key, list[tuple[Key, tuple[int, str, int]]]] = {}
         further: dict[Key, set[Key]] = {}
-        for k, line in enumerate(self.program.lines):
-            for site in line.reads:
-                for d, i in enumerate(site.node.index):
-                    dim = self.known.find(("dim", site.node.name, d))
-                    if not (self.is_plain(k, i) and isinstance(i, Name)):
-                        for a in line.axes:
-                            if rises(i, a) and self.is_guarded(site, {a}) and not limits(site.guards, a, line.axes):
-                                key = self.known.find(("axis", k, a))
-                                further.setdefault(key, set()).update({dim} - {key})
-                        continue
-                    n, key = self.known.get(dim), self.known.find(("axis", k, i.id))
-                    if n is None or key in self.known or i.id in self.pending:
-                        continue
-                    option = n, f"{site.node.name} has extent {n} in dimension {d}", i.at
-                    axis_limits = limits(site.guards, i.id, line.axes)
-                    rank = self.ranks[site.node.name]
-                    if not axis_limits:
-                        firm.setdefault(key, []).append(option)
-                    elif not any(is_dimension_bound(c, i.id, site.node.name, d, rank) for c in axis_limits):
-                        loose.setdefault(key, []).append((dim, option))
+        for k, site, d, i in self.read_indices():
+            axes = self.program.lines[k].axes
+            dim = self.known.find(("dim", site.node.name, d))
+            if not (self.is_plain(k, i) and isinstance(i, Name)):
+                for a in axes:
+                    if rises(i, a) and self.is_guarded(site, {a}) and not limits(site.guards, a, axes):
+                        key = self.known.find(("axis", k, a))
+                        further.setdefault(key, set()).update({dim} - {key})
+                continue
+            n, key = self.known.get(dim), self.known.find(("axis", k, i.id))
+            if n is None or key in self.known or i.id in self.pending:
+                continue
+            option = n, f"{site.node.name} has extent {n} in dimension {d}", i.at
+            axis_limits = limits(site.guards, i.id, axes)
+            rank = self.ranks[site.node.name]
+            if not axis_limits:
+                firm.setdefault(key, []).append(option)
+            elif not any(is_dimension_bound(c, i.id, site.node.name, d, rank) for c in axis_limits):
+                loose.setdefault(key, []).append((dim, option))
         chosen = firm or {
             key: [o for _, o in options]
             for key, options in loose.items()
@@ -315,28 +313,26 @@ class ExtentInference:
         """Assign the largest extents that keep unguarded reads with one unknown in bounds, all reads of a round at
         once."""
         best: dict[Key, tuple[int, str, int]] = {}
-        for k, line in enumerate(self.program.lines):
-            for site in line.reads:
-                for d, i in enumerate(site.node.index):
-                    n = self.known.get(("dim", site.node.name, d))
-                    e = None if n is None else self.expr(k, i)
-                    if e is None or n is None:
-                        continue
-                    names = self.axes_of(k, e)
-                    unknown = {x for a in names if (x := self.known.find(("axis", k, a))) not in self.known}
-                    if len(unknown) != 1 or self.is_guarded(site, set(names)):
-                        continue
-                    (key,) = unknown
-                    if key[0] == "axis" and key[2] in self.pending:
-                        continue
-                    largest = self.find_largest(k, e, key, n)
-                    if largest is None:
-                        continue
-                    if largest < 1:
-                        raise self.make_bounds_error(k, site, d, n, key, e)
-                    why = f"{site.node.name} has extent {n} in dimension {d}, which allows {largest}"
-                    if key not in best or largest < best[key][0]:
-                        best[key] = (largest, why, i.at)
+        for k, site, d, i in self.read_indices():
+            n = self.known.get(("dim", site.node.name, d))
+            e = None if n is None else self.expr(k, i)
+            if e is None or n is None:
+                continue
+            names = self.axes_of(k, e)
+            unknown = {x for a in names if (x := self.known.find(("axis", k, a))) not in self.known}
+            if len(unknown) != 1 or self.is_guarded(site, set(names)):
+                continue
+            (key,) = unknown
+            if key[0] == "axis" and key[2] in self.pending:
+                continue
+            largest = self.find_largest(k, e, key, n)
+            if largest is None:
+                continue
+            if largest < 1:
+                raise self.make_bounds_error(k, site, d, n, key, e)
+            why = f"{site.node.name} has extent {n} in dimension {d}, which allows {largest}"
+            if key not in best or largest < best[key][0]:
+                best[key] = (largest, why, i.at)
         for key, (n, why, at) in best.items():
             self.known.assign(key, n, why, at)
         return bool(best)
@@ -344,18 +340,16 @@ class ExtentInference:
     def infer_from_readers(self) -> bool:
         """Set a dimension that nothing else determines to the extent of an axis that indexes it alone under a guard."""
         largest_readers: dict[Key, tuple[int, str, int]] = {}
-        for k, line in enumerate(self.program.lines):
-            for site in line.reads:
-                for d, i in enumerate(site.node.index):
-                    key = self.known.find(("dim", site.node.name, d))
-                    if self.is_plain(k, i) and isinstance(i, Name) and key not in self.known:
-                        n = self.known.get(("axis", k, i.id))
-                        if n is not None and n > largest_readers.get(key, (-1,))[0]:
-                            largest_readers[key] = (
-                                n,
-                                f"{site.node.name} is read at {i.id} < {n} in dimension {d}",
-                                i.at,
-                            )
+        for k, site, d, i in self.read_indices():
+            key = self.known.find(("dim", site.node.name, d))
+            if self.is_plain(k, i) and isinstance(i, Name) and key not in self.known:
+                n = self.known.get(("axis", k, i.id))
+                if n is not None and n > largest_readers.get(key, (-1,))[0]:
+                    largest_readers[key] = (
+                        n,
+                        f"{site.node.name} is read at {i.id} < {n} in dimension {d}",
+                        i.at,
+                    )
         for key, (n, why, at) in largest_readers.items():
             self.known.assign(key, n, why, at)
         return bool(largest_readers)
@@ -404,25 +398,22 @@ class ExtentInference:
         key = self.known.find(("axis", k, axis))
         message, at = f"the extent of the axis {axis} is not determined", line.statement.at
         value = "N"
-        for site in line.reads:
-            for d, i in enumerate(site.node.index):
-                names = [n.id for n in walk(i) if isinstance(n, Name) and n.id in line.axes]
-                if axis not in names:
-                    continue
-                at = i.at
-                # A plain index was rejected, and the extents of defined tensors follow from those of the axes.
-                if not isinstance(i, Name) and site.node.name in self.program.inputs:
-                    value = f'"{site.node.name}.shape[{d}]"'
-                others = [a for a in dict.fromkeys(names) if a != axis and self.known.get(("axis", k, a)) is None]
-                if others:
-                    message = (
-                        f"the extents of the axes {' and '.join([axis, *others])} are not determined: "
-                        f"one index of {site.node.name} contains them all"
-                    )
-                    value = "N"
-                break
-            else:
+        indices = ((site.node.name, d, i) for site in line.reads for d, i in enumerate(site.node.index))
+        for tensor, d, i in indices:
+            names = [n.id for n in walk(i) if isinstance(n, Name) and n.id in line.axes]
+            if axis not in names:
                 continue
+            at = i.at
+            # A plain index was rejected, and the extents of defined tensors follow from those of the axes.
+            if not isinstance(i, Name) and tensor in self.program.inputs:
+                value = f'"{tensor}.shape[{d}]"'
+            others = [a for a in dict.fromkeys(names) if a != axis and self.known.get(("axis", k, a)) is None]
+            if others:
+                message = (
+                    f"the extents of the axes {' and '.join([axis, *others])} are not determined: "
+                    f"one index of {tensor} contains them all"
+                )
+                value = "N"
             break
         hint = f'add extents={{"{axis}": {value}}}'
         if value == "N":

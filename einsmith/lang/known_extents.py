@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from einsmith.base.errors import FormulaError, ShapeError
+from einsmith.lang.elaborate import NotYet
 
 Key = tuple
 """An extent: ("axis", line, name) or ("dim", tensor, dimension)."""
@@ -28,8 +29,14 @@ class KnownExtents:
 
     def get(self, key: Key) -> int | None:
         """Return the value of an extent; None where it is not known."""
-        entry = self._values.get(self.find(key))
-        return None if entry is None else entry[0]
+        return self._values.get(self.find(key), (None,))[0]
+
+    def require(self, key: Key) -> int:
+        """Return the value of an extent. Raises NotYet where it is not known."""
+        n = self.get(key)
+        if n is None:
+            raise NotYet
+        return n
 
     def __contains__(self, key: Key) -> bool:
         return self.find(key) in self._values

@@ -11,6 +11,7 @@ import pytest
 from einsmith.codegen.cache.native import compile_functions
 from einsmith.codegen.llvm import jit
 from einsmith.codegen.loopnest.nest import Builder
+from einsmith.codegen.loopnest.shuffle import combine_lanes
 
 CPU, FEATURES, TRIPLE = jit.host()
 TARGET = SimpleNamespace(
@@ -264,7 +265,7 @@ def test_any_iota_and_horizontal():
         b = Builder("k", 4)
         x = b.load(b.buffers[0], b.const(0), "f32", lanes)
         for n, fn in enumerate(("add", "mul", "min", "max")):
-            b.store(b.horizontal(fn, x), b.buffers[1], b.const(n))
+            b.store(combine_lanes(b, fn, x), b.buffers[1], b.const(n))
         b.store(b.any(b.op("lt", x, b.const(float(a.min()), "f32"))), b.buffers[2], b.const(0))
         b.store(b.any(b.op("le", x, b.const(float(a.min()), "f32"))), b.buffers[2], b.const(1))
         b.store(b.iota(lanes, "i32"), b.buffers[3], b.const(0))

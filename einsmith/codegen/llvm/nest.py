@@ -335,11 +335,6 @@ class _Emitter(MemoryEmitter):
         assert op.result is not None
         self.put_lanes(op.result, op.attrs[0])
 
-    def do_iota(self, op: Op) -> None:
-        assert op.result is not None
-        t = op.result.type
-        self.put_lanes(op.result, range(t.lanes))
-
     def do_splat(self, op: Op) -> None:
         (x,), result = op.args, op.result
         assert x is not None and result is not None

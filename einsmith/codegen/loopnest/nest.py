@@ -143,7 +143,6 @@ _UNARY = {
 }  # fmt: skip
 _BINARY = {"add", "sub", "mul", "div", "floordiv", "mod", "min", "max", "pow", "and", "or"}
 _COMPARE = {"lt", "le", "eq", "ne"}
-_HORIZONTAL = {"add", "mul", "min", "max"}
 FOLD: dict[str, Callable[..., int]] = {
     "add": operator.add,
     "sub": operator.sub,
@@ -212,7 +211,7 @@ class Builder:
 
     def iota(self, lanes: int, elem: str = "i64") -> SSAValue:
         """Return the vector 0, 1, ..., lanes-1."""
-        return self._constant(("iota", elem, lanes), Type(elem, lanes))
+        return self.literal(range(lanes), elem)
 
     def literal(self, values: Sequence[float | int | bool], elem: str) -> SSAValue:
         """Return the vector of these numbers, lane by lane."""
@@ -349,25 +348,6 @@ class Builder:
     def insert(self, x: SSAValue, value: SSAValue, lane: int) -> SSAValue:
         """Emit a vector with one lane replaced by a scalar."""
         return self._emit("insert", [x, value], x.type, (lane,))
-
-    def horizontal(self, fn: str, x: SSAValue) -> SSAValue:
-        """Combine all lanes by add, mul, min or max, in a fixed tree (halves, then quarters, ...).
-
-        Raises:
-            CompileError: another function, or the number of lanes is not a power of two."""
-        if fn not in _HORIZONTAL:
-            raise CompileError(f"no horizontal {fn}")
-        n = x.type.lanes
-        while n > 1:
-            half = n // 2
-            if n % 2:
-                raise CompileError("horizontal needs a power of two lanes")
-            if half == 1:
-                return self.op(fn, self.extract(x, 0), self.extract(x, 1))
-            low = self.shuffle(x, x, range(half))
-            high = self.shuffle(x, x, range(half, n))
-            x, n = self.op(fn, low, high), half
-        return x
 
     def any(self, mask: SSAValue) -> SSAValue:
         """Return a scalar i1: whether some lane of an i1 vector holds."""

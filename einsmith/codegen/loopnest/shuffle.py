@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, TypeVar
 
+from einsmith.base.errors import CompileError
 from einsmith.codegen.loopnest.hoist import Hoisting
 from einsmith.codegen.loopnest.nest import BYTES, Builder, SSAValue
 
@@ -110,3 +111,26 @@ def whole_powers(mask: Sequence[Any]) -> Iterator[tuple[int, int]]:
             if allowed:
                 yield first, count
             first, left = first + count, left - count
+
+
+_HORIZONTAL = {"add", "mul", "min", "max"}
+
+
+def combine_lanes(b: Builder, fn: str, x: SSAValue) -> SSAValue:
+    """Combine all lanes by add, mul, min or max, in a fixed tree (halves, then quarters, ...).
+
+    Raises:
+        CompileError: another function, or the number of lanes is not a power of two."""
+    if fn not in _HORIZONTAL:
+        raise CompileError(f"no horizontal {fn}")
+    n = x.type.lanes
+    while n > 1:
+        half = n // 2
+        if n % 2:
+            raise CompileError("horizontal needs a power of two lanes")
+        if half == 1:
+            return b.op(fn, b.extract(x, 0), b.extract(x, 1))
+        low = b.shuffle(x, x, range(half))
+        high = b.shuffle(x, x, range(half, n))
+        x, n = b.op(fn, low, high), half
+    return x

@@ -182,13 +182,12 @@ class Facts:
         e % k becomes e - m*k if e // k is always m; min, max and abs become the argument that they always take; i32(e)
         becomes e if no value wraps.
         """
-        out: list[LinearForm] = []
-        for line in lines:
-            for atom, c in line.terms.items():
-                value = self._resolve_atom(atom)
-                if value is not None:
-                    out.append(line.without(atom) + value * c)
-        return out
+        return [
+            line.without(atom) + value * c
+            for line in lines
+            for atom, c in line.terms.items()
+            if (value := self._resolve_atom(atom)) is not None
+        ]
 
     def _resolve_atom(self, atom: Expr) -> LinearForm | None:
         """Return a simpler form that equals an atom under these facts (see `_resolve_atoms`); None if none is known."""
@@ -283,10 +282,8 @@ class Facts:
         """Return an inclusive interval that contains all values of a linear form; None: no bound is known."""
         if len(form.terms) == 1 and not self.lines:
             ((atom, c),) = form.terms.items()
-            lo, hi = self._bound_atom(atom)
-            if c < 0:
-                lo, hi = hi, lo
-            return (None if lo is None else c * lo + form.const, None if hi is None else c * hi + form.const)
+            lo, hi = intervals.scale(self._bound_atom(atom), c)
+            return (None if lo is None else lo + form.const, None if hi is None else hi + form.const)
         high = self._search(form * -1, self._search_depth)
         return self._search(form, self._search_depth), None if high is None else -high
 
@@ -352,9 +349,7 @@ class Facts:
         """Return the best lower bound of a form that combinations with at most `depth` lines give; None: unbounded."""
         if not form.terms:
             return form.const
-        if depth == 0:
-            return self._sum_least(form)
-        if not self.lines and (len(form.terms) == 1 or all(isinstance(a, Axis) for a in form.terms)):
+        if depth == 0 or not self.lines and (len(form.terms) == 1 or all(isinstance(a, Axis) for a in form.terms)):
             return self._sum_least(form)
         key = (depth, frozenset(form.terms.items()))
         if key not in self._search_results:

@@ -15,7 +15,7 @@ from math import prod
 from typing import NamedTuple
 
 from einsmith.codegen.loopnest.nest import BYTES, Builder, SSAValue, elem_of
-from einsmith.codegen.loopnest.shuffle import merge_in_tree, transpose
+from einsmith.codegen.loopnest.shuffle import combine_lanes, merge_in_tree, transpose
 from einsmith.cost.facts import LINE
 from einsmith.ir.analysis.linear import LinearForm
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
@@ -177,17 +177,17 @@ class EpilogueSums:
             place, offsets = b.add(at, self.first[i] * n), self._offsets(i)
             x = b.load(self.running, place, self.elem, n)
             if not s.centred:
-                b.store(b.horizontal("add", x), workspace, b.add(where, offsets["sum"]))
+                b.store(combine_lanes(b, "add", x), workspace, b.add(where, offsets["sum"]))
                 continue
             assert self.counts is not None
             counts = b.load(self.counts, b.mul(counter, n), self.elem, n)
-            count = b.horizontal("add", counts)
-            mean = b.op("div", b.horizontal("add", b.mul(x, counts)), b.op("max", count, b.const(1.0, self.elem)))
+            count = combine_lanes(b, "add", counts)
+            mean = b.op("div", combine_lanes(b, "add", b.mul(x, counts)), b.op("max", count, b.const(1.0, self.elem)))
             deviation = b.sub(x, b.splat(mean, n))
             squares = b.load(self.running, b.add(place, n), self.elem, n)
             squares = b.fma(b.mul(counts, deviation), deviation, squares)
             b.store(mean, workspace, b.add(where, offsets["mean"]))
-            b.store(b.horizontal("add", squares), workspace, b.add(where, offsets["squares"]))
+            b.store(combine_lanes(b, "add", squares), workspace, b.add(where, offsets["squares"]))
             b.store(count, workspace, b.add(part, offsets["count"]))
 
     def finish_slots(self, slot: SSAValue | int, part: SSAValue, element: SSAValue, mask: SSAValue) -> None:
@@ -209,7 +209,7 @@ class EpilogueSums:
                 continue
             assert self.counts is not None
             counts = b.load(self.counts, 0, self.elem, n)
-            count = b.horizontal("add", counts)
+            count = combine_lanes(b, "add", counts)
             shares = [b.splat(b.extract(counts, lane), n) for lane in range(n)]
             total = merge_in_tree([b.mul(x, share) for x, share in zip(lanes, shares, strict=True)], b.add)
             mean = b.op("div", total, b.splat(b.op("max", count, b.const(1.0, self.elem)), n))

@@ -12,6 +12,7 @@ from math import ceil, prod
 from typing import NamedTuple
 
 from einsmith.codegen.loopnest.nest import Builder, SSAValue
+from einsmith.codegen.loopnest.shuffle import combine_lanes
 from einsmith.codegen.loopnest.walk import Bound, digits, part_range
 from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Const, Piece
@@ -360,7 +361,7 @@ class StencilLowering:
             at, rest = dict(self.values), number
             for a in reversed(s.taps):
                 at[a], rest = b.const(rest % s.extents[a]), rest // s.extents[a]
-            self.epi.row([state], self.epi.sampler.at(at), [b.horizontal("add", x)])
+            self.epi.row([state], self.epi.sampler.at(at), [combine_lanes(b, "add", x)])
 
     def _add_products(self, h: AxisPoint, w: AxisPoint, group: Sequence[int], carried: Carried) -> Carried:
         b, (phase,) = self.b, self.s.phases

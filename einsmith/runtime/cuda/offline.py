@@ -22,11 +22,15 @@ class OfflineDevice(CudaDevice):
         self.stream, self.copies = 0, 1
         self._next = FIRST
 
-    def _refuse(self) -> NoReturn:
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise DeviceError(
             f"programs are compiled for the {self.facts.name}, which is not in this machine, and cannot run; use "
             'device="cpu", or device="cuda" where there is a card'
         )
+
+    download = copy = event = record = wait = await_event = elapsed = launch = run = check_sums = unique_id = join = (
+        _refuse
+    )
 
     def allocate(self, nbytes: int) -> int:
         address, self._next = self._next, self._next + -(-nbytes // 256) * 256
@@ -41,27 +45,6 @@ class OfflineDevice(CudaDevice):
     def upload(self, address: int, array: np.ndarray, stream: Any) -> None:
         pass
 
-    def download(self, array: np.ndarray, address: int, stream: Any) -> None:
-        self._refuse()
-
-    def copy(self, to: int, source: int, nbytes: int, stream: Any) -> None:
-        self._refuse()
-
-    def event(self) -> Any:
-        self._refuse()
-
-    def record(self, event: Any, stream: Any) -> None:
-        self._refuse()
-
-    def wait(self, stream: Any, event: Any) -> None:
-        self._refuse()
-
-    def await_event(self, event: Any) -> None:
-        self._refuse()
-
-    def elapsed(self, first: Any, second: Any) -> float:
-        self._refuse()
-
     def synchronize(self, stream: Any) -> None:
         pass
 
@@ -73,18 +56,3 @@ class OfflineDevice(CudaDevice):
 
     def swap(self, graph: Any, number: int, node: LaunchNode) -> None:
         graph[number] = node
-
-    def launch(self, graph: Any, stream: Any) -> None:
-        self._refuse()
-
-    def run(self, node: Node, stream: Any) -> None:
-        self._refuse()
-
-    def check_sums(self) -> None:
-        self._refuse()
-
-    def unique_id(self) -> bytes:
-        self._refuse()
-
-    def join(self, unique_id: bytes, rank: int, size: int) -> Any:
-        self._refuse()

@@ -21,6 +21,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from einsmith.codegen.loopnest.nest import Builder, SSAValue
+from einsmith.codegen.loopnest.shuffle import combine_lanes
 from einsmith.codegen.loopnest.walk import Bound, digits, part_bounds, part_range, strips, tiles
 from einsmith.kernels.contraction.config import Direct
 from einsmith.kernels.contraction.direct_boxes import add_halo_copies, inner_axes, sum_elements, tiles_along
@@ -251,7 +252,7 @@ class DirectLowering(Operands):
         def emit_row(number: int | SSAValue, row: Sequence[SSAValue]) -> None:
             point = tile.point(b, number)
             if self.in_k:
-                row = [b.horizontal("add", x) for x in row]
+                row = [combine_lanes(b, "add", x) for x in row]
             if self.d.split == 1:
                 self.epilogue.row(states, s.at(values, point), row)
                 return
