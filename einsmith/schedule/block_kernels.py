@@ -124,11 +124,7 @@ def _drop_reduction(t: Template, dims: Sequence[int]) -> list[Template]:
     assert isinstance(p, Piece) and isinstance(p.body, Reduce)
     bodies = _without_axis(p.body.bodies, t.rank, dims)
     extents = p.body.extents[1:]
-    roots: list[Reduce | Expr]
-    if extents:
-        roots = [Reduce(p.body.combiner, extents, bodies)]
-    else:
-        roots = [*bodies]
-        if p.body.combiner.startswith("arg"):
-            roots.append(Const(0, p.body.dtypes[1]))  # the position of the only value
+    roots: list[Reduce | Expr] = [Reduce(p.body.combiner, extents, bodies)] if extents else [*bodies]
+    if not extents and p.body.combiner.startswith("arg"):
+        roots.append(Const(0, p.body.dtypes[1]))  # the position of the only value
     return [Template(t.shape, _params(t, dims), (Piece(p.offset, p.step, p.extents, body),)) for body in roots]

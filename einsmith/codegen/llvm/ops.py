@@ -361,8 +361,7 @@ def _emit_conversion(instruction: str, source: str, to: str) -> Callable[..., st
 
 class LaneArithmetic(polynomials.Arith):
     """The arithmetic in which `codegen.vecmath` writes functions, as LLVM instructions: floats of the type `t`, and
-    integers `int` of the same width and number of lanes. Methods take and return operands. `less_unsigned` is the
-    condition a < b of unsigned integers."""
+    integers `int` of the same width and number of lanes. Methods take and return operands."""
 
     def __init__(self, ops: Ops, t: Type):
         self.ops, self.t, self.elem, self.fused = ops, t, t.elem, ops.text.fma
@@ -385,13 +384,17 @@ class LaneArithmetic(polynomials.Arith):
     iadd, isub, imul = (_emit_on("int", Ops.emit_binary, x) for x in ("add", "sub", "mul"))
     iand, ior, ixor = (_emit_on("int", Ops.emit_binary, x) for x in ("and", "or", "xor"))
     shl, ashr, lshr = (_emit_shift(x) for x in ("shl", "ashr", "lshr"))
-    ieq, less_unsigned = (_emit_on("int", Ops.compare, x) for x in ("eq", "ult"))
+    ieq = _emit_on("int", Ops.compare, "eq")
     iselect = _emit_on("int", Ops.select)
     both, either = (_emit_on("flag", Ops.emit_binary, x) for x in ("and", "or"))
     negate = _emit_on("flag", Ops.op_not)
     bits, unbits = _emit_conversion("bitcast", "t", "int"), _emit_conversion("bitcast", "int", "t")
     from_int = _emit_conversion("sitofp", "int", "t")
     extend_int, narrow_int = _emit_conversion("zext", "int", "long"), _emit_conversion("trunc", "long", "int")
+
+    def less_unsigned(self, a: str, b: str) -> str:
+        """Emit the condition a < b of unsigned integers."""
+        return self.ops.compare("ult", self.int, a, b)
 
     def wide(self) -> LaneArithmetic:
         return LaneArithmetic(self.ops, Type("f64", self.t.lanes))
