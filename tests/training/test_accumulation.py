@@ -311,16 +311,3 @@ def test_a_run_of_everything_resumes_bitwise(tmp_path, when) -> None:
     assert rows[0] == rows[1] and len(rows[0]) == 4
     assert whole.optimizer.values(30) == again.optimizer.values(30)
     assert again.optimizer["plain"].lr.lr < 0.05, "the plateau has never been reached: nothing is tested"
-
-
-def test_a_save_has_its_averages(tmp_path) -> None:
-    step = es.TrainStep(es.models.mlp3(), F, es.optim.SGD(lr=0.1), ema=0.5)
-    rng = np.random.default_rng(0)
-    x, y = rng.standard_normal((8, 1, 28, 28)).astype(np.float32), rng.integers(0, 10, 8)
-    step(x, y)
-    step(x, y)
-    es.save(step, tmp_path / "run")
-    again = es.load(tmp_path / "run")
-    assert again.ema == 0.5
-    for n, a in step.averages().items():
-        assert np.array_equal(a, again.averages()[n])
