@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from math import inf, nan, pi
 from math import log as _log
 from typing import Any
@@ -128,20 +129,16 @@ def nan_to_num(
 # -------------------------------------------------------------------------------------------------------- two tensors
 
 
-def _are_bools(*values: Value) -> bool:
-    return all(v.dtype.is_bool for v in values)
-
-
 @operator(aten="maximum.default")
 def maximum(input: Tensor, other: Tensor) -> Value:
     """Return the larger element, with broadcasting; halves of the gradient go to each of equal elements."""
-    return input | other if _are_bools(input, other) else builder.maximum(input, other)
+    return input | other if input.dtype.is_bool and other.dtype.is_bool else builder.maximum(input, other)
 
 
 @operator(aten="minimum.default")
 def minimum(input: Tensor, other: Tensor) -> Value:
     """Return the smaller element, with broadcasting; halves of the gradient go to each of equal elements."""
-    return input & other if _are_bools(input, other) else builder.minimum(input, other)
+    return input & other if input.dtype.is_bool and other.dtype.is_bool else builder.minimum(input, other)
 
 
 def _stop_at_nan(x: Value) -> Value:
@@ -262,14 +259,25 @@ def xlogy(input: Tensor, other: Tensor) -> Value:
     )
 
 
-def _comparison(name: str, meaning: str, function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Value]:
+def _number(value: Value) -> Value:
+    return value.astype(dt.i32) if value.dtype.is_bool else value
+
+
+def _truth(value: Value) -> Value:
+    return value if value.dtype.is_bool else value != 0
+
+
+def _comparison(
+    name: str, meaning: str, function: Callable[[Any, Any], Any], of: Any = _number, overloads: str = "Tensor Scalar"
+) -> Callable[[Any, Any], Value]:
+    """Add the operator function(of(input), of(other)) to the table. overloads: ATen's."""
+
     def call(input: Tensor, other: Tensor) -> Value:
-        numbers = (v.astype(dt.i32) for v in (input, other)) if _are_bools(input, other) else (input, other)
-        return function(*numbers)
+        return function(of(input), of(other))
 
     call.__name__ = call.__qualname__ = name
     call.__doc__ = f"Return {meaning}, elementwise, as bools."
-    return operator(aten=f"{name}.Tensor {name}.Scalar")(call)
+    return operator(aten=" ".join(f"{name}.{o}" for o in overloads.split()), converts=of is _number)(call)
 
 
 eq = _comparison("eq", "whether input == other", lambda a, b: a == b)
@@ -279,27 +287,10 @@ le = _comparison("le", "whether input <= other", lambda a, b: a <= b)
 gt = _comparison("gt", "whether input > other", lambda a, b: a > b)
 ge = _comparison("ge", "whether input >= other", lambda a, b: a >= b)
 
-
-def _truth(value: Value) -> Value:
-    return value if value.dtype.is_bool else value != 0
-
-
-@operator(aten="logical_and.default", converts=False)
-def logical_and(input: Tensor, other: Tensor) -> Value:
-    """Return whether both operands are true, elementwise."""
-    return _truth(input) & _truth(other)
-
-
-@operator(aten="logical_or.default", converts=False)
-def logical_or(input: Tensor, other: Tensor) -> Value:
-    """Return whether an operand is true, elementwise."""
-    return _truth(input) | _truth(other)
-
-
-@operator(aten="logical_xor.default", converts=False)
-def logical_xor(input: Tensor, other: Tensor) -> Value:
-    """Return whether one operand alone is true, elementwise."""
-    return builder.where(_truth(input), ~_truth(other), _truth(other))
+_logical = partial(_comparison, of=_truth, overloads="default")
+logical_and = _logical("logical_and", "whether both operands are true", lambda a, b: a & b)
+logical_or = _logical("logical_or", "whether an operand is true", lambda a, b: a | b)
+logical_xor = _logical("logical_xor", "whether one operand alone is true", lambda a, b: builder.where(a, ~b, b))
 
 
 @operator(aten="logical_not.default", onnx="Not")

@@ -175,9 +175,9 @@ def _reduce(name: str, combiner: Callable[..., Any], x: Value, dim: Dim, keepdim
     if name in (*_EXTREMES, *_PLACES, "mean") and any(x.shape[d] == 0 for d in dims):
         raise ShapeError(f"{name}: 'input' {x.shape} has no elements along dim={dim!r}")
     over = builder.axes(*(x.shape[d] for d in dims))
-    given = x.astype(dt.i32) if x.dtype.is_bool and name in (*_EXTREMES, *_PLACES) else x
-    y = builder.compute(without(x.shape, dims), lambda *i: combiner(given[merge(x.ndim, dims, over, i)], over=over))
-    y = y.astype(x.dtype) if x.dtype.is_bool and name in _EXTREMES else y
+    numbers = x.astype(dt.i32) if x.dtype.is_bool and name in (*_EXTREMES, *_PLACES) else x
+    y = builder.compute(without(x.shape, dims), lambda *i: combiner(numbers[merge(x.ndim, dims, over, i)], over=over))
+    y = y if numbers is x or name in _PLACES else y.astype(x.dtype)
     return _keep(y, x, dims) if keepdim else y
 
 
