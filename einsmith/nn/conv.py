@@ -10,7 +10,7 @@ from einsmith.base.arguments import Count, Size, whole_numbers
 from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.lang.builder import Value
 from einsmith.nn.linear import empty, reset
-from einsmith.nn.module import Module
+from einsmith.nn.module import Variant
 from einsmith.ops.common import tensor
 from einsmith.ops.conv import same_padding
 
@@ -38,7 +38,7 @@ def check_sizes(layer: Any, **sizes: Any) -> None:
         repeat(layer, what, value)
 
 
-class _Convolution(Module):
+class _Convolution(Variant):
     """Common base of convolutions and transposed convolutions."""
 
     dims: int
@@ -116,26 +116,20 @@ class _Conv(_Convolution):
         return convolve(input, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
 
 
-class Conv1d(_Conv):
+class Conv1d(_Conv, dims=1):
     """Cross-correlation, [B, in_channels, L] -> [B, out_channels, L']; see `Conv2d`."""
 
-    dims = 1
 
-
-class Conv2d(_Conv):
+class Conv2d(_Conv, dims=2):
     """Cross-correlation, [B, in_channels, H, W] -> [B, out_channels, H', W']; see `functional.conv2d`.
 
     weight [out_channels, in_channels/groups, *kernel_size], bias [out_channels]. padding_mode: values of the padding,
     'zeros', or as in `functional.pad` 'reflect', 'replicate' or 'circular'.
     """
 
-    dims = 2
 
-
-class Conv3d(_Conv):
+class Conv3d(_Conv, dims=3):
     """Cross-correlation, [B, in_channels, D, H, W] -> [B, out_channels, D', H', W']; see `Conv2d`."""
-
-    dims = 3
 
 
 class _ConvTranspose(_Convolution):
@@ -187,13 +181,11 @@ class _ConvTranspose(_Convolution):
         return tuple(e - a for e, a in zip(extents, least, strict=True))
 
 
-class ConvTranspose1d(_ConvTranspose):
+class ConvTranspose1d(_ConvTranspose, dims=1):
     """The transpose of a convolution, [B, in_channels, L] -> [B, out_channels, L']; see `ConvTranspose2d`."""
 
-    dims = 1
 
-
-class ConvTranspose2d(_ConvTranspose):
+class ConvTranspose2d(_ConvTranspose, dims=2):
     """The transpose of a convolution, [B, in_channels, H, W] -> [B, out_channels, H', W']; see
     `functional.conv_transpose2d`.
 
@@ -201,11 +193,7 @@ class ConvTranspose2d(_ConvTranspose):
     output padding that results in these extents. padding_mode is 'zeros'.
     """
 
-    dims = 2
 
-
-class ConvTranspose3d(_ConvTranspose):
+class ConvTranspose3d(_ConvTranspose, dims=3):
     """The transpose of a convolution, [B, in_channels, D, H, W] -> [B, out_channels, D', H', W']; see
     `ConvTranspose2d`."""
-
-    dims = 3

@@ -8,12 +8,12 @@ from __future__ import annotations
 from einsmith.base.arguments import Share
 from einsmith.base.errors import ShapeError
 from einsmith.lang.builder import Value
-from einsmith.nn.module import Module
+from einsmith.nn.module import Variant
 from einsmith.ops.common import tensor
 from einsmith.ops.random import channel_dims, layer_drop
 
 
-class _Dropout(Module):
+class _Dropout(Variant):
     """`dims`: how many of the last dimensions are dropped as a whole; `alpha`: see `functional.alpha_dropout`."""
 
     dims = 0
@@ -42,32 +42,24 @@ class Dropout(_Dropout):
     """
 
 
-class Dropout1d(_Dropout):
+class Dropout1d(_Dropout, dims=1):
     """Dropout of channels: in training each channel of [B, C, L] or [C, L] is zero with probability p; see
     `functional.dropout1d`."""
 
-    dims = 1
 
-
-class Dropout2d(_Dropout):
+class Dropout2d(_Dropout, dims=2):
     """Dropout of channels: in training each channel of [B, C, H, W] is zero with probability p; see
     `functional.dropout2d`."""
 
-    dims = 2
 
-
-class Dropout3d(_Dropout):
+class Dropout3d(_Dropout, dims=3):
     """Dropout of channels: in training each channel of [B, C, D, H, W] or [C, D, H, W] is zero with probability p; see
     `functional.dropout3d`."""
 
-    dims = 3
 
-
-class AlphaDropout(_Dropout):
+class AlphaDropout(_Dropout, alpha=True):
     """Dropout for SELU: in training each element is SELU's floor with probability p; mean 0 and variance 1 stay; see
     `functional.alpha_dropout`."""
-
-    alpha = True
 
 
 class FeatureAlphaDropout(_Dropout):

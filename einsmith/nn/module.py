@@ -375,6 +375,15 @@ class Module(ModuleTree, Hookable):
         return f"{type(self).__name__}(\n  " + "\n  ".join(extra + lines) + "\n)"
 
 
+class Variant(Module):
+    """Base of layers of one kind, whose classes differ in attributes alone: `class Conv2d(_Conv, dims=2)`."""
+
+    def __init_subclass__(cls, **attributes: Any) -> None:
+        for name, value in attributes.items():
+            setattr(cls, name, value)
+        super().__init_subclass__()
+
+
 def export_name(f: Any) -> str:
     """Return the name of a module's class or of a function, for exports; "function" for one without a name."""
     if isinstance(f, Module):

@@ -16,11 +16,11 @@ from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.nn import init
 from einsmith.nn.linear import empty
-from einsmith.nn.module import Module
+from einsmith.nn.module import Module, Variant
 from einsmith.runtime import buffers
 
 
-class _Affine(Module):
+class _Affine(Variant):
     """Common base of layers that scale by a weight and add a bias, where they have them."""
 
     def _make_affine(self, shape: tuple[int, ...], affine: bool, bias: bool, dtype: Any) -> None:
@@ -105,13 +105,11 @@ class _BatchNorm(_Norm):
         return self.norm(x, mean, variance, self.weight, self.bias, own, momentum, self.eps)
 
 
-class BatchNorm1d(_BatchNorm):
+class BatchNorm1d(_BatchNorm, ranks=(2, 3)):
     """Batch norm of [B, num_features] or [B, num_features, L]; see `BatchNorm2d`."""
 
-    ranks = (2, 3)
 
-
-class BatchNorm2d(_BatchNorm):
+class BatchNorm2d(_BatchNorm, ranks=(4,)):
     """Batch norm of [B, num_features, H, W]; see `functional.batch_norm`.
 
     weight, bias, running_mean, running_var: [num_features]; num_batches_tracked: a count. In training the batch's
@@ -120,13 +118,9 @@ class BatchNorm2d(_BatchNorm):
     are used, or, where none are tracked, the batch's.
     """
 
-    ranks = (4,)
 
-
-class BatchNorm3d(_BatchNorm):
+class BatchNorm3d(_BatchNorm, ranks=(5,)):
     """Batch norm of [B, num_features, D, H, W]; see `BatchNorm2d`."""
-
-    ranks = (5,)
 
 
 class SyncBatchNorm(_BatchNorm):
@@ -181,26 +175,20 @@ class _InstanceNorm(_Norm):
         return y.reshape(y.shape[1:]) if single else y
 
 
-class InstanceNorm1d(_InstanceNorm):
+class InstanceNorm1d(_InstanceNorm, ranks=(2, 3)):
     """Instance norm of [B, num_features, L] or [num_features, L]; see `InstanceNorm2d`."""
 
-    ranks = (2, 3)
 
-
-class InstanceNorm2d(_InstanceNorm):
+class InstanceNorm2d(_InstanceNorm, ranks=(3, 4)):
     """Instance norm of [B, num_features, H, W] or [num_features, H, W]; see `functional.instance_norm`.
 
     It has weight and bias only with `affine`, and running statistics only with `track_running_stats`; they are those of
     `BatchNorm2d`.
     """
 
-    ranks = (3, 4)
 
-
-class InstanceNorm3d(_InstanceNorm):
+class InstanceNorm3d(_InstanceNorm, ranks=(4, 5)):
     """Instance norm of [B, num_features, D, H, W] or [num_features, D, H, W]; see `InstanceNorm2d`."""
-
-    ranks = (4, 5)
 
 
 def _shape(layer: Any, normalized_shape: int | Sequence[int]) -> tuple[int, ...]:

@@ -8,11 +8,11 @@ from einsmith import ops as F
 from einsmith.base.errors import ShapeError
 from einsmith.lang.builder import Value
 from einsmith.nn.conv import repeat
-from einsmith.nn.module import Module
+from einsmith.nn.module import Variant
 from einsmith.ops.common import tensor
 
 
-class _Pad(Module):
+class _Pad(Variant):
     dims: int
     mode = "constant"
     value: float | None = None
@@ -40,91 +40,61 @@ class _ConstantPad(_Pad):
         return f"padding={self.padding}, value={self.value}"
 
 
-class ZeroPad1d(_Pad):
+class ZeroPad1d(_Pad, dims=1):
     """Padding of the last dimension with zeros; see `functional.pad`."""
 
-    dims = 1
 
-
-class ZeroPad2d(_Pad):
+class ZeroPad2d(_Pad, dims=2):
     """Padding of the last two dimensions with zeros; see `functional.pad`."""
 
-    dims = 2
 
-
-class ZeroPad3d(_Pad):
+class ZeroPad3d(_Pad, dims=3):
     """Padding of the last three dimensions with zeros; see `functional.pad`."""
 
-    dims = 3
 
-
-class ReflectionPad1d(_Pad):
+class ReflectionPad1d(_Pad, dims=1, mode="reflect"):
     """Padding of the last dimension by mirroring at the first and the last element; see `functional.pad`."""
 
-    dims, mode = 1, "reflect"
 
-
-class ReflectionPad2d(_Pad):
+class ReflectionPad2d(_Pad, dims=2, mode="reflect"):
     """Padding of the last two dimensions by mirroring at the first and the last element; see `functional.pad`."""
 
-    dims, mode = 2, "reflect"
 
-
-class ReflectionPad3d(_Pad):
+class ReflectionPad3d(_Pad, dims=3, mode="reflect"):
     """Padding of the last three dimensions by mirroring at the first and the last element; see `functional.pad`."""
 
-    dims, mode = 3, "reflect"
 
-
-class ReplicationPad1d(_Pad):
+class ReplicationPad1d(_Pad, dims=1, mode="replicate"):
     """Padding of the last dimension with the first and the last element; see `functional.pad`."""
 
-    dims, mode = 1, "replicate"
 
-
-class ReplicationPad2d(_Pad):
+class ReplicationPad2d(_Pad, dims=2, mode="replicate"):
     """Padding of the last two dimensions with the first and the last element; see `functional.pad`."""
 
-    dims, mode = 2, "replicate"
 
-
-class ReplicationPad3d(_Pad):
+class ReplicationPad3d(_Pad, dims=3, mode="replicate"):
     """Padding of the last three dimensions with the first and the last element; see `functional.pad`."""
 
-    dims, mode = 3, "replicate"
 
-
-class CircularPad1d(_Pad):
+class CircularPad1d(_Pad, dims=1, mode="circular"):
     """Padding of the last dimension with the elements of the other end; see `functional.pad`."""
 
-    dims, mode = 1, "circular"
 
-
-class CircularPad2d(_Pad):
+class CircularPad2d(_Pad, dims=2, mode="circular"):
     """Padding of the last two dimensions with the elements of the other end; see `functional.pad`."""
 
-    dims, mode = 2, "circular"
 
-
-class CircularPad3d(_Pad):
+class CircularPad3d(_Pad, dims=3, mode="circular"):
     """Padding of the last three dimensions with the elements of the other end; see `functional.pad`."""
 
-    dims, mode = 3, "circular"
 
-
-class ConstantPad1d(_ConstantPad):
+class ConstantPad1d(_ConstantPad, dims=1):
     """Padding of the last dimension with `value`; see `functional.pad`."""
 
-    dims = 1
 
-
-class ConstantPad2d(_ConstantPad):
+class ConstantPad2d(_ConstantPad, dims=2):
     """Padding of the last two dimensions with `value`; see `functional.pad`."""
 
-    dims = 2
 
-
-class ConstantPad3d(_ConstantPad):
+class ConstantPad3d(_ConstantPad, dims=3):
     """Padding of the last three dimensions with `value`; see `functional.pad`."""
-
-    dims = 3

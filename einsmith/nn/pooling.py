@@ -10,7 +10,7 @@ from einsmith.base.arguments import Count
 from einsmith.base.errors import ArgumentError
 from einsmith.lang.builder import Value
 from einsmith.nn.conv import Amounts, Ints, check_sizes, repeat
-from einsmith.nn.module import Module
+from einsmith.nn.module import Variant
 from einsmith.nn.operator_layer import OperatorLayer
 
 Sizes = Count | Sequence[Count | None] | None
@@ -42,7 +42,7 @@ class _MaxPool(_StridedPool, family="max_pool"):
     shown = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
 
 
-class _MaxUnpool(Module):
+class _MaxUnpool(Variant):
     static_argnames = ("output_size",)
     dims: int
 
@@ -59,22 +59,16 @@ class _MaxUnpool(Module):
         return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
 
 
-class MaxUnpool1d(_MaxUnpool):
+class MaxUnpool1d(_MaxUnpool, dims=1):
     """Undoes a `MaxPool1d` that gives indices; see `functional.max_unpool1d`."""
 
-    dims = 1
 
-
-class MaxUnpool2d(_MaxUnpool):
+class MaxUnpool2d(_MaxUnpool, dims=2):
     """Undoes a `MaxPool2d` that gives indices; see `functional.max_unpool2d`."""
 
-    dims = 2
 
-
-class MaxUnpool3d(_MaxUnpool):
+class MaxUnpool3d(_MaxUnpool, dims=3):
     """Undoes a `MaxPool3d` that gives indices; see `functional.max_unpool3d`."""
-
-    dims = 3
 
 
 class _AvgPool1d(_StridedPool, family="avg_pool1d"):
@@ -92,7 +86,7 @@ class _AdaptivePool(OperatorLayer, family="adaptive_avg_pool adaptive_max_pool")
         check_sizes(self, output_size=self.output_size)
 
 
-class _FractionalMaxPool(Module):
+class _FractionalMaxPool(Variant):
     dims: int
 
     def __init__(
@@ -128,13 +122,9 @@ class _FractionalMaxPool(Module):
         )
 
 
-class FractionalMaxPool2d(_FractionalMaxPool):
+class FractionalMaxPool2d(_FractionalMaxPool, dims=2):
     """Maxima of windows at random distances; see `functional.fractional_max_pool2d`."""
 
-    dims = 2
 
-
-class FractionalMaxPool3d(_FractionalMaxPool):
+class FractionalMaxPool3d(_FractionalMaxPool, dims=3):
     """Maxima of windows at random distances; see `functional.fractional_max_pool3d`."""
-
-    dims = 3
