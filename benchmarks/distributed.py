@@ -17,7 +17,6 @@ network of einsmith.bench.networks.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
@@ -29,13 +28,15 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
+from benchmarks import driver
+from benchmarks.driver import KEPT, Parser, Results
 from einsmith.bench.networks import NETWORKS, NetworkStep
 
 CASES: dict[str, Callable[[int], NetworkStep]] = {
@@ -180,25 +181,21 @@ def _emulate(network: str) -> str:
 
 
 def table(results: dict[str, dict[str, Any]]) -> Table:
-    out = Table()
-    for heading in ("", *(f"{w}, ms" for w in WAYS), "exposed, ms", "torch's", "times DDP", "alone", *MODEL):
-        out.add_column(heading, justify="right" if heading else "left")
-    for name, found in results.items():
-        ms = {way: 1e3 * statistics.median(found["times"][way]) for way in WAYS}
-        paired = statistics.median(
-            b / a for a, b in zip(found["times"]["group"], found["times"]["torch group"], strict=True)
-        )
-        exposed, whole = ms["group"] - ms["alone"], 1e3 * found["whole"]
-        hideable = whole - 1e3 * found["exposed"]
-        hidden = (whole - exposed) / hideable if hideable > NOTHING * whole else None
-        out.add_row(
-            name, *(f"{ms[w]:.3g}" for w in WAYS), f"{exposed:.3g}",
-            f"{ms['torch group'] - ms['torch alone']:.3g}", f"{paired:.2f}",
-            f"{ms['torch alone'] / ms['alone']:.2f}", f"{ms['alone'] / ms['group']:.0%}",
-            f"{whole:.3g}", f"{1e3 * found['exposed']:.3g}",
-            f"{hidden:.0%}" if hidden is not None else "-",
+    def row(name: str, cell: dict[str, Any]) -> tuple[str, ...]:
+        times = cell["times"]
+        ms = {way: 1e3 * statistics.median(times[way]) for way in WAYS}
+        paired = statistics.median(b / a for a, b in zip(times["group"], times["torch group"], strict=True))
+        exposed, whole = ms["group"] - ms["alone"], 1e3 * cell["whole"]
+        hideable = whole - 1e3 * cell["exposed"]
+        hidden = f"{(whole - exposed) / hideable:.0%}" if hideable > NOTHING * whole else "-"
+        return (
+            name, *(f"{ms[w]:.3g}" for w in WAYS), f"{exposed:.3g}", f"{ms['torch group'] - ms['torch alone']:.3g}",
+            f"{paired:.2f}", f"{ms['torch alone'] / ms['alone']:.2f}", f"{ms['alone'] / ms['group']:.0%}",
+            f"{whole:.3g}", f"{1e3 * cell['exposed']:.3g}", hidden,
         )  # fmt: skip
-    return out
+
+    columns = ("", *(f"{w}, ms" for w in WAYS), "exposed, ms", "torch's", "times DDP", "alone", *MODEL)
+    return driver.table("training steps of several processes", columns, (row(*x) for x in results.items()))
 
 
 def predict(name: str, batch: int, network: str) -> Table:
@@ -211,51 +208,45 @@ def predict(name: str, batch: int, network: str) -> Table:
     step, arrays = plans.begun(TRAINING[f"{name}-b{batch}"], 2)
     with plans.uncompiled():
         rows = predict_scaling(step, [np.asarray(a) for a in arrays], MOST, parse_network(network))
-    out = Table(title=f"{name}, {batch} samples a process, {network}: {largest_useful(rows)} processes at 80 %")
-    for heading in ("processes", "step, ms", "exposed, ms", "efficiency", "buckets, MiB"):
-        out.add_column(heading, justify="right")
-    for r in rows:
-        out.add_row(
-            str(r.ranks), f"{r.seconds * 1e3:.1f}", f"{r.exposed * 1e3:.2f}", f"{100 * r.efficiency:.0f} %",
-            f"{r.bucket_bytes / 2**20:.0f}",
-        )  # fmt: skip
-    return out
+    title = f"{name}, {batch} samples a process, {network}: {largest_useful(rows)} processes at 80 %"
+    shown = (
+        (r.ranks, f"{r.seconds * 1e3:.1f}", f"{r.exposed * 1e3:.2f}", f"{100 * r.efficiency:.0f} %",
+         f"{r.bucket_bytes / 2**20:.0f}")
+        for r in rows
+    )  # fmt: skip
+    return driver.table(title, ("processes", "step, ms", "exposed, ms", "efficiency", "buckets, MiB"), shown)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Times training steps of several processes.")
-    parser.add_argument("network", nargs="*", help=f"which (default: all): {', '.join(CASES)}")
-    parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument(
-        "--engine", choices=("torchrun", "MPI"), default="torchrun", help="of Einsmith; PyTorch's: gloo"
-    )
-    parser.add_argument("--batch", type=int, default=16, help="samples of one process")
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--verified", type=int, default=VERIFIED, help="steps that are compared")
-    parser.add_argument("--network", dest="speed", help='rate and delay, as "10 Gb/s, 50 us"; default: unlimited')
-    parser.add_argument("--predicted", metavar="NETWORK", action="append", help="predict steps of up to 4096 processes")
-    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    chosen = args.network or list(CASES)
-    if unknown := set(chosen) - set(CASES):
-        parser.error(f"unknown: {', '.join(sorted(unknown))}")
-    if args.predicted:
-        for name in args.predicted:
-            Console(width=160).print(predict(name, args.batch, args.speed or "25 Gb/s, 10 us"))
-        return
+def main() -> int:
+    """Time, or predict, the networks' steps; return the exit status."""
+    parser = Parser(
+        __doc__, CASES, processes=(2, ""), engine=("torchrun", "of Einsmith: torchrun or MPI; PyTorch's is gloo"),
+        batch=(16, "samples of one process"), rounds=(10, ""), verified=(VERIFIED, "steps that are compared"),
+        network=(str, 'rate and delay, as "10 Gb/s, 50 us"; default: unlimited'),
+        predicted=([str], "networks of which steps of up to 4096 processes are predicted"),
+        worker=(False, "one process of a group"), json=KEPT,
+    )  # fmt: skip
+    args = parser.read()
+    if args.engine not in ("torchrun", "MPI"):
+        parser.error("--engine is torchrun or MPI")
     if args.worker:
-        result = measure(chosen[0], args.batch, args.rounds, args.verified)
+        result = measure(args.names[0], args.batch, args.rounds, args.verified)
         if result is not None:
             print(f"RESULT {json.dumps(result)}", flush=True)
-        return
-    results = {}
-    for name in chosen:
-        print(f"{name}: {args.processes} processes", file=sys.stderr)
-        results[name] = launch(name, args.batch, args.processes, args.engine, args.rounds, args.verified, args.speed)
-    Console(width=200).print(table(results))
-    if not all(found["delayed"] for found in results.values()):
+        return 0
+    results = Results(args.json, 200)
+    for name in args.predicted:
+        results.console.print(predict(name, args.batch, args.network or "25 Gb/s, 10 us"))
+    if args.predicted:
+        return 0
+    how = args.batch, args.processes, args.engine, args.rounds, args.verified, args.network
+    form = f"b{args.batch}-p{args.processes}-{args.engine}" + f"-{args.network}" * bool(args.network)
+    cells = results.fill((f"{name}-{form}", partial(launch, name, *how)) for name in args.names or CASES)
+    results.console.print(table(cells))
+    if not all(cell["delayed"] for cell in cells.values()):
         print("the rate alone was emulated: this kernel has no netem, which delays")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -194,6 +194,35 @@ def table(title: str, names: Iterable[str], rows: Iterable[Sequence[Any]], text:
     return out
 
 
+def compared(
+    title: str, cells: Mapping[str, dict], peers: Sequence[str], more: Mapping[str, Callable[[dict], Any]] | None = None
+) -> tuple[Table, str]:
+    """Return a table of milliseconds of each peer, and of Einsmith's speed as a ratio to the best other one, and a line
+    with the mean of that.
+
+    Args:
+        title: title of the table
+        cells: results by case, with "seconds" by peer
+        peers: columns of the table
+        more: further columns by name, as functions of a result
+    """
+    ratios: dict[str, float] = {}
+    for name, cell in cells.items():
+        others = [t for p, t in cell["seconds"].items() if p != "einsmith"]
+        if others and "einsmith" in cell["seconds"]:
+            ratios[name] = min(others) / cell["seconds"]["einsmith"]
+
+    def row(name: str, cell: dict) -> tuple[Any, ...]:
+        times = (f"{cell['seconds'][p] * 1e3:.3f}" if p in cell["seconds"] else "-" for p in peers)
+        ratio = f"{ratios[name]:.2f}" if name in ratios else "-"
+        return name, *times, ratio, *(f(cell) for f in (more or {}).values())
+
+    columns = ("", *(f"{p}, ms" for p in peers), "of the best other", *(more or {}))
+    mean = geometric_mean(list(ratios.values()))
+    line = f"speed as a ratio to the best other, geometric mean of {len(ratios)}: {mean:.2f}" if mean else ""
+    return table(title, columns, (row(*x) for x in cells.items())), line
+
+
 def asked(title: str, verdicts: Verdicts) -> Table:
     """Return the table of what was measured beside what is asked for."""
     mark = {None: "", True: "[green]holds[/]", False: "[red]fails[/]"}

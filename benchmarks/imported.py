@@ -16,19 +16,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 from torch.nn import functional as tf
 
 import einsmith as es
 import einsmith.frontends.torch  # noqa: F401 - registers the backend
 from benchmarks import models_of_others
-from benchmarks.driver import KEPT, Parser, Results, geometric_mean, in_turns, load, table
+from benchmarks.driver import KEPT, Parser, Results, compared, in_turns, load
 from benchmarks.models_of_others import Batch, Trained, converted
 from einsmith.bench.in_torch import in_torch
 
@@ -155,25 +154,6 @@ def _fresh(name: str, peer: str, batch: int | None) -> float:
         return cell["first"][peer]
 
 
-def show(cells: Mapping[str, dict], peers: Sequence[str], console: Console) -> None:
-    """Print the table of what was measured."""
-    ratios: dict[str, float] = {}
-    for name, cell in cells.items():
-        others = [t for p, t in cell["seconds"].items() if p != "einsmith"]
-        if others and "einsmith" in cell["seconds"]:
-            ratios[name] = min(others) / cell["seconds"]["einsmith"]
-    rows = (
-        (c["network"], c["batch"], *(f"{c['seconds'].get(p, math.nan) * 1e3:.2f}" for p in peers),
-         f"{ratios.get(key, math.nan):.2f}", *(f"{c['first'][p]:.1f}" for p in peers))
-        for key, c in cells.items()
-    )  # fmt: skip
-    columns = ("", "batch", *(f"{p}, ms" for p in peers), "against the best other", *(f"{p} first, s" for p in peers))
-    console.print(table("training steps of PyTorch's networks", columns, rows))
-    if len(ratios) > 1:
-        mean = geometric_mean(list(ratios.values()))
-        console.print(f"geometric mean {mean:.2f} times the better of the others")
-
-
 def main() -> int:
     """Train the networks that are asked for; return the exit status."""
     every = (*NETWORKS, *models_of_others.MODELS)
@@ -198,7 +178,10 @@ def main() -> int:
     errors = [f"{c['network']}, {peer}: {text}" for c in cells.values() for peer, text in c["errors"].items()]
     for text in errors:
         results.console.print(f"[red]{text}")
-    show(cells, peers, results.console)
+    first = {f"{p} first, s": lambda c, p=p: f"{c['first'][p]:.1f}" for p in peers}
+    more = {"batch": lambda c: c["batch"], **first}
+    for part in compared("training steps of PyTorch's networks", cells, peers, more):
+        results.console.print(part)
     return int(bool(errors))
 
 

@@ -8,7 +8,6 @@ before anything is timed. A call takes NumPy arrays and gives NumPy arrays.
 from __future__ import annotations
 
 import importlib.util
-import math
 import os
 import statistics
 import sys
@@ -21,9 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 
-from benchmarks.driver import KEPT, Parser, Results, geometric_mean, in_turns, table
+from benchmarks.driver import KEPT, Parser, Results, compared, in_turns
 
 PEERS = ("einsmith", "onnxruntime", "openvino", "eager", "inductor")
 NETWORKS = ("mlp3", "lenet5", "resnet18_cifar", "resnet18", "resnet50", "mobilenet_v2", "shufflenet_v1", "vit_small",
@@ -187,31 +185,6 @@ def measure(subject: Subject, peers: list[str], threads: int, rounds: int) -> di
     return {"seconds": {p: statistics.median(t) for p, t in times.items()}, "errors": errors}
 
 
-def show(cells: Mapping[str, dict[str, Any]], console: Console) -> None:
-    """Print the tables of what was measured."""
-    ratios: dict[str, float] = {}
-    for name, cell in cells.items():
-        others = [s for p, s in cell["seconds"].items() if p != "einsmith"]
-        if others and "einsmith" in cell["seconds"]:
-            ratios[name] = min(others) / cell["seconds"]["einsmith"]
-    rows = (
-        (
-            n,
-            *(f"{c['seconds'][p] * 1e3:.3f}" if p in c["seconds"] else "-" for p in PEERS),
-            f"{ratios.get(n, math.nan):.2f}",
-        )
-        for n, c in cells.items()
-    )
-    columns = ("", *(f"{p}, ms" for p in PEERS), "of the best other")
-    console.print(table("inference", columns, rows))
-    if ratios:
-        mean = geometric_mean(list(ratios.values()))
-        console.print(f"speed against the best other library, geometric mean of {len(ratios)}: {mean:.2f}")
-    for name, cell in cells.items():
-        for peer, error in cell["errors"].items():
-            console.print(f"{name}, {peer}: {error}")
-
-
 def subjects(names: list[str], batches: list[int], folders: list[Path], work: Path) -> Iterator[Subject]:
     for name in names:
         if name in FILES:
@@ -238,7 +211,11 @@ def main() -> int:
         cells = results.fill(
             ((s.name, partial(measure, s, args.peers.split(","), args.threads, args.rounds)) for s in every), line=str
         )
-    show(cells, results.console)
+    for part in compared("inference", cells, PEERS):
+        results.console.print(part)
+    for name, cell in cells.items():
+        for peer, error in cell["errors"].items():
+            results.console.print(f"{name}, {peer}: {error}")
     return 0
 
 
