@@ -71,19 +71,10 @@ def attention(mask: str, length: int, heads: int, width: int) -> Attention:
         rng = np.random.default_rng(23)
         return {n: rng.standard_normal((heads, length, width), np.float32) for n in "QKVG"}
 
-    return Attention(
-        name=f"attention-{mask}-t{length}-n{heads}-d{width}",
-        network=mask,
-        batch=heads,
-        flops=7 * 2 * heads * width * allowed_pairs(mask, length),
-        results=("O", "dQ", "dK", "dV"),
-        make=make,
-        training=False,
-        inputs=("Q", "K", "V"),
-        length=length,
-        heads=heads,
-        width=width,
-    )
+    name, flops = f"attention-{mask}-t{length}-n{heads}-d{width}", 7 * 2 * heads * width * allowed_pairs(mask, length)
+    sizes: dict[str, Any] = {"length": length, "heads": heads, "width": width}
+    results, inputs = ("O", "dQ", "dK", "dV"), ("Q", "K", "V")
+    return Attention(name, mask, heads, flops, results, make, training=False, inputs=inputs, **sizes)
 
 
 def named(name: str) -> Attention | None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -76,7 +76,7 @@ def _values(shapes: Mapping[str, tuple[int, ...]], seed: int) -> Callable[[], di
     return make
 
 
-def _case(
+def kernel_case(
     name: str,
     network: str,
     shapes: Mapping[str, tuple[int, ...]],
@@ -87,27 +87,17 @@ def _case(
     options: Mapping[str, object] | None = None,
     specials: tuple[tuple[str, int], ...] = (),
     needs: tuple[str, ...] = (),
+    kind: type[Case] = Case,
 ) -> Case:
-    """`needs`: the inputs that the kernel reads besides G (all, where nothing is named)."""
+    """Return a kernel as a case of a kind. needs: the inputs that it reads besides G (all, where nothing is named)."""
     whole = {**shapes, "G": output} if wrt else dict(shapes)
     read = sum(math.prod(shapes[n]) for n in (needs or shapes))
     moved = read + math.prod(output) * (1 + (with_forward and bool(wrt))) + sum(math.prod(shapes[n]) for n in wrt)
-    return Case(
-        name=name,
-        network=network,
-        batch=next(iter(shapes.values()))[0],
-        flops=2 * macs,
-        results=(*(("Y",) if with_forward or not wrt else ()), *(f"d{n}" for n in wrt)),
-        make=_values(whole, len(shapes)),
-        training=False,
-        options=options or {},
-        inputs=tuple(shapes),
-        nbytes=4 * moved,
-        shapes=whole,
-        wrt=wrt,
-        with_forward=with_forward,
-        specials=specials,
-    )
+    results = (*(("Y",) if with_forward or not wrt else ()), *(f"d{n}" for n in wrt))
+    batch, values = next(iter(shapes.values()))[0], _values(whole, len(shapes))
+    how: dict[str, Any] = {"training": False, "options": options or {}, "inputs": tuple(shapes), "specials": specials}
+    how |= {"shapes": whole, "wrt": wrt, "with_forward": with_forward, "nbytes": 4 * moved}
+    return kind(name, network, batch, 2 * macs, results, values, **how)
 
 
 def product(m: int, n: int, k: int, transposed: str = "nn", batch: int = 0) -> Case:
@@ -118,7 +108,7 @@ def product(m: int, n: int, k: int, transposed: str = "nn", batch: int = 0) -> C
     name = f"product-{f'{batch}x' if batch else ''}{size}-{transposed}"
     options = {"ta": transposed[0] == "t", "tb": transposed[1] == "t"}
     macs = max(batch, 1) * m * k * n
-    return _case(name, "product", {"A": (*lead, *a), "B": (*lead, *b)}, (*lead, m, n), macs, options=options)
+    return kernel_case(name, "product", {"A": (*lead, *a), "B": (*lead, *b)}, (*lead, m, n), macs, options=options)
 
 
 def convolution(conv: Conv, batch: int = BATCH) -> Iterator[Case]:
@@ -129,7 +119,7 @@ def convolution(conv: Conv, batch: int = BATCH) -> Iterator[Case]:
     options = {"stride": conv.stride, "padding": conv.padding, "dilation": conv.dilation, "groups": conv.groups}
     for direction, wrt, needs in (("forward", (), ()), ("dX", ("X",), ("W",)), ("dW", ("W",), ("X",))):
         name = f"conv-{conv}-{direction}"
-        yield _case(name, "conv", {"X": x, "W": w}, y, conv.macs(batch), wrt, options=options, needs=needs)
+        yield kernel_case(name, "conv", {"X": x, "W": w}, y, conv.macs(batch), wrt, options=options, needs=needs)
 
 
 def in_winograd_form(case: Case) -> Case:
@@ -147,7 +137,7 @@ def lenet_convolution(layer: int, batch: int = 256) -> Iterator[Case]:
         name = f"lenet-conv{layer}-{direction}"
         output = (batch, c_out, n // 2, n // 2)
         parts = 2 if wrt else 1
-        yield _case(name, "conv_relu_pool", shapes, output, parts * macs, wrt, True, {"padding": padding})
+        yield kernel_case(name, "conv_relu_pool", shapes, output, parts * macs, wrt, True, {"padding": padding})
 
 
 def capsule(stride: int, batch: int = 16, kinds: int = 32, size: int = 14) -> Iterator[Case]:
@@ -158,7 +148,7 @@ def capsule(stride: int, batch: int = 16, kinds: int = 32, size: int = 14) -> It
     for direction, wrt, needs in (("forward", (), ()), ("dA", ("A",), ("W",)), ("dW", ("W",), ("A",))):
         name = f"capsule-s{stride}-{direction}"
         output, options = (batch, kinds, n, n, 4, 4), {"stride": stride}
-        yield _case(name, "capsule_conv", shapes, output, macs, wrt, options=options, needs=needs)
+        yield kernel_case(name, "capsule_conv", shapes, output, macs, wrt, options=options, needs=needs)
 
 
 def streaming(tag: str, rows: tuple[int, int], image: tuple[int, int, int, int]) -> Iterator[Case]:
@@ -166,12 +156,12 @@ def streaming(tag: str, rows: tuple[int, int], image: tuple[int, int, int, int])
     rows and as images."""
     n, row, channels = math.prod(rows), rows[1], image[1]
     pooled = (*image[:2], image[2] // 2, image[3] // 2)
-    yield _case(f"softmax-{tag}", "softmax", {"X": rows}, rows, specials=(("exp", n),))
-    yield _case(f"layer_norm-{tag}", "layer_norm", {"X": rows, "scale": (row,), "shift": (row,)}, rows)
+    yield kernel_case(f"softmax-{tag}", "softmax", {"X": rows}, rows, specials=(("exp", n),))
+    yield kernel_case(f"layer_norm-{tag}", "layer_norm", {"X": rows, "scale": (row,), "shift": (row,)}, rows)
     shapes = {"X": image, "scale": (channels,), "shift": (channels,)}
-    yield _case(f"batch_norm-{tag}", "batch_norm", shapes, image)
-    yield _case(f"relu_pool-{tag}", "relu_pool", {"X": image}, pooled)
-    yield _case(f"bias_gelu-{tag}", "bias_gelu", {"X": rows, "bias": (row,)}, rows, specials=(("erf", n),))
+    yield kernel_case(f"batch_norm-{tag}", "batch_norm", shapes, image)
+    yield kernel_case(f"relu_pool-{tag}", "relu_pool", {"X": image}, pooled)
+    yield kernel_case(f"bias_gelu-{tag}", "bias_gelu", {"X": rows, "bias": (row,)}, rows, specials=(("erf", n),))
     yield adam(f"adam-{tag}", n)
 
 
@@ -184,19 +174,8 @@ def adam(name: str, n: int) -> Case:
         # Far from zero, where libraries differ in what they add epsilon to.
         return values | {"m": 0.1 * values["m"], "v": 0.01 * values["v"] ** 2 + np.float32(1e-4)}
 
-    return Case(
-        name=name,
-        network="adam",
-        batch=1,
-        flops=0,
-        results=("p", "m", "v"),
-        make=make,
-        training=False,
-        inputs=tuple(shapes),
-        nbytes=4 * 7 * n,
-        shapes=shapes,
-        specials=(("sqrt", n), ("div", n)),
-    )
+    plain, specials = kernel_case(name, "adam", shapes, (n,)), (("sqrt", n), ("div", n))
+    return replace(plain, batch=1, results=("p", "m", "v"), make=make, nbytes=4 * 7 * n, specials=specials)
 
 
 def _convolutions(networks: Sequence[str], take: Callable[[Conv], bool]) -> tuple[Case, ...]:

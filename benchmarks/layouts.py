@@ -136,25 +136,22 @@ class Bounds(NamedTuple):
 def bounds(network: str, threads: int) -> Bounds:
     """Return the most that each kind of layout can gain on a network's training step, by the cost model."""
     from benchmarks.models import TRAINING
-    from einsmith.driver.compile import predicted
     from einsmith.ir.nodes import Piece, Reduce, cached_postorder
     from einsmith.kernels import autoconfig
     from einsmith.passes.pipeline import deciding
     from einsmith.schedule.layout.price import _lower_bound
     from einsmith.schedule.pipeline import LAYOUTS
-    from einsmith.schedule.residency import plan_seconds
 
     problem: Any = TRAINING[network]
     run = plans.planned(problem, threads)
     plan, target = run.plan, run.target
-    seconds = plan_seconds(plan, predicted, target)
+    seconds = plans.seconds_of(run)
     with deciding(frozenset({f"without {LAYOUTS}"})):
-        unordered = plan_seconds(plans.planned(problem, threads).plan, predicted, target)
+        unordered = plans.seconds_of(plans.planned(problem, threads))
     whole = None
     if problem.network in POOLED:  # the others' last layers take one size only
         larger = replace(problem, sample=(problem.sample[0], WHOLE, WHOLE))
-        other = plan_seconds(plans.planned(larger, threads).plan, predicted, target)
-        whole = 1 - other * (problem.sample[-1] / WHOLE) ** 2 / seconds
+        whole = 1 - plans.seconds_of(plans.planned(larger, threads)) * (problem.sample[-1] / WHOLE) ** 2 / seconds
     borders = phases = 0.0
     for _, call, times in plan.kernel_calls():
         members = call.kernel.parts

@@ -30,11 +30,9 @@ LIMITS = (
 def planned(name: str) -> tuple[float, int]:
     """Predicted seconds and calls of the plan of a network's training step."""
     from benchmarks.models import TRAINING
-    from einsmith.driver.compile import predicted
-    from einsmith.schedule.residency import plan_seconds
 
     run = plans.planned(TRAINING[name], 2)
-    return plan_seconds(run.plan, predicted, run.target), len(run.plan.calls)
+    return plans.seconds_of(run), len(run.plan.calls)
 
 
 @contextmanager

@@ -77,18 +77,9 @@ def pairs(kind: str, points: int, dimension: int, order: str = "values") -> Pair
             out["G"] = rng.standard_normal(values, np.float32)
         return out
 
-    return Pairs(
-        name=f"pairs-{kind}-n{points}-d{dimension}-{order}",
-        network=kind,
-        batch=points,
-        flops=times * 2 * points**2 * (dimension + 1),
-        results=results,
-        make=make,
-        training=False,
-        inputs=inputs,
-        order=order,
-        points=points,
-    )
+    name, flops = f"pairs-{kind}-n{points}-d{dimension}-{order}", times * 2 * points**2 * (dimension + 1)
+    how: dict[str, Any] = {"training": False, "inputs": inputs, "order": order, "points": points}
+    return Pairs(name, kind, points, flops, results, make, **how)
 
 
 def named(name: str) -> Pairs | None:

@@ -50,3 +50,11 @@ def planned(problem: Any, threads: int) -> Any:
     with uncompiled():
         step.compile(*batch)
     return program_of(step)
+
+
+def seconds_of(run: Any) -> float:
+    """Return the predicted seconds of a planned program, by what its tensors find in the caches."""
+    from einsmith.driver.compile import predicted
+    from einsmith.schedule.residency import plan_seconds
+
+    return plan_seconds(run.plan, predicted, run.target)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
-from benchmarks.kernel_cases import Case
+from benchmarks.kernel_cases import Case, kernel_case
 
 
 class Operator(Case):
@@ -25,7 +26,7 @@ def _operator(
     seed: int,
     scale: dict[str, float] | None = None,
     stride: int = 0,
-) -> Operator:
+) -> Case:
     """The operator of that name on standard normal inputs (times `scale`), the loss sum(output * G) with fixed random
     weights G, so that every gradient is dense, and the gradients of all inputs."""
 
@@ -35,24 +36,12 @@ def _operator(
         return out | {"G": rng.standard_normal(output, np.float32)}
 
     elements = 2 * sum(math.prod(s) for s in shapes.values()) + math.prod(output)
-    return Operator(
-        name=f"{name}-s{stride}" if stride else name,
-        network=name,
-        batch=next(iter(shapes.values()))[0],
-        flops=flops,
-        results=tuple(f"d{n}" for n in shapes),
-        make=make,
-        training=False,
-        options={"stride": stride} if stride else {},
-        inputs=tuple(shapes),
-        nbytes=4 * elements,
-        shapes={**shapes, "G": output},
-        wrt=tuple(shapes),
-        is_loss=True,
-    )
+    options, full = {"stride": stride} if stride else {}, f"{name}-s{stride}" if stride else name
+    plain = kernel_case(full, name, shapes, output, wrt=tuple(shapes), options=options, kind=Operator)
+    return replace(plain, flops=flops, make=make, nbytes=4 * elements, is_loss=True)
 
 
-def capsule_conv(stride: int) -> Operator:
+def capsule_conv(stride: int) -> Case:
     """C[b,k,p,q,i,j] = sum[c,r,s,m](A[b,c,stride*p+r,stride*q+s,i,m] * W[k,c,r,s,m,j]). Floor: the products of the
     forward and of both gradients."""
     n = (14 - 3) // stride + 1
@@ -62,13 +51,13 @@ def capsule_conv(stride: int) -> Operator:
     return _operator("capsule_conv", 3 * 2 * macs, shapes, (16, 32, n, n, 4, 4), 3, scale, stride)
 
 
-def pairwise() -> Operator:
+def pairwise() -> Case:
     """D[i,j] = sqrt(sum[k]((X[i,k] - Y[j,k])^2) + 1e-6) of 1024 and 1024 points in 64 dimensions. Floor: one product
     for the forward (by the expanded square) and one for each gradient."""
     return _operator("pairwise", 3 * 2 * 1024 * 1024 * 64, {"X": (1024, 64), "Y": (1024, 64)}, (1024, 1024), 4)
 
 
-def gaussian_kernel() -> Operator:
+def gaussian_kernel() -> Case:
     """O[i,v] = sum[j](exp(-sum[d]((X[i,d] - Y[j,d])^2)/2) * B[j,v]) of 8192 and 8192 points in 3 dimensions, 2 values
     each: a kernel method, whose matrix of 256 MB need not be stored. Floor: 5 multiply-adds a pair for the forward and
     for the gradient of each input; the exponentials are not counted."""
@@ -76,13 +65,13 @@ def gaussian_kernel() -> Operator:
     return _operator("gaussian_kernel", 4 * 2 * 8192 * 8192 * 5, shapes, (8192, 2), 16)
 
 
-def max_plus() -> Operator:
+def max_plus() -> Case:
     """C[i,j] = max[k](A[i,k] + B[k,j]), 512 x 512 x 512. Floor: an addition and a maximum a point, each at the rate of
     a multiply-add, and so counted as two operations; the gradients touch only the chosen points."""
     return _operator("max_plus", 4 * 512**3, {"A": (512, 512), "B": (512, 512)}, (512, 512), 5)
 
 
-def local_attention() -> Operator:
+def local_attention() -> Case:
     """Softmax attention of each of 2048 queries to the keys at most 64 away on either side, 8 heads of 64. Floor: two
     products forward and four backward over the pairs in the band."""
     pairs = 2048 * 129 - 64 * 65
@@ -90,14 +79,14 @@ def local_attention() -> Operator:
     return _operator("local_attention", 6 * 2 * 8 * pairs * 64, shapes, (8, 2048, 64), 6)
 
 
-def relative_bias() -> Operator:
+def relative_bias() -> Case:
     """Softmax attention with a learned bias R[j-i+T-1, h] for each distance and head; batch 4, 8 heads of 64, T = 256.
     Floor: two products forward, four backward."""
     shapes = dict.fromkeys("QKV", (4, 8, 256, 64)) | {"R": (511, 8)}
     return _operator("relative_bias", 6 * 2 * 32 * 256 * 256 * 64, shapes, (4, 8, 256, 64), 7)
 
 
-def relative_keys() -> Operator:
+def relative_keys() -> Case:
     """Softmax attention with a learned key R[j-i+T-1, :] for each distance (Shaw et al. 2018), shared by the heads;
     batch 4, 8 heads of 64, T = 256. Floor: three products forward, six backward."""
     shapes = dict.fromkeys("QKV", (4, 8, 256, 64)) | {"R": (511, 64)}
@@ -109,7 +98,7 @@ def _inside(n: int, k: int) -> int:
     return sum(n - abs(r - k // 2) for r in range(k))
 
 
-def depthwise() -> Operator:
+def depthwise() -> Case:
     """Depthwise 7x7 convolution with padding 3, 16 images of 64 channels, 56x56. Floor: the products inside the image,
     forward and for both gradients."""
     macs = 16 * 64 * _inside(56, 7) ** 2
@@ -118,14 +107,14 @@ def depthwise() -> Operator:
     )
 
 
-def bilinear() -> Operator:
+def bilinear() -> Case:
     """Y[b,o] = sum[i,j](x[b,i] * W[o,i,j] * y[b,j]), b = 256, the others 64. Floor: three products of 256 x 64 x 4096
     (forward, dW, and one shared by dx and dy)."""
     shapes = {"x": (256, 64), "W": (64, 64, 64), "y": (256, 64)}
     return _operator("bilinear", 3 * 2 * 256 * 64**3, shapes, (256, 64), 10, {"W": 1 / 64})
 
 
-def involution() -> Operator:
+def involution() -> Case:
     """Y[b,g,c,h,w] = sum[r,s](K[b,g,r,s,h,w] * X[b,g,c,h+r-3,w+s-3]), zero outside; b = 8, g = 4, c = 16, 32x32, 7x7.
     Floor: the products inside the image, forward and for both gradients, or the bytes of K and dK."""
     macs = 8 * 4 * 16 * _inside(32, 7) ** 2
@@ -133,7 +122,7 @@ def involution() -> Operator:
     return _operator("involution", 3 * 2 * macs, shapes, (8, 4, 16, 32, 32), 11, {"K": 1 / 7})
 
 
-def tensor_train() -> Operator:
+def tensor_train() -> Case:
     """Y[b,m,n,o] = sum[i,j,k,p,q](X[b,i,j,k] * A[i,m,p] * B[p,j,n,q] * C[q,k,o]), a matrix of 4096 x 4096 in three
     cores of rank 8 (Novikov et al. 2015, "Tensorizing Neural Networks"), b = 64. Floor: the products of the least work,
     from one end to the other, forward and twice for the gradients."""
@@ -143,19 +132,19 @@ def tensor_train() -> Operator:
     return _operator("tensor_train", 3 * 2 * macs, shapes, (64, 16, 16, 16), 12, scale)
 
 
-def running_sum() -> Operator:
+def running_sum() -> Case:
     """y[b,i] = sum[j](where(j <= i, x[b,j], 0)), 4 rows of 65536. Floor: an addition an element, forward and back."""
     return _operator("running_sum", 2 * 4 * 65536, {"x": (4, 65536)}, (4, 65536), 13)
 
 
-def grid_sample() -> Operator:
+def grid_sample() -> Case:
     """Bilinear samples of 4 images of 32 channels, 56x56, at as many positions (Jaderberg et al. 2015), zero outside;
     about one in twenty is. Floor: four products an element forward, four for the image, eight for the positions."""
     shapes = {"x": (4, 32, 56, 56), "g": (4, 56, 56, 2)}
     return _operator("grid_sample", 2 * 16 * 4 * 32 * 56**2, shapes, (4, 32, 56, 56), 14, {"g": 0.5})
 
 
-def deformable() -> Operator:
+def deformable() -> Case:
     """A 3x3 convolution of 32 by 32 channels whose taps are moved by offsets (Dai et al. 2017), 4 images of 28x28.
     Floor: the convolution's three products, and those of the samples as in `grid_sample`."""
     shapes = {"x": (4, 32, 28, 28), "o": (4, 9, 2, 28, 28), "W": (32, 32, 9)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.random import default_rng
@@ -109,17 +110,9 @@ def recurrent(cell: str, batch: int, steps: int, width: int | None = None) -> Re
 
     results = (*shapes, "fc.weight", "fc.bias")
     weights = sum(int(np.prod(s)) for s in shapes.values()) + h * CLASSES
-    return Recurrent(
-        name=f"{cell}-b{batch}-t{steps}",
-        network=cell,
-        batch=batch,
-        flops=cell_flops(cell, batch, steps, n_in, width),
-        results=results,
-        make=make,
-        nbytes=4 * (2 * weights + steps * batch * n_in),
-        steps=steps,
-        states=states,
-    )
+    name, flops = f"{cell}-b{batch}-t{steps}", cell_flops(cell, batch, steps, n_in, width)
+    nbytes = 4 * (2 * weights + steps * batch * n_in)
+    return Recurrent(name, cell, batch, flops, results, make, nbytes=nbytes, steps=steps, states=states)
 
 
 def language_model(
@@ -143,17 +136,9 @@ def language_model(
     projection, decoder = 4 * width * width, width * words
     macs = LAYERS * (3 * steps * projection + (3 * steps - 1) * projection) + 3 * steps * decoder
     weights = 2 * LAYERS * projection + decoder
-    return Recurrent(
-        name=f"lstm_lm-b{batch}-t{steps}",
-        network="lstm_lm",
-        batch=batch,
-        flops=2 * batch * macs,
-        results=("embedding.weight", *names, "decoder.weight", "decoder.bias"),
-        make=make,
-        nbytes=8 * weights,
-        steps=steps,
-        states=("h0", "c0"),
-    )
+    name, results = f"lstm_lm-b{batch}-t{steps}", ("embedding.weight", *names, "decoder.weight", "decoder.bias")
+    how: dict[str, Any] = {"nbytes": 8 * weights, "steps": steps, "states": ("h0", "c0")}
+    return Recurrent(name, "lstm_lm", batch, 2 * batch * macs, results, make, **how)
 
 
 def peers_of(problem: Workload, peers: Sequence[str]) -> list[str]:
