@@ -113,10 +113,10 @@ def cases(args: argparse.Namespace) -> dict[str, Attention]:
     heads, widths = args.heads or (HEADS if args.all else (8,)), args.widths or (WIDTHS if args.all else (64,))
     if not set(masks) <= set(MASKS) or min(*lengths, *heads, *widths, args.count, 2) < 1:
         raise ValueError(f"--masks are of {', '.join(MASKS)}; --lengths, --heads, --widths and --count are at least 1")
-    found = [attention(m, t, n, d) for t in lengths for n in heads for d in widths for m in masks]
+    chosen = [attention(m, t, n, d) for t in lengths for n in heads for d in widths for m in masks]
     if args.seed is not None:
-        found = [draw(args.seed, n) for n in range(args.count)]
-    return {c.name: c for c in found}
+        chosen = [draw(args.seed, n) for n in range(args.count)]
+    return {c.name: c for c in chosen}
 
 
 OPTIONS: Options = {

@@ -157,12 +157,9 @@ def _seconds(f: Call) -> float:
 
 def _busy_seconds() -> float:
     """Return the seconds for which processors have worked for other processes, all in all; 0 where it is not known."""
-    try:
-        with open("/proc/stat") as file:
-            user, nice, system, _, _, interrupts, soft, stolen = map(int, file.readline().split()[1:9])
-    except OSError:
-        return 0.0
-    return (user + nice + system + interrupts + soft + stolen) / os.sysconf("SC_CLK_TCK") - time.process_time()
+    from einsmith.base.system import processors  # imported late: the order of imports is what is measured
+
+    return max(0.0, processors.seconds_worked() - time.process_time())
 
 
 def _in_turn(program: Call, others: list[Call], turns: int) -> list[float]:

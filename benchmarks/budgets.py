@@ -145,7 +145,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         os.environ["EINSMITH_CACHE_DIR"] = folder
         every = budgets()
-    Console(highlight=False).print(show(every))
+    Console(highlight=False, width=110).print(show(every))
     print(json.dumps({b.what: round(b.found, 3) for b in every}))
     return int(not all(b.holds for b in every))
 

@@ -123,12 +123,12 @@ def cases(args: argparse.Namespace) -> dict[str, Pairs]:
             f"--kinds are of {', '.join(KINDS)}, --orders of {', '.join(ORDERS)}; --points, --dimensions and --count "
             "are at least 1"
         )
-    found = [pairs(k, n, d, o) for n in points for d in dimensions for k in kinds for o in orders(k, n) if o in wanted]
+    chosen = [pairs(k, n, d, o) for n in points for d in dimensions for k in kinds for o in orders(k, n) if o in wanted]
     if args.seed is not None:
-        found = [draw(args.seed, n) for n in range(args.count)]
+        chosen = [draw(args.seed, n) for n in range(args.count)]
     elif not (args.all or args.orders):
-        found = [c for c in found if c.order != "second" or c.network == "gaussian"]
-    return {c.name: c for c in found}
+        chosen = [c for c in chosen if c.order != "second" or c.network == "gaussian"]
+    return {c.name: c for c in chosen}
 
 
 OPTIONS: Options = {

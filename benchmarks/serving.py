@@ -10,7 +10,7 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -25,6 +25,14 @@ ROUNDS = 5
 """Turns of each number of threads, of which the median counts."""
 
 
+def together(count: int, work: Callable[[int], None]) -> list[threading.Thread]:
+    """Start threads that do some work, each with its number; return them."""
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(count)]
+    for thread in threads:
+        thread.start()
+    return threads
+
+
 def calls_per_second(model: es.nn.Module, batches: Sequence[np.ndarray], seconds: float) -> float:
     """Return the calls that threads, one for each batch, end together in a second."""
     counts = [0] * len(batches)
@@ -36,9 +44,7 @@ def calls_per_second(model: es.nn.Module, batches: Sequence[np.ndarray], seconds
             model(batches[n])
             counts[n] += 1
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(len(batches))]
-    for thread in threads:
-        thread.start()
+    threads = together(len(batches), work)
     begin.wait()
     start = time.perf_counter()
     end.wait(seconds)
@@ -51,17 +57,14 @@ def calls_per_second(model: es.nn.Module, batches: Sequence[np.ndarray], seconds
 def check(model: es.nn.Module, batches: Sequence[np.ndarray]) -> None:
     """Compare results that threads compute at one time with those of this thread. Raises AssertionError."""
     wants = [model(x) for x in batches]
-    found: list[list[np.ndarray]] = [[] for _ in batches]
+    by_thread: list[list[np.ndarray]] = [[] for _ in batches]
 
     def work(n: int) -> None:
-        found[n] += [model(batches[n]) for _ in range(20)]
+        by_thread[n] += [model(batches[n]) for _ in range(20)]
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(len(batches))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
+    for thread in together(len(batches), work):
         thread.join()
-    for want, results in zip(wants, found, strict=True):
+    for want, results in zip(wants, by_thread, strict=True):
         assert len(results) == 20
         for y in results:
             np.testing.assert_allclose(y, want, rtol=1e-5, atol=1e-5)

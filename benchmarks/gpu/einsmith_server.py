@@ -14,12 +14,14 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.choices import planned_calls
 from benchmarks.gpu import kernels
 from benchmarks.gpu.launching import CardBench
 from benchmarks.gpu.peer_server import PeerServer, PeerStep
 from benchmarks.gpu.problems import Case
 from benchmarks.gpu.sessions import Session
 from benchmarks.worker import module_of
+from einsmith import functional
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import EinsmithError
 from einsmith.bench.verify import STEP_TOLERANCE
@@ -36,7 +38,6 @@ from einsmith.tiles.pieces import Tiling
 from einsmith.tiles.verify import verify
 from einsmith.tuning.kernels import decisions
 from einsmith.tuning.kernels.measure import MachineCode, example_buffers
-from tests.kernels import samples
 
 CARD = "cuda"
 THREADS = 1
@@ -323,13 +324,13 @@ def _rate(amount: float, seconds: float) -> float | None:
 
 
 def _product(size: int, stored: str) -> Kernel:
-    """Return a square product, whose second operand is turned: float32, of operands that are stored in a type."""
-    if stored == "f32":
-        return samples.product(size, size, size, "NT")
-    dtype = dt.dtype_of(stored)
-    a, b = (samples.cast(samples.load(n, n, 2, dtype=dtype), dt.f32) for n in (0, 1))
-    shapes = ((dtype, (size, size)),) * 2
-    return samples.sum_of((size, size), shapes, (size,), samples.times(a, b))
+    """Return a square product, whose second operand is transposed: float32, of operands that are stored in a type."""
+
+    def product(a: Any, b: Any) -> Any:
+        return functional.matmul(a.astype("float32"), b.astype("float32").transpose(1, 0))
+
+    (call,), _ = planned_calls(product, [((size, size), dt.dtype_of(stored))] * 2)
+    return call.kernel
 
 
 def _difference(kernel: Kernel, got: list[np.ndarray], first: list[np.ndarray], precision: str) -> str:
