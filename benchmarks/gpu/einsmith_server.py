@@ -198,7 +198,8 @@ class EinsmithServer(PeerServer):
             if times and time.monotonic() > until:
                 break
             launches = [(TileCode(x.function, warps, stages), x.tasks, False) for x in lowered.launches]
-            data: Any = None  # frees the memory of the one before
+            data: Any = None
+            run: Any = None  # both hold the memory of the one before
             try:
                 data = runner.place(arrays)
                 run = runner.prepare(MachineCode(launches, 0, lowered.workspace), [data], 1)
