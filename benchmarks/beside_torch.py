@@ -119,10 +119,10 @@ def programs() -> Iterator[Row]:
     want = [np.array(their_step(exact, tx.double())), *(v.detach().numpy() for v in exact.state_dict().values())]
     yield Row("TrainStep", lambda: step(x, y), their_step, trained, want)
 
-    made = operator(convolution)
+    called = operator(convolution)
     yield Row(
-        "frontends.torch.operator", lambda: made(timage, tweight), their_convolution,
-        [made(timage, tweight).numpy()], [filtered],
+        "frontends.torch.operator", lambda: called(timage, tweight), their_convolution,
+        [called(timage, tweight).numpy()], [filtered],
     )  # fmt: skip
 
     layer = torch.nn.Sequential(torch.nn.Conv2d(32, 64, 3, padding=1), torch.nn.ReLU()).requires_grad_(False)
@@ -203,7 +203,7 @@ def measure(rounds: int) -> list[dict]:
             alone = [_in_turn(row.ours, ours, n)[0], *_in_turn(row.theirs, theirs, n)[1:]]
             took = (time.perf_counter() - start) * (os.cpu_count() or 1)
             times[row.name].append(((_busy_seconds() - busy) / took, alone, between))
-    found = []
+    records = []
     for name, all_rounds in times.items():
         quiet = [(a, b) for others_took, a, b in all_rounds if others_took <= QUIET]
         busy_machine = len(quiet) < min(rounds, LEAST_ROUNDS)
@@ -215,8 +215,8 @@ def measure(rounds: int) -> list[dict]:
                 "between_ms": statistics.median(b[k] for _, b in pairs) * 1e3,
                 "ratio": statistics.median(b[k] / a[k] for a, b in pairs),
             }
-        found.append(record)
-    return found
+        records.append(record)
+    return records
 
 
 def verdict(record: dict) -> bool:

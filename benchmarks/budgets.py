@@ -32,13 +32,13 @@ class Budget(NamedTuple):
     """A figure and what it may be at most, None where it is printed alone."""
 
     what: str
-    found: float
+    value: float
     limit: float | None = None
     unit: str = ""
 
     @property
     def holds(self) -> bool:
-        return self.limit is None or self.found <= self.limit
+        return self.limit is None or self.value <= self.limit
 
 
 def chain(layers: int) -> tuple[Callable, tuple]:
@@ -134,7 +134,7 @@ def budgets() -> list[Budget]:
 def show(every: list[Budget]) -> Table:
     def row(b: Budget) -> tuple[str, str, str, bool | None]:
         allowed = "" if b.limit is None else f"{b.limit:g} {b.unit}"
-        return b.what, f"{b.found:.{2 if b.unit else 0}f} {b.unit}", allowed, None if b.limit is None else b.holds
+        return b.what, f"{b.value:.{2 if b.unit else 0}f} {b.unit}", allowed, None if b.limit is None else b.holds
 
     return asked("compile budgets", list(map(row, every)))
 
@@ -146,7 +146,7 @@ def main() -> int:
         os.environ["EINSMITH_CACHE_DIR"] = folder
         every = budgets()
     Console(highlight=False, width=110).print(show(every))
-    print(json.dumps({b.what: round(b.found, 3) for b in every}))
+    print(json.dumps({b.what: round(b.value, 3) for b in every}))
     return int(not all(b.holds for b in every))
 
 

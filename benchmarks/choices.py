@@ -34,12 +34,12 @@ def calls_of(case: Case, types: Sequence[Any] = ()) -> tuple[list[Any], dict[Any
 
     f, names = function(case)
     assert case.shapes is not None
-    *given, result = types or (dt.f32,) * (len(names) + 1)
+    *types_of_arguments, result = types or (dt.f32,) * (len(names) + 1)
 
     def converted(*xs: Any) -> list[Any]:
         return [y.astype(result.name) for y in f(*(x.astype(result.arithmetic.name) for x in xs))]
 
-    arguments = [(case.shapes[n], dtype) for n, dtype in zip(names, given, strict=True)]
+    arguments = [(case.shapes[n], dtype) for n, dtype in zip(names, types_of_arguments, strict=True)]
     calls, inputs = planned_calls(converted, arguments)
     return calls, dict(zip(inputs, names, strict=True))
 
@@ -68,9 +68,9 @@ def spread(alternatives: Sequence[tuple[str, Any, Any]], count: int) -> list[int
     for n, (name, _, _) in enumerate(alternatives):
         places.setdefault(name, []).append(n)
     picked = []
-    for found in places.values():
-        steps = np.linspace(1, len(found) - 1, max(1, count - 1)).round() if len(found) > 1 else np.zeros(0)
-        picked.append(list(dict.fromkeys([found[0], *(found[int(i)] for i in steps)])))
+    for members in places.values():
+        steps = np.linspace(1, len(members) - 1, max(1, count - 1)).round() if len(members) > 1 else np.zeros(0)
+        picked.append(list(dict.fromkeys([members[0], *(members[int(i)] for i in steps)])))
     return [p[i] for i in range(max(map(len, picked))) for p in picked if i < len(p)]
 
 
@@ -99,14 +99,14 @@ def measure_kernel(kernel: Any, threads: int, count: int, cap: float, winograd: 
             rows.append({"pattern": name, "config": str(config), "failed": str(e)})
             continue
         rows.append({"pattern": name, "config": str(config), "predicted": cost.seconds, "chosen": n == 0})
-    made = [row for row in rows if "predicted" in row]
-    for row, seconds in zip(made, shortest(ready, min(0.3, cap / 4)), strict=True):
+    timed = [row for row in rows if "predicted" in row]
+    for row, seconds in zip(timed, shortest(ready, min(0.3, cap / 4)), strict=True):
         row["measured"] = seconds
     # What seems faster than the choice is measured once more beside it: of several the least is the luckiest.
-    again = [n for n, row in enumerate(made) if not n or row["measured"] < made[0]["measured"]]
+    again = [n for n, row in enumerate(timed) if not n or row["measured"] < timed[0]["measured"]]
     if len(again) > 1:
         for n, seconds in zip(again, shortest([ready[n] for n in again], min(0.3, cap / 4)), strict=True):
-            made[n]["measured"] = min(made[n]["measured"], seconds)
+            timed[n]["measured"] = min(timed[n]["measured"], seconds)
     return {
         "threads": threads,
         "choose_seconds": choice.took,
@@ -137,10 +137,10 @@ def ranks(values: Sequence[float]) -> np.ndarray:
 
 def rank_correlation(cell: dict) -> float | None:
     """Spearman's, of predicted and measured times; None for fewer than three candidates."""
-    found = measured(cell)
-    if len(found) < 3:
+    timed = measured(cell)
+    if len(timed) < 3:
         return None
-    p, m = ranks([c["predicted"] for c in found]), ranks([c["measured"] for c in found])
+    p, m = ranks([c["predicted"] for c in timed]), ranks([c["measured"] for c in timed])
     if not np.ptp(p) or not np.ptp(m):
         return None
     return float(np.corrcoef(p, m)[0, 1])

@@ -119,12 +119,12 @@ def kernels(seed: int, count: int, networks: Sequence[str]) -> list[Any]:
     """Distinct kernels of random cases, of operators that are drawn, and of training steps."""
     from benchmarks.models import TRAINING
 
-    found = {k: None for n in range(count) for k in choices.kernels_of(random_cases.draw(seed, n))}
+    kernels_of = {k: None for n in range(count) for k in choices.kernels_of(random_cases.draw(seed, n))}
     for number in range(count // 10):
-        found |= dict.fromkeys(drawn_kernels(seed, number))
+        kernels_of |= dict.fromkeys(drawn_kernels(seed, number))
     for name in networks:
-        found |= {call.kernel: None for call in plans.planned(TRAINING[name], 2).calls}
-    return list(found)
+        kernels_of |= {call.kernel: None for call in plans.planned(TRAINING[name], 2).calls}
+    return list(kernels_of)
 
 
 def clear() -> None:

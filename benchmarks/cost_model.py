@@ -39,8 +39,8 @@ def contractions(case: random_cases.Case) -> Iterator[tuple[Any, Any]]:
 
     for kernel in choices.kernels_of(case):
         kernel = (*split_kernels(kernel), kernel)[0]
-        if CONTRACTION.match(kernel) and len(found := problems(kernel.root) or ()) == 1:
-            yield kernel, found[0]
+        if CONTRACTION.match(kernel) and len(sums := problems(kernel.root) or ()) == 1:
+            yield kernel, sums[0]
 
 
 def priced(kernel: Any, p: Any, target: Any) -> dict[str, tuple[Any, float]]:
@@ -62,10 +62,10 @@ def way(config: Any) -> str:
     return f"a={config.a} b={config.b} {config.order}-outer{more}"
 
 
-def chosen(found: dict[str, tuple[Any, float]], most: int) -> list[str]:
+def chosen(prices: dict[str, tuple[Any, float]], most: int) -> list[str]:
     """What is measured: the cheapest, and some of every way that is not much dearer."""
-    (least, *_), seen, out = [price for _, price in found.values()], dict[str, int](), list(found)[: most // 4]
-    for name, (config, price) in found.items():
+    (least, *_), seen, out = [price for _, price in prices.values()], dict[str, int](), list(prices)[: most // 4]
+    for name, (config, price) in prices.items():
         kind = way(config)
         seen[kind] = seen.get(kind, 0) + 1
         if name not in out and seen[kind] <= EACH and price <= LIKELY * least and len(out) < most:
@@ -80,9 +80,9 @@ def measure(kernel: Any, p: Any, threads: int, most: int, seconds: float) -> dic
     from einsmith.tuning.kernels.measure import example_buffers, prepare, shortest
 
     target = calibrate.target(threads)
-    found, arrays = priced(kernel, p, target), example_buffers(kernel)
-    names = chosen(found, most)
-    ready = [prepare(kernel, CONTRACTION, Configs((found[n][0],)), target, threads, arrays) for n in names]
+    prices, arrays = priced(kernel, p, target), example_buffers(kernel)
+    names = chosen(prices, most)
+    ready = [prepare(kernel, CONTRACTION, Configs((prices[n][0],)), target, threads, arrays) for n in names]
     return dict(zip(names, map(float, shortest(ready, seconds)), strict=True))
 
 
@@ -98,12 +98,12 @@ class Judged:
 def judge(kernel: Any, p: Any, target: Any, times: dict[str, float]) -> Judged | None:
     """What was measured on a machine against today's prices; None where less than two of the candidates are still
     there."""
-    found = priced(kernel, p, target)
-    names = [n for n in found if n in times]  # the cheapest first
+    prices = priced(kernel, p, target)
+    names = [n for n in prices if n in times]  # the cheapest first
     if len(names) < 2:
         return None
-    off = np.log([times[n] / found[n][1] for n in names])
-    ways = [way(found[n][0]) for n in names]
+    off = np.log([times[n] / prices[n][1] for n in names])
+    ways = [way(prices[n][0]) for n in names]
     regret = times[names[0]] / min(times[n] for n in names) - 1
     return Judged(regret, list(zip(ways, map(float, off - np.median(off)), strict=True)))
 

@@ -133,8 +133,8 @@ def measure(name: str, batch: int, rounds: int, verified: int) -> dict[str, Any]
     is_crowded = len(os.sched_getaffinity(0)) <= 1
     communication = predict_communication(alone.trainer, list(alone.batch), group.size, network, is_crowded)
     group.close()
-    found = {"times": times, "bytes": gradient_bytes, "network": asdict(network), **communication._asdict()}
-    return found if group.rank == 0 else None
+    result = {"times": times, "bytes": gradient_bytes, "network": asdict(network), **communication._asdict()}
+    return result if group.rank == 0 else None
 
 
 def launch(
@@ -161,10 +161,10 @@ def launch(
     with tempfile.TemporaryDirectory() as folder:
         places = {"GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": os.getcwd(), STORE: f"file://{folder}/store"}
         done = subprocess.run(command, env=os.environ | places, capture_output=True, text=True)
-    found = re.search(r"^RESULT (.*)$", done.stdout, re.M)
-    if done.returncode or found is None:
+    match = re.search(r"^RESULT (.*)$", done.stdout, re.M)
+    if done.returncode or match is None:
         raise SystemExit(f"{name}: the processes failed:\n{done.stdout}\n{done.stderr[-3000:]}")
-    return json.loads(found[1]) | {"delayed": "NO DELAY" not in done.stdout}
+    return json.loads(match[1]) | {"delayed": "NO DELAY" not in done.stdout}
 
 
 def _emulate(network: str) -> str:

@@ -33,7 +33,7 @@ LATER = 5
 """Steps whose median is that of a later one."""
 
 
-def made(name: str, batch: int) -> tuple[Any, Any, Any, Any]:
+def make_training(name: str, batch: int) -> tuple[Any, Any, Any, Any]:
     """(network, loss, input, target) of a name: a network of `bench.networks`, "resnet-N" of N layers on CIFAR (6n +
     2, He et al. 2016, section 4.2), a classifier by one of CELLS over 28 steps, or the language model over 35."""
     import einsmith as es
@@ -61,7 +61,7 @@ def measure(name: str, batch: int) -> dict[str, Any]:
 
     calibrate.target()
     es.manual_seed(0)
-    network, loss, x, y = made(name, batch)
+    network, loss, x, y = make_training(name, batch)
     start = time.perf_counter()
     step = es.TrainStep(network, loss, es.optim.SGD(lr=0.002))
     step.compile(x, y)

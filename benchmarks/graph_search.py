@@ -49,7 +49,7 @@ def search(network: str, batch: int, threads: int, seconds: float) -> dict[str, 
 
 def ratios(cell: Mapping[str, Any]) -> dict[str, list[float]]:
     """Return the ratios of the forms that raced, by kind."""
-    raced = [found.groups() for line in cell["log"] if (found := OUTCOME.match(line))]
+    raced = [match.groups() for line in cell["log"] if (match := OUTCOME.match(line))]
     return {kind: [float(ratio) for word, ratio in raced if word == kind] for kind in KINDS}
 
 

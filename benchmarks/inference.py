@@ -81,15 +81,15 @@ def network(name: str, batch: int, folder: Path) -> Subject:
 def published(name: str, folders: list[Path]) -> Subject | None:
     """The ONNX file of a package, from the folders or, where they are installed, from the packages themselves."""
     file, wanted = FILES[name]
-    found = [p for folder in folders for p in folder.rglob(file)]
-    if not found:
+    files = [p for folder in folders for p in folder.rglob(file)]
+    if not files:
         return None
     rng = np.random.default_rng(0)
     inputs = {
         n: rng.integers(0, 256, shape).astype(kind) if kind[0] == "i" else rng.random(shape, np.float32)
         for n, (shape, kind) in wanted.items()
     }
-    return Subject(name, found[0], inputs)
+    return Subject(name, files[0], inputs)
 
 
 def einsmith_call(subject: Subject, threads: int) -> Call:
@@ -188,8 +188,8 @@ def measure(subject: Subject, peers: list[str], threads: int, rounds: int) -> di
 def subjects(names: list[str], batches: list[int], folders: list[Path], work: Path) -> Iterator[Subject]:
     for name in names:
         if name in FILES:
-            if (found := published(name, folders)) is not None:
-                yield found
+            if (subject := published(name, folders)) is not None:
+                yield subject
         else:
             yield from (network(name, b, work) for b in batches)
 

@@ -57,9 +57,9 @@ def in_orders(kernel: Any) -> Iterator[Any]:
     for orders in product(*map(candidates, shapes)):
         of = dict(zip(shapes, orders, strict=True))
         places = {n: Place(0, b.shape, of[b.shape]) for n, b in enumerate(kernel.buffers) if b.shape in of}
-        found = reorder_kernel(kernel, places)
-        if found is not None:
-            yield found[0]
+        reordered = reorder_kernel(kernel, places)
+        if reordered is not None:
+            yield reordered[0]
 
 
 def promising(kernels: Mapping[Any, int], target: Any, count: int) -> list[tuple[Any, Any]]:
@@ -69,7 +69,7 @@ def promising(kernels: Mapping[Any, int], target: Any, count: int) -> list[tuple
     from einsmith.schedule.kernel import Rows
 
     total = sum(autoconfig.choose(k, target).cost.seconds * n for k, n in kernels.items())
-    found = []
+    gains = []
     for k, n in kernels.items():
         now = best = autoconfig.choose(k, target)
         if isinstance(k, Rows) or now.cost.seconds * n < SHARE * total:
@@ -79,9 +79,9 @@ def promising(kernels: Mapping[Any, int], target: Any, count: int) -> list[tuple
                 best = min(best, autoconfig.choose(other, target), key=lambda c: c.cost.seconds)
             except CompileError:
                 continue  # no pattern takes it so
-        found.append((n * (now.cost.seconds - best.cost.seconds), now, best))
-    found.sort(key=lambda x: -x[0])
-    return [(now, best) for gain, now, best in found[:count] if gain > 0]
+        gains.append((n * (now.cost.seconds - best.cost.seconds), now, best))
+    gains.sort(key=lambda x: -x[0])
+    return [(now, best) for gain, now, best in gains[:count] if gain > 0]
 
 
 def measure(network: str, threads: int, count: int) -> list[Found]:

@@ -46,11 +46,6 @@ class Pairs(Workload):
         """The rows of results that are verified."""
         return np.random.default_rng(2).permutation(self.points)[:SAMPLE]
 
-    @property
-    def shown_inputs(self) -> int:
-        """Bytes of the inputs."""
-        return sum(a.nbytes for a in self.arrays().values())
-
 
 def orders(kind: str, points: int) -> tuple[str, ...]:
     """The orders that are timed: of indices and of the variance of distances the values, second order up to 10^4

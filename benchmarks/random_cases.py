@@ -31,8 +31,8 @@ def draw(seed: int, number: int) -> Case:
 
 def named(name: str) -> Case | None:
     """The case of that name; None where it is no drawn one's."""
-    found = _NAME.fullmatch(name)
-    return draw(int(found[1]), int(found[2])) if found else None
+    match = _NAME.fullmatch(name)
+    return draw(int(match[1]), int(match[2])) if match else None
 
 
 def around(rng: np.random.Generator, low: int, high: int) -> int:

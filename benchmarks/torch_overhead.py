@@ -62,7 +62,7 @@ def program_alone(f: TorchOperator, x: torch.Tensor) -> Callable[[], object]:
 def modules(calls: int, turns: int) -> None:
     """A call of a tiny network by each backend."""
     model, x = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 4)), torch.randn(4, 8)
-    found: dict[str, list[float]] = {}
+    times: dict[str, list[float]] = {}
     print(f"{'':28}{'evaluation':>11}{'forward':>10}{'and backward':>14}   microseconds")
     for name in ("eager", "inductor", "einsmith"):
         torch._dynamo.reset()
@@ -79,10 +79,10 @@ def modules(calls: int, turns: int) -> None:
         for _ in range(2):
             evaluate()
             train()
-        found[name] = [microseconds(f, calls, turns) for f in (evaluate, lambda call=call: call(x), train)]
-        a, b, c = found[name]
+        times[name] = [microseconds(f, calls, turns) for f in (evaluate, lambda call=call: call(x), train)]
+        a, b, c = times[name]
         print(f"{name:28}{a:11.1f}{b:10.1f}{c:14.1f}")
-    a, b, c = (ours / theirs for ours, theirs in zip(found["einsmith"], found["inductor"], strict=True))
+    a, b, c = (ours / theirs for ours, theirs in zip(times["einsmith"], times["inductor"], strict=True))
     print(f"{'einsmith / inductor':28}{a:11.2f}{b:10.2f}{c:14.2f}")
 
 

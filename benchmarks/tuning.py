@@ -94,12 +94,12 @@ def measure(name: str, peers: Sequence[str], threads: int, steps: int, seconds: 
                     rows[p] |= {"loss": last["losses"][0]} | (ask(p, "describe") or {})
         finally:
             crew.close()
-    for found in cell["peers"].values():
-        if found["status"] == "ok":
-            turns = found.pop("turns")
-            found["total"] = found["first"] + sum(map(sum, turns))
-            found["step"] = median(x for t in turns[-TURNS // 4 :] for x in t)
-            found["by_turn"] = [sum(t) / len(t) for t in turns]
+    for row in cell["peers"].values():
+        if row["status"] == "ok":
+            turns = row.pop("turns")
+            row["total"] = row["first"] + sum(map(sum, turns))
+            row["step"] = median(x for t in turns[-TURNS // 4 :] for x in t)
+            row["by_turn"] = [sum(t) / len(t) for t in turns]
     return cell
 
 

@@ -39,4 +39,4 @@ def test_the_networks_kernels_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 def test_a_small_one_trains(rng: np.random.Generator) -> None:
     found = budgets.step_budgets(2, 32, 4)
-    assert 10 < found[0].found <= found[1].found and all(b.found > 0 for b in (found[2], found[-1]))
+    assert 10 < found[0].value <= found[1].value and all(b.value > 0 for b in (found[2], found[-1]))
