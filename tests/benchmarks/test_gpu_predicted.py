@@ -25,7 +25,7 @@ def test_figures_of_a_plan() -> None:
 def test_what_the_file_holds_is_not_planned_again(tmp_path, monkeypatch, capsys: pytest.CaptureFixture) -> None:
     file = tmp_path / "cells.json"
     cell = {"seconds": 0.5, "chain": 0.25, "kernels": 7}
-    file.write_text(json.dumps({"mlp3-b1-tf32": dict.fromkeys(CARDS, cell)}))
+    file.write_text(json.dumps({"cells": {"mlp3-b1-tf32": dict.fromkeys(CARDS, cell)}}))
     monkeypatch.setattr(gpu_predicted, "planned", lambda *_: pytest.fail("planned again"))
     monkeypatch.setattr(sys, "argv", ["x", "mlp3", "--batch", "1", "--precision", "tf32", "--json", str(file)])
     assert gpu_predicted.main() == 0
