@@ -24,7 +24,7 @@ from einsmith.cli.programs import run_file
 from einsmith.ir.evaluator import evaluate
 from einsmith.ir.rewrite.simplify import values_only
 from einsmith.lang.op import Operator
-from einsmith.lang.parser import (
+from einsmith.lang.syntax import (
     Ast,
     Cast,
     Name,

@@ -43,10 +43,10 @@ from einsmith.lang.lower import (
     lower_scatter,
     push_guards,
 )
-from einsmith.lang.parser import Name, ParsedRead, ShapeOf
 from einsmith.lang.program import FormulaProgram, Line, find_conditions, reads_of
 from einsmith.lang.result_types import float_type, of_type, result_type
 from einsmith.lang.sweeps import in_one_sweep
+from einsmith.lang.syntax import Name, ParsedRead, ShapeOf
 
 _MAX_LISTED_ELEMENTS = 1_000_000
 """Most elements of a tensor for which a message names an element that no piece defines."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from einsmith.base import html
-from einsmith.lang.parser import ParsedReduction, walk
 from einsmith.lang.program import FormulaProgram, Line
+from einsmith.lang.syntax import ParsedReduction, walk
 
 OPEN = 2
 """Most tables that are shown at once; more would hide the formula."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from einsmith.base.errors import BoundsError, DtypeError, FormulaError, ShapeError
 from einsmith.lang import formula
 from einsmith.lang.formula import AxisVar, Form, Literal
-from einsmith.lang.parser import Ast, Cast, Name, Number, ParsedApply, ParsedRead, ParsedReduction, ShapeOf, SizeOf
+from einsmith.lang.syntax import Ast, Cast, Name, Number, ParsedApply, ParsedRead, ParsedReduction, ShapeOf, SizeOf
 
 
 class NotYet(Exception):

@@ -47,8 +47,9 @@ from einsmith.lang.builder import Value
 from einsmith.lang.diagram import index_tables
 from einsmith.lang.infer import infer
 from einsmith.lang.merged import Definition, find_definitions, merge_copies
-from einsmith.lang.parser import RESERVED, Name, parse
+from einsmith.lang.parser import RESERVED, parse
 from einsmith.lang.program import FormulaProgram, resolve, resolve_source
+from einsmith.lang.syntax import Name
 
 if TYPE_CHECKING:
     from einsmith.lang.op import Operator

@@ -25,8 +25,8 @@ from einsmith.lang.integers import MAX_ELEMENTS
 from einsmith.lang.known_extents import Key, KnownExtents, make_shape_error
 from einsmith.lang.limits import is_dimension_bound, limits, rises
 from einsmith.lang.lower import TemplateScope, index_type
-from einsmith.lang.parser import Ast, Name, ParsedRead, ShapeOf, walk
 from einsmith.lang.program import FormulaProgram, Line, ReadSite
+from einsmith.lang.syntax import Ast, Name, ParsedRead, ShapeOf, walk
 
 MAX_EXTENT = 2**31 - 1
 """Extent of an axis that counts as unlimited: an index that stays in bounds up to it does not determine the axis."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from einsmith.lang.parser import (
+from einsmith.lang.syntax import (
     Ast,
     Cast,
     Name,

@@ -23,8 +23,9 @@ from einsmith.lang.builder import Ex, Number, Value, as_value, trace_once
 from einsmith.lang.definitions import tensors
 from einsmith.lang.diagram import index_tables
 from einsmith.lang.gradient_text import FormulaText, gradient_text
-from einsmith.lang.parser import WRITTEN_NUMBERS, Name, Source, near
+from einsmith.lang.parser import WRITTEN_NUMBERS, near
 from einsmith.lang.program import FormulaProgram, resolve, resolve_source
+from einsmith.lang.syntax import Name, Source
 
 _COUNT = itertools.count()
 BOUND = Bound("operators with values of static parameters", 1024)

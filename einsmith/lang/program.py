@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import FormulaError
 from einsmith.ir.order import components
-from einsmith.lang.parser import (
+from einsmith.lang.parser import near, parse, parse_expression
+from einsmith.lang.syntax import (
     Ast,
     Cast,
     Name,
@@ -26,9 +27,6 @@ from einsmith.lang.parser import (
     SizeOf,
     Source,
     Statement,
-    near,
-    parse,
-    parse_expression,
     walk,
 )
 

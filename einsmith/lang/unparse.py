@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from einsmith.ir.functions import SCATTERED
-from einsmith.lang.parser import (
+from einsmith.lang.syntax import (
     Ast,
     Cast,
     Name,

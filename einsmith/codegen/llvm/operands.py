@@ -84,11 +84,9 @@ class ValueOperands:
     def known_lanes(self, mask: SSAValue) -> tuple[bool | None, ...]:
         """Return for each lane of a mask whether it is known to be True or False, else None."""
         lanes = self.lanes_of(mask)
-        return (
-            self.partial_masks.get(self.get(mask), (None,) * mask.type.lanes)
-            if lanes is None
-            else tuple(map(bool, lanes))
-        )
+        if lanes is not None:
+            return tuple(map(bool, lanes))
+        return self.partial_masks.get(self.get(mask), (None,) * mask.type.lanes)
 
     def note_mask(self, op: Op) -> None:
         """Record the known lanes of a mask that is computed from others, where they decide how memory is read."""

@@ -57,9 +57,8 @@ class Facts:
     """
 
     __slots__ = (
-        *("extents", "known", "lines", "cases", "feasible", "_nesting", "_search_depth", "_choices"),
-        *("_tightened", "_atom_intervals", "_lineless_intervals", "_line_maxima"),
-        *("_search_results", "_children", "sampled"),
+        *("extents", "known", "lines", "cases", "feasible", "sampled", "_nesting", "_search_depth", "_choices"),
+        *("_tightened", "_atom_intervals", "_lineless_intervals", "_line_maxima", "_search_results", "_children"),
     )
 
     def __init__(self, extents: Sequence[int]):
@@ -420,28 +419,9 @@ class Facts:
                 fits = inner[0] is not None and inner[1] is not None and least <= inner[0] and inner[1] <= most
                 return inner if fits else width
             return width
-        if not args[0].dtype.is_int:
+        if len(args) > 2 or not args[0].dtype.is_int:
             return width
-        a = self.interval(linear(args[0]))
-        if fn == "stop_gradient":
-            return a
-        if fn == "abs":
-            return intervals.hull([intervals.meet(a, (0, None)), intervals.meet(intervals.scale(a, -1), (0, None))])
-        if fn == "sign":
-            return (-1 if a[0] is None else intervals.sign(a[0])), (1 if a[1] is None else intervals.sign(a[1]))
-        if len(args) != 2:
-            return width
-        b = self.interval(linear(args[1]))
-        if fn == "floordiv":
-            return intervals.floordiv(a, b)
-        if fn == "mod":
-            return intervals.mod(a, b)
-        if fn == "mul":
-            return intervals.mul(a, b)
-        if fn in ("min", "max"):  # the least end of min is either's, its greatest end is bounded by both
-            both, one = intervals.hull([a, b]), intervals.meet(a, b)
-            return (both[0], one[1]) if fn == "min" else (one[0], both[1])
-        return width
+        return intervals.of_function(fn, *(self.interval(linear(x)) for x in args)) or width
 
     def _bound_choice(self, c: Expr, a: Expr, b: Expr) -> Interval:
         """Return the interval of where(c, a, b): the hull of that of a if c may hold, and that of b if c may fail."""

@@ -71,3 +71,20 @@ def mod(x: Interval, y: Interval) -> Interval:
     if x[0] is not None and x[0] >= 0 and x[1] is not None:
         high = x[1] if high is None else min(high, x[1])
     return 0, high
+
+
+def of_function(fn: str, a: Interval, b: Interval | None = None) -> Interval | None:
+    """Return the interval of a function of integers from those of its arguments; None where it is not known."""
+    if fn == "stop_gradient":
+        return a
+    if fn == "abs":
+        return hull([meet(a, (0, None)), meet(scale(a, -1), (0, None))])
+    if fn == "sign":
+        return (-1 if a[0] is None else sign(a[0])), (1 if a[1] is None else sign(a[1]))
+    if b is None:
+        return None
+    if fn in ("min", "max"):  # the least end of min is either's, its greatest end is bounded by both
+        both, one = hull([a, b]), meet(a, b)
+        return (both[0], one[1]) if fn == "min" else (one[0], both[1])
+    known = {"floordiv": floordiv, "mod": mod, "mul": mul}.get(fn)
+    return None if known is None else known(a, b)
