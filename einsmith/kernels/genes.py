@@ -42,6 +42,13 @@ def genes(config: Any) -> dict[str, Any]:
     return out
 
 
+def add_values(space: Space, values: Space, prefix: str = "") -> None:
+    """Add values of genes to a space. prefix: stands before the names of these genes in the space."""
+    for gene, more in values.items():
+        name = f"{prefix}{gene}"
+        space[name] = tuple(dict.fromkeys((*space.get(name, ()), *more)))
+
+
 def space_of(configs: Iterable[Any]) -> Space:
     """Return the values that each gene takes in these configurations, in order of occurrence."""
     out: dict[str, dict[Any, None]] = {}

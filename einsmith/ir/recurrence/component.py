@@ -189,7 +189,7 @@ class Component:
         if sign is None:
             raise Illegal(find_offending_edge(edges), tuple(axes))
         del self.args.tensors[self.outside_args :]  # those of an earlier attempt
-        drafts, front = insert_carries(drafts, edges, sign)
+        drafts, front = insert_carries(drafts, sign)
         drafts = [split_free_ends(d) for d in drafts]
         layout = schedule(drafts, find_edges(drafts), sign)
         node, places = Members(self.args, self.exposed, drafts, layout, self.checkpoint).build()

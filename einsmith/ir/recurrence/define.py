@@ -319,7 +319,7 @@ def _at_step(node: Recurrence, group: tuple[int, ...]) -> Step:
     for j in group:
         known = distances(node, j)
 
-        def shift_axis(e, known=known):
+        def shift_axis(e):
             if isinstance(e, Axis):
                 return now if e.position == 0 else Axis(e.position - 1)
             return None

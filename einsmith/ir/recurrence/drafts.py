@@ -221,7 +221,7 @@ _MAX_CHANGES = 8
 """Most values of the first axis at which a piece is divided; a piece with more of them stays whole."""
 
 
-def insert_carries(drafts: list[Draft], edges: Sequence[Edge], sign: int) -> tuple[list[Draft], list[int]]:
+def insert_carries(drafts: list[Draft], sign: int) -> tuple[list[Draft], list[int]]:
     """Replace every `where(index in the tensor, M[index], X)` by a plain read of M, which holds X in slots ahead of its
     first step.
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from einsmith.codegen.loopnest.splice import rebind
 from einsmith.cost.facts import Target
 from einsmith.cost.roofline import HIDDEN, in_turn
-from einsmith.kernels.genes import Space, genes
+from einsmith.kernels.genes import Space, add_values, genes
 from einsmith.kernels.pattern import Chooser, Cost, Launch, Lowered, Pattern
 from einsmith.schedule.kernel import Kernel
 
@@ -104,9 +104,7 @@ class Composite(Pattern):
         for kernels in self.ways(kernel, target):
             for n, part in enumerate(kernels):
                 for name in space.get(f"parts.{n}.pattern", ()):
-                    for gene, values in self.chooser.pattern_of(name).space(part, target).items():
-                        full_name = f"parts.{n}.config.{gene}"
-                        space[full_name] = tuple(dict.fromkeys((*space.get(full_name, ()), *values)))
+                    add_values(space, self.chooser.pattern_of(name).space(part, target), f"parts.{n}.config.")
         return space
 
     def legal(self, kernel: Kernel, config: CompositeConfig, target: Target) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from einsmith.cost.facts import Target
 from einsmith.cost.roofline import in_turn, launch_overhead
 from einsmith.kernels.composite.parts import BufferPlace, LaunchSequence, PartConfig
-from einsmith.kernels.genes import Space
+from einsmith.kernels.genes import Space, add_values
 from einsmith.kernels.pattern import Chooser, Cost, Lowered, Pattern
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.summed import Source, SumPart, summed_form
@@ -50,9 +50,7 @@ class Summed(Pattern):
         space, main = super().space(kernel, target), _main(kernel)
         for name in space.get("pattern", ()) if main is not None else ():
             if name != APART.pattern:
-                for gene, values in self.chooser.pattern_of(name).space(main, target).items():
-                    known = space.get(f"config.{gene}", ())
-                    space[f"config.{gene}"] = tuple(dict.fromkeys((*known, *values)))
+                add_values(space, self.chooser.pattern_of(name).space(main, target), "config.")
         return space
 
     def legal(self, kernel: Rows, config: PartConfig, target: Target) -> str:

@@ -374,14 +374,10 @@ class HaloSetting:
     """
 
     def __init__(self, kernel: Kernel, problem: Problem, windows: Halos, swap: bool, rows: bool, target: Any):
-        problem_with_halos = with_halos(problem, windows)
-        assert problem_with_halos is not None
+        copied = with_halos(problem, windows)
+        assert copied is not None
         self.kernel, self.target, self.windows, self.swap, self.rows = kernel, target, windows, swap, rows
-        self.original, self.p, self.halo_k_blocks = (
-            problem,
-            problem_with_halos.problem,
-            problem_with_halos.halo_k_blocks,
-        )
+        self.original, self.p, self.halo_k_blocks = problem, copied.problem, copied.halo_k_blocks
         self.item, self.lanes = problem.dtype.itemsize, target.lanes(problem.dtype.itemsize)
         if problem.dot is None:
             self.multiplies = target.multiplies
@@ -390,7 +386,7 @@ class HaloSetting:
             self.multiplies = rate(problem.dot)
         self.registers = target.sum_registers - (0 if problem.dot is None else DOTS[problem.dot].temporaries)
         self.slots = dict(operand_memories(kernel))
-        self.halos = problem_with_halos.halos
+        self.halos = copied.halos
         self.slots |= {SLOT + i: BufferMemory(None, w.buffer) for i, w in self.halos}
         p = self.p
         self.m_side, self.n_side = sides(p, swap)
@@ -406,13 +402,11 @@ class HaloSetting:
         key = side.operand, tuple(axes), lanes
         access = self._access_cache.get(key)
         if access is None:
-            is_scalar = not axes and not lanes
-            new = (
-                make_access(None, self.p, side, self.slots, (), 0)
-                if is_scalar
-                else self.access(side).along(axes, lanes)
-            )
-            access = self._access_cache[key] = new
+            if axes or lanes:
+                access = self.access(side).along(axes, lanes)
+            else:
+                access = make_access(None, self.p, side, self.slots, (), 0)
+            self._access_cache[key] = access
         return access
 
     def lies_along_k(self, side: Side, align: int) -> bool:

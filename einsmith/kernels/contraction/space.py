@@ -21,7 +21,7 @@ from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.contraction.sums import sum_side
 from einsmith.kernels.contraction.traffic import SWEEP_POINTS
 from einsmith.kernels.contraction.words import in_words, operand_memories, word_axes
-from einsmith.kernels.genes import FORM, Space, space_of
+from einsmith.kernels.genes import FORM, Space, add_values, space_of
 from einsmith.schedule.kernel import Kernel
 
 MAX_TILE_ROWS, MAX_TILE_VECTORS = 28, 8
@@ -57,8 +57,7 @@ def piece_space(kernel: Kernel, p: Problem, target: Any) -> Space:
         "words": (None, *word_axes(kernel, p, target)),
         "tiles": (False, True) if target.tiles else (False,),
     }
-    for name, values in space_of(direct).items():
-        tiled[name] = tuple(dict.fromkeys((*tiled.get(name, ()), *values)))
+    add_values(tiled, space_of(direct))
     return tiled
 
 

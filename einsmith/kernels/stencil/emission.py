@@ -122,13 +122,8 @@ class StencilLowering:
     ):
         self.b, self.s, self.tile, self.tasks, self.groups = b, s, t.tile, t.tasks, t.groups
         self.reader = r = Reader(kernel, s, t, target, b)
-        self.n, self.elem, self.zero, self.pair, self.points_per_vector = (
-            r.lanes,
-            r.elem,
-            r.zero,
-            t.pair,
-            r.points_per_vector,
-        )
+        self.n, self.zero = r.lanes, r.zero
+        self.pair, self.points_per_vector = t.pair, r.points_per_vector
         self.registers, self.rows = target.vector_registers, row_segments(s, t.tile)
         # Order by row where points share vectors and the weights are hoisted: rotated vectors are reused across taps.
         self.orders_by_row = t.hoisted and t.pair is not None
