@@ -31,6 +31,7 @@ def test_times_and_memory_are_ratios_to_the_step_without():
     assert "1.50 (0.50)" in console.export_text()
 
 
+@pytest.mark.slow
 def test_another_loss_is_no_comparison(monkeypatch):
     monkeypatch.setattr("benchmarks.ablations.CLOSE", -1.0)
     with pytest.raises(WorkerError, match="the first loss is"):

@@ -82,6 +82,7 @@ def test_a_twin_carries_its_states(tmp_path, monkeypatch, capsys):
         assert mine["perplexity"] == pytest.approx(peer["perplexity"], rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", ["batch", "weights"])
 def test_a_twin_that_sees_something_else_is_refused(tiny, tmp_path, wrong):
     assert tiny("--only", "einsmith") == 0

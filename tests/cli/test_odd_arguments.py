@@ -165,7 +165,7 @@ def test_an_odd_argument_is_named(folder, monkeypatch, capsys, command, says):
         assert status != main.OK and says in errors, errors
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(6)
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
 @pytest.mark.parametrize(
     "command, says",

@@ -67,6 +67,7 @@ def test_a_language_model(texts: Path, tmp_path: Path, capfd) -> None:
     assert status == 2 and "keeps its settings" in err
 
 
+@pytest.mark.slow
 def test_an_interrupted_text_resumes_with_its_states(texts: Path, tmp_path: Path, monkeypatch, capfd) -> None:
     from safetensors.numpy import load_file
 

@@ -29,7 +29,7 @@ def trained(name: str, device: str, **options) -> tuple[es.TrainStep, list[float
     return step, [step(x, np.arange(len(x)) % 4) for _ in range(3)]
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_networks_train_as_on_the_cpu(name: str, card: Insert) -> None:
     plain, wanted = trained(name, "cpu")

@@ -123,7 +123,7 @@ BEYOND = pytest.mark.xfail(
 )
 
 
-@pytest.mark.thinned(16)
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=BEYOND) if n == "attention_over_what_was" else n for n in CASES]
 )

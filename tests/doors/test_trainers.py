@@ -99,6 +99,7 @@ def test_accelerates_list_of_backends() -> None:
         TorchDynamoPlugin(backend="einsmiht")
 
 
+@pytest.mark.slow
 def test_a_module_of_lightning(programs, tmp_path) -> None:
     pytest.importorskip("lightning", reason="it is tested")
     for name in ("lightning.pytorch", "lightning.fabric"):

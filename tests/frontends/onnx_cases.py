@@ -46,8 +46,9 @@ def cases(kind: str = "node") -> dict[str, Any]:
 
 
 FEW = (
-    "add", "argmax", "batch_normalization", "cast", "conv", "einsum", "gemm", "if_", "loop", "lstm", "maxpool", "mod",
-    "pad", "resize", "scan", "scatternd", "slice", "softmax", "split", "topk",
+    "adam", "add", "argmax", "batch_normalization", "bitshift", "cast", "cumsum", "dft", "gathernd",
+    "groupnormalization", "if_", "loop", "lstm", "maxpool", "mod", "nonzero", "onehot", "pad", "qlinearmatmul",
+    "resize", "scan", "scatternd", "split", "topk",
 )  # fmt: skip
 """Modules of the standard's cases, of every family: to make all cases takes five seconds."""
 

@@ -218,7 +218,7 @@ def check(name: str, arguments: tuple, gradients: bool = True, rtol: float = 1e-
     compare(call, [leaves[n] for n in at], gradients, rtol)
 
 
-@pytest.mark.thinned(6)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("name", AWKWARD)
 def test_values_and_derivatives_are_pytorchs(name):
     for case, arguments in enumerate(AWKWARD[name]):

@@ -24,10 +24,11 @@ from tests.frontends.onnx_cases import APART, OTHERWISE, PASSED, WRONG, cases, f
 from tests.quantization.test_quantize import integer_sums
 
 SAMPLE = (
-    "add_bcast", "argmax_keepdims_random_select_last_index", "batchnorm_example_training_mode", "cast_FLOAT16_to_INT4",
-    "conv_with_autopad_same", "einsum_batch_matmul", "gemm_all_attributes", "if", "loop13_seq", "lstm_with_peepholes",
-    "maxpool_2d_ceil", "mod_mixed_sign_int8", "reflect_pad", "resize_tf_crop_and_resize", "scan9_multi_state",
-    "scatternd_add", "slice_neg_steps", "softmax_axis_1", "split_equal_parts_2d_opset13", "top_k_smallest",
+    "adam_multiple", "add_bcast", "batchnorm_example_training_mode", "bitshift_left_uint8", "cast_FLOAT16_to_INT4",
+    "cumsum_1d_reverse_exclusive", "dft_axis", "gathernd_example_int32_batch_dim1", "group_normalization_epsilon", "if",
+    "loop13_seq", "lstm_with_peepholes", "mod_mixed_sign_int8", "nonzero_example", "onehot_with_axis",
+    "qlinearmatmul_3D_int8_float32", "reflect_pad", "resize_tf_crop_and_resize", "scan9_multi_state", "scatternd_add",
+    "split_equal_parts_2d_opset13", "top_k_smallest",
 )  # fmt: skip
 """Cases of every family: what a mistake in one of them would show."""
 

@@ -249,7 +249,6 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...], str]] = {
 }
 
 
-@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", CALLS)
 def test_calls_of_functions(name: str, tmp_path: Path):
     function, inputs, operators = CALLS[name]
@@ -292,7 +291,6 @@ FORMULAS: dict[str, tuple[str, tuple[np.ndarray, ...], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", FORMULAS)
 def test_formulas(name: str, tmp_path: Path):
     text, inputs, settings = FORMULAS[name]

@@ -50,7 +50,7 @@ CONSTANT = {
 """Operators without a derivative in PyTorch."""
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", DIFFERENTIABLE | CONSTANT)
 def test_operators_left_to_pytorch_give_its_values_and_gradients(name):
     def f(v):

@@ -74,7 +74,7 @@ TABLE = [
 ]
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(("view", "change"), TABLE)
 def test_views_in_the_function_and_views_as_arguments(view, change):
     def inside(x):

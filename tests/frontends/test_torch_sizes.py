@@ -29,6 +29,7 @@ def network() -> torch.nn.Module:
     return torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.GELU(), torch.nn.LayerNorm(16), torch.nn.Linear(16, 3))
 
 
+@pytest.mark.slow
 def test_batches_of_a_marked_size(compiled) -> None:
     model = network().eval()
     f = torch.compile(model, backend="einsmith", options={"fallback": "error", "sizes": "shared"})

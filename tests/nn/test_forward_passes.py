@@ -26,7 +26,7 @@ def outputs(y) -> tuple:
     return y if isinstance(y, tuple) else (y,)
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_import_line_alone_changes(name, torch, rng):
     compare(name, es.interpret, torch, rng)

@@ -113,7 +113,7 @@ def evaluated(f: Any) -> Any:
     return es.interpret(f)
 
 
-@pytest.mark.thinned(8)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("draw", FEW, ids=str)
 def test_layers_compiled(torch, draw) -> None:
     compare(torch, draw, es.jit, order=1)

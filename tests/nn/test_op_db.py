@@ -107,7 +107,7 @@ def test_all_samples(run, name) -> None:
         compare(run, name, None, 10**5)
 
 
-@pytest.mark.thinned(6)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", sorted(OPS))
 def test_first_samples(run, name) -> None:
     with warnings.catch_warnings():

@@ -167,6 +167,7 @@ def trained(sizes: list[int]) -> tuple[es.TrainStep, list[float]]:
     return step, losses
 
 
+@pytest.mark.slow
 def test_training_with_changing_batch_sizes_is_the_same_with_few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = [1, 16, 7, 16, 1, 33, 7, 1]
     plain, losses = trained(sizes)

@@ -146,6 +146,7 @@ def test_all_at_once_and_nested(repeats, tmp_path):
     assert script(f"forked({threads}, {jobs}, deeper=2, repeats={repeats})", tmp_path).split() == ["fine"]
 
 
+@pytest.mark.slow
 def test_the_fork_context_of_multiprocessing(tmp_path):
     out = script(
         """

@@ -58,7 +58,7 @@ def error(output, energy, forces):
     return np.abs(output[1] - forces).mean()
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("options", [{}, {"accumulate": 2}, {"deterministic": True}, {"sizes": "shared"}, {"ema": 0.5}])
 def test_targets_are_arguments_of_the_loss(rng, options):
     """Steps, `fit` and `evaluate` give what one joined target gives."""
