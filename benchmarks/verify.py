@@ -21,21 +21,16 @@ def disagreements(losses: dict[str, list[float]], changes: dict[str, dict[str, n
     wrong: dict[str, str] = {}
     if len(losses) < 2:
         return wrong
-    middle = np.median(np.array(list(losses.values())), axis=0)
+    middle, expected = medians(list(losses.values()), list(changes.values()))
     for peer, values in losses.items():
-        off = float(np.max(np.abs(np.array(values) - middle) / np.maximum(np.abs(middle), 1e-12)))
+        off = float(np.max(np.abs(np.subtract(values, middle)) / np.maximum(np.abs(middle), 1e-12)))
         if not off <= LOSS_TOLERANCE:
             wrong[peer] = f"losses differ by {off:.1e} relative"
-    names = next(iter(changes.values())).keys()
-    for name in names:
-        stack = {peer: c[name].astype(np.float64) for peer, c in changes.items()}
-        shapes = {a.shape for a in stack.values()}
-        if len(shapes) > 1:
-            raise ValueError(f"{name} has the shapes {shapes}")
-        reference = np.median(np.array(list(stack.values())), axis=0)
-        scale = max(float(np.linalg.norm(reference)), 1e-30)
-        for peer, a in stack.items():
-            off = float(np.linalg.norm(a - reference)) / scale
+        for name, e in expected.items():
+            a = changes[peer][name]
+            if a.shape != e.shape:
+                raise ValueError(f"{name} has the shapes {a.shape} and {e.shape}")
+            off = float(np.linalg.norm(a - e)) / max(float(np.linalg.norm(e)), 1e-30)
             if not off <= RESULT_TOLERANCE:
                 wrong.setdefault(peer, f"{name} differs by {off:.1e} relative")
     return wrong
