@@ -9,29 +9,23 @@ import inspect
 import pkgutil
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from functools import cache, cached_property
-from pathlib import Path
+from functools import cached_property
 from types import ModuleType
 from typing import Any
 
 import einsmith
+from tests.sources import trees
 
-ROOT = Path(__file__).resolve().parent.parent / "einsmith"
 SHORT = {"dt", "F"}
 """Names of `dtypes` and `functional` that every file knows."""
 TWICE = {"Backend", "Library", "Prepared"}
 """Class names that may stand twice: exported libraries do without Einsmith; ONNX names the classes of a back end."""
 
 
-@cache
-def trees():
-    return [(p.relative_to(ROOT).as_posix(), ast.parse(p.read_text())) for p in sorted(ROOT.rglob("*.py"))]
-
-
 def test_modules_keep_their_names_where_they_are_imported() -> None:
     renamed = [
         f"{path}:{node.lineno}: {a.name} as {a.asname}"
-        for path, tree in trees()
+        for path, tree in trees().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("einsmith")
         for a in node.names
@@ -51,7 +45,7 @@ def classes_named_alike(modules: Iterable[tuple[str, ast.Module]]) -> dict[str, 
 
 
 def test_a_class_name_means_one_thing() -> None:
-    alike = classes_named_alike(trees())
+    alike = classes_named_alike(trees().items())
     assert not {name: lines for name, lines in alike.items() if name not in TWICE}
 
 

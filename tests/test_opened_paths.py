@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import ast
 import re
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent / "einsmith"
+from tests.sources import trees
+
 CALLS = {
     "open", "io.open", "os.open", "os.replace", "os.rename", "os.link", "os.symlink", "np.load", "np.save", "np.savez",
     "np.savez_compressed", "np.fromfile", "np.memmap", "np.loadtxt", "np.savetxt", "np.genfromtxt", "gzip.open",
@@ -52,10 +52,10 @@ ALLOWED = {
 """Calls outside of base/files.py, by file, with what they open."""
 
 
-def opened(path: Path) -> set[str]:
+def opened(tree: ast.Module) -> set[str]:
     """What a file calls to open paths: "module.function" or the name of a method."""
     out = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
             continue
         name = ast.unparse(node.func)
@@ -70,14 +70,14 @@ def opened(path: Path) -> set[str]:
 
 
 def test_paths_are_opened_in_one_place() -> None:
-    calls = {str(path.relative_to(ROOT)): opened(path) for path in ROOT.rglob("*.py")}
+    calls = {path: opened(tree) for path, tree in trees().items()}
     del calls["base/files.py"]
     wrong = {name: found - set(ALLOWED.get(name, {})) for name, found in calls.items()}
     assert not {name: found for name, found in wrong.items() if found}
 
 
 def test_what_is_allowed_is_needed() -> None:
-    stale = {f: set(names) - opened(ROOT / f) for f, names in ALLOWED.items()}
+    stale = {f: set(names) - opened(trees()[f]) for f, names in ALLOWED.items()}
     assert not {f: names for f, names in stale.items() if names}
 
 
@@ -91,6 +91,5 @@ def test_what_is_allowed_is_needed() -> None:
         ("os.replace(a, b)", "os.replace"),
     ],
 )
-def test_a_call_is_seen(tmp_path: Path, text: str, call: str) -> None:
-    (tmp_path / "x.py").write_text(text)
-    assert opened(tmp_path / "x.py") == {call}
+def test_a_call_is_seen(text: str, call: str) -> None:
+    assert opened(ast.parse(text)) == {call}
