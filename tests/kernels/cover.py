@@ -414,17 +414,9 @@ def settings(config: Any) -> Iterator[tuple[str, Any]]:
 
 
 def each_value(configs: Sequence[Any]) -> list[Any]:
-    """Return few of the configurations of a contraction, or of one piece, which have every value of every field that
-    any of them has."""
-    out = []
-    for c in configs:
-        pieces = c.pieces if isinstance(c, Configs) else (c,)
-        traits: list[tuple[str, Any]] = [("joint", c.joint)] if isinstance(c, Configs) else []
-        for x in pieces:
-            kind = type(x).__name__
-            traits += [("kind", kind), *((f"{kind} {f.name}", getattr(x, f.name)) for f in fields(x))]
-        out.append(traits)
-    return [configs[n] for n in pairwise(out, of=1)]
+    """Return few of the configurations of a contraction, or of one piece, which have every setting (see `settings`)
+    that any of them has."""
+    return [configs[n] for n in pairwise([list(settings(c)) for c in configs], of=1)]
 
 
 @lru_cache(maxsize=1 << 15)

@@ -12,7 +12,7 @@ from tests.kernels.samples import pointwise_dx
 BY_KIND = autoconfig.pattern_of("by kind")
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("case", [
     (2, 3, 9, 13, 5, 2), (1, 2, 2, 17, 4, 2), (2, 3, 7, 8, 4, 3), (3, 2, 31, 33, 1, 2), (2, 3, 4, 9, 3, 2, True),
 ])  # fmt: skip

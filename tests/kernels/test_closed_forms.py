@@ -181,6 +181,7 @@ def test_shares_of_k(rng):
     assert len(seen) > 100
 
 
+@pytest.mark.slow
 def test_shares_of_k_by_sampled_tiles(rng):
     """Of images of many rows of less and of more than 512 points, and long axes."""
     found_by: dict[int, int] = {}

@@ -60,7 +60,7 @@ from tests.kernels.samples import (
 SIZES = [1, 2, 15, 16, 17, 31, 33]
 
 
-@sampled(2)
+@sampled(4)
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("kind", ["NN", "NT", "TN", "TT"])
 def test_products_at_awkward_sizes(kind):
@@ -72,7 +72,7 @@ def test_products_at_awkward_sizes(kind):
         check(product(m, n, k, kind))
 
 
-@sampled(3)
+@sampled(6)
 def test_double_precision():
     for m, n, k in [(9, 17, 7), (8, 8, 8), (3, 33, 20)]:
         check(product(m, n, k, "NT", dt.f64))
@@ -104,7 +104,7 @@ def test_convolutions_backward(full):
     check_some(conv_dw(2, 5, 9, 11, 13, 3, 3, 1), full)
 
 
-@sampled(3)
+@sampled(6)
 @pytest.mark.parametrize("stride", [1, 2])
 def test_capsules(stride):
     check(capsule(2, 3, 7, 5, stride))
@@ -130,13 +130,13 @@ def test_constant_pieces_are_stored_with_the_sum():
         check(added, CONTRACTION.configs(added, host())[:1])
 
 
-@sampled(4)
+@sampled(8)
 @pytest.mark.parametrize("stride", [1, 2])
 def test_capsule_gradients(stride):
     check(capsule_da(2, 3, 7, 4, stride))
 
 
-@sampled(3)
+@sampled(6)
 def test_loops_over_k_are_cut_by_guards():
     """Rows of a window and of the broadcast side, tiles that hold borders and tiles that hold none."""
     for kernel in (conv_dx(2, 3, 14, 14, 4, 5, 5, 0), conv(2, 2, 13, 13, 5, 5, 5, 2)):
@@ -151,7 +151,7 @@ def test_loops_over_k_are_cut_by_guards():
         check(kernel, configs)
 
 
-@sampled(2)
+@sampled(4)
 def test_batches_and_depthwise():
     params = ((dt.f32, (3, 7, 6)), (dt.f32, (3, 6, 19)))
     check(sum_of((3, 7, 19), params, (6,), times(load(0, 0, 1, 3), load(1, 0, 3, 2))))
@@ -160,7 +160,7 @@ def test_batches_and_depthwise():
     check(sum_of((2, 3, 6, 7), params, (3, 3), times(load(0, 0, 1, *at), load(1, 1, 4, 5))))
 
 
-@sampled(3)
+@sampled(6)
 def test_factors_are_any_expression():
     zero = Const(0.0, dt.f32)
     x = load(0, 0, 2)
@@ -180,7 +180,7 @@ def test_three_factors():
     check(sum_of((5, 17), params, (12,), times(load(0, 0, 2), load(1, 2, 1), load(2, 2))))
 
 
-@sampled(2)
+@sampled(4)
 def test_guards_are_split_between_operands():
     body = times(load(0, 0, 2), load(1, 2, 1))
     guard = apply("and", apply("lt", Axis(0), Axis(2)), apply("le", Axis(2), Axis(1)))
@@ -215,7 +215,7 @@ def test_buffers_of_parts_of_k_that_are_no_whole_blocks_are_refused(kept):
         check(product(20, 100, 40), [Configs((replace(whole, kc=16),))])
 
 
-@sampled(3)
+@sampled(6)
 def test_tasks_pack_a_few_points_of_k_of_many_tiles():
     """Rows of an operand that are longer and shorter than what a task packs of one; blocks of K; tiles that are left
     over; a task must leave alone what the others pack."""
@@ -226,7 +226,7 @@ def test_tasks_pack_a_few_points_of_k_of_many_tiles():
             check(kernel, [Configs((c,))])
 
 
-@sampled(2)
+@sampled(4)
 def test_masks_of_a_panel_are_made_once_for_all_channels():
     """Blocks and parts of K of whole channels, and ones that end within a channel's filter."""
     blocked = Tiled(swap=True, mr=4, nv=2, a="inline", b="panel", order="n")
@@ -244,7 +244,7 @@ def _of_images(p, c: Tiled) -> Tiled:
     return replace(c, swap=bool(image), windows=windows, a=c.a if windows else "panel")
 
 
-@sampled(3)
+@sampled(6)
 def test_tiles_are_transposed_where_results_lie_along_m():
     """Pixels as M, read in place from a window at any stride, channels as N: tiles of part of a row, of a row and of
     several, of more rows than lanes, and last tiles of fewer, blocks of K, and an epilogue that reads."""
@@ -308,7 +308,7 @@ def test_windows_that_are_read_backwards(kind):
         compare(CONTRACTION.lower(kernel, Configs((c,)), WIDE), kernel, base, want, str(c), None, 0)
 
 
-@sampled(4)
+@sampled(8)
 def test_windows_of_a_block_of_an_output_axis():
     """Rows of an image, images and channels, as M and as N, at any stride."""
     for kernel, cut, size in (
@@ -365,7 +365,7 @@ def _single_pixels(b, c, h, w, o, pad, stride) -> Kernel:
     return sum_of((b, o, p, q), ((dt.f32, (b, c, h, w)), (dt.f32, (o, c))), (c,), body)
 
 
-@sampled(2)
+@sampled(4)
 def test_windows_leave_out_what_a_stride_skips():
     """Every second and third pixel, with and without a border; nothing is gained where each is read, nor by vectors
     along K, which are turned from where they lie."""
@@ -386,7 +386,7 @@ def test_windows_leave_out_what_a_stride_skips():
     assert all(with_halos(p, ((i, x),)) is None for i in (0, 1) for x in ("all", "k"))
 
 
-@sampled(3)
+@sampled(6)
 def test_vectors_along_k():
     """Tiles of an axis of either side over parts of the outer axis of K, whose sums are added later."""
     shapes = [(5, 2, 14, 14, 6, 5, 5, 2), (4, 1, 13, 12, 3, 3, 3, 0), (7, 2, 28, 28, 5, 5, 5, 2)]
@@ -415,7 +415,7 @@ def test_vectors_along_k():
     assert any(isinstance(c.pieces[0], Direct) for c in CONTRACTION.configs(large, host()))
 
 
-@sampled(2)
+@sampled(4)
 def test_vectors_along_k_in_parts():
     """As many as the outer axis has points, fewer, more, and one, which is added like others."""
     lanes = host().lanes()
@@ -441,7 +441,7 @@ def test_vectors_along_k_in_parts():
     check(whole, [Configs((replace(dot, split=n, fused=(3,)),)) for n in (1, 3)])
 
 
-@sampled(5)
+@sampled(10)
 @pytest.mark.parametrize("order", ["n", "m"])
 def test_every_way_to_reach_operands(order):
     for n, kernel in enumerate((product(29, 70, 37, "NT"), conv(3, 2, 9, 9, 5, 3, 3, 1))):
@@ -457,7 +457,7 @@ def test_every_way_to_reach_operands(order):
             )
 
 
-@sampled(4)
+@sampled(8)
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("a,b,kc", [("inline", "inline", 8), ("inline", "panel", 16), ("buffer", "panel", 16),
                                     ("panel", "panel", 48), ("inline", "inline", 3)])  # fmt: skip
@@ -518,7 +518,7 @@ def test_epilogue_updates_in_place():
     check(Kernel(stages, buffers))
 
 
-@sampled(4)
+@sampled(8)
 def test_epilogue_of_convolution_and_long_chain():
     kernel = conv(2, 2, 7, 9, 5, 3, 3, 1)
     f, shape = dt.f32, kernel.shape
@@ -544,7 +544,7 @@ def test_epilogue_of_convolution_and_long_chain():
     check(Kernel(stages, buffers))
 
 
-@sampled(5)
+@sampled(10)
 def test_narrow_vectors_and_one_core():
     """The same patterns with 8 lanes and 16 registers."""
     target = replace(host(1), vector_bytes=32, vector_registers=16)
@@ -552,6 +552,7 @@ def test_narrow_vectors_and_one_core():
         check(kernel, target=target)
 
 
+@sampled(4)
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("size", [7, 9])
 @pytest.mark.parametrize("stride", [1, 2])
@@ -662,7 +663,7 @@ def _direct(kernel: Kernel, target) -> list[Direct]:
     return [c for p in problems(kernel.root) for c in candidates(kernel, (p,), target) if isinstance(c, Direct)]
 
 
-@sampled(5)
+@sampled(10)
 def test_boxes_of_the_direct_form():
     """Tiles and unrolled parts of K with remainders, in windows and under masks, by hand."""
     target = host()
@@ -723,7 +724,7 @@ def test_few_rows_share_what_is_loaded(full):
         check(kernel, [Configs((c,)) for c in (found if full else each_value(found))])
 
 
-@sampled(5)
+@sampled(10)
 def test_epilogue_of_the_direct_form():
     """An activation after a bias, and an update in place (each element once)."""
     kernel = depthwise(3, 3, 17, 21, 3, 1)
@@ -739,7 +740,7 @@ def test_epilogue_of_the_direct_form():
     check(both, [Configs((c,)) for c in found], target=target)
 
 
-@sampled(4)
+@sampled(8)
 def test_long_epilogue_of_the_direct_form():
     """Rows of a tile finished in a loop: a chain with a guarded read, of vectors and of single results."""
     target = host()
@@ -759,7 +760,7 @@ def test_long_epilogue_of_the_direct_form():
         check(both, [Configs((c,)) for c in found], target=target)
 
 
-@sampled(3)
+@sampled(6)
 def test_repeated_guards_and_reads_in_bounds():
     """A read in bounds whatever the guard says has no mask; a guard of the root and of a stage stands once."""
     n, i, d = 9, 20, 7
@@ -792,7 +793,7 @@ def replace_outputs(stage: Stage) -> Stage:
     return Stage(stage.template, stage.args, (None,))
 
 
-@sampled(4)
+@sampled(8)
 def test_factors_of_the_direct_form_are_any_expression():
     """An activation of one operand, evaluated once an element into a window or once a load."""
     kernel = depthwise(3, 3, 17, 21, 3, 1)

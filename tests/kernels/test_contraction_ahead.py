@@ -65,7 +65,7 @@ def count(kernel: Kernel, config: Tiled, name: str, target=SMALL) -> int:
     return sum(1 for x in lowered.launches for op in operations(x.function.body) if op.name == name)
 
 
-@sampled(4)
+@sampled(8)
 def test_tiles_ask_for_the_next_panel_of_n():
     panels = Tiled(mr=5, nv=2, a="inline", b="inline", order="n")
     images = conv(3, 9, 17, 17, 23, 1, 1, 0)  # rows of 289 points: panels cross images
@@ -97,7 +97,7 @@ def test_tiles_ask_for_the_next_panel_of_n():
     check(grouped, [Configs((swapped,)), Configs((replace(swapped, b="panel", tn=2),))], target=SMALL)
 
 
-@sampled(3)
+@sampled(6)
 def test_tiles_ask_for_every_tensor_that_an_operand_is_computed_of():
     """A scale for each point of K is few numbers; of two tensors as large as the operand both are asked for, unless
     they lie differently. Panels of N across K and along it."""
@@ -162,7 +162,7 @@ def far(kernel: Kernel) -> Kernel:
     return Kernel(kernel.stages, (*kernel.buffers[:-1], KernelBuffer(dt.f32, kernel.buffers[-1].shape, True)))
 
 
-@sampled(2)
+@sampled(4)
 def test_large_results_are_stored_past_the_caches():
     c = Tiled(mr=4, nv=2, a="inline", b="inline")
     lanes = host().lanes()
@@ -180,7 +180,7 @@ def test_large_results_are_stored_past_the_caches():
     check(Kernel((relu,), whole.buffers), [Configs((replace(c, a="panel", b="panel", kc=2),))])
 
 
-@sampled(5)
+@sampled(10)
 def test_runs_of_rows_that_follow_each_other_are_stored_together():
     """Results in squares of 4 by 4: four rows of vectors along the channels make lines; with stages that read more, by
     way of scratch, and in tiles whose rows are no whole squares, which are stored run by run."""
@@ -213,7 +213,7 @@ def test_runs_of_rows_that_follow_each_other_are_stored_together():
         assert epilogue.adjacent_rows(ragged, p, p.left, p.right, lanes) == 1
 
 
-@sampled(6)
+@sampled(12)
 def test_tiles_ask_for_rows_along_k():
     blocks = Tiled(mr=8, nv=2, a="inline", b="panel", order="n")
     rows = product(23, 40, 700, "NT")
@@ -265,7 +265,7 @@ def test_tiles_ask_for_the_next_windows_of_several_channels():
     assert count(windows, replace(c, mr=7), "prefetch") == 0  # no room among so few products
 
 
-@sampled(3)
+@sampled(6)
 def test_tiles_ask_for_what_the_next_panel_is_packed_of():
     """Along K, of blocks shorter than its rows. Tasks along both sides, more panels."""
     lanes = host().lanes()
@@ -282,7 +282,7 @@ def test_tiles_ask_for_what_the_next_panel_is_packed_of():
         assert count(kernel, whole, "prefetch") == 0
 
 
-@sampled(3)
+@sampled(6)
 def test_whole_vectors_along_k_need_no_masks():
     """Where K, its parts and its blocks are whole vectors, and rows of it too."""
     lanes = host().lanes()
@@ -301,7 +301,7 @@ def test_whole_vectors_along_k_need_no_masks():
         assert (masked(kernel, blocks) == 0) is (kernel is whole) and masked(kernel, cut) > 0
 
 
-@sampled(5)
+@sampled(10)
 def test_vectors_along_k_cross_rows():
     """Every other element of every other row, and rows with a border; blocks and parts of K are whole rows or not."""
     row = 2 * max(8, host().lanes()) - 3
@@ -336,7 +336,7 @@ def test_rows_that_overlap_take_little_room():
     assert CONTRACTION.cost(kernel, long, wide).arithmetic < CONTRACTION.cost(kernel, short, wide).arithmetic
 
 
-@sampled(3)
+@sampled(6)
 def test_elements_that_rows_of_a_tile_share_are_loaded_once():
     """Taps of one vector of filters, filters' gradients in blocks that cut rows, gradients whose taps run backwards."""
     tile = Tiled(mr=10, nv=1, a="inline", b="panel")
@@ -357,7 +357,7 @@ def test_elements_that_rows_of_a_tile_share_are_loaded_once():
         assert count(forward, together, "fma") == 5 * count(forward, apart, "fma")
 
 
-@sampled(2)
+@sampled(4)
 def test_tiles_of_strided_results():
     """Beyond the second level: tiles of whole and of partial rows, across images, turned or not."""
     large = strided_conv_dx(17, 5, 8, 14, 3)
@@ -371,7 +371,7 @@ def test_tiles_of_strided_results():
     check(large, [Configs((blocks,) * 4), Configs((replace(panels, swap=True, split=2),) * 4)], target=SMALL)
 
 
-@sampled(2)
+@sampled(4)
 def test_results_in_short_runs():
     """Of which a few follow each other, as many as a vector has being parts of several lines."""
     kernel, c = capsule_da(5, 8, 9, 3, 2), Tiled(mr=4, nv=2, a="panel", b="panel")
@@ -397,7 +397,7 @@ def test_tiles_ask_for_the_next_tile_of_rows_that_are_gathered():
     check(kernel, [Configs((x,)) for x in (*configs, split)], target=SMALL)
 
 
-@sampled(2)
+@sampled(4)
 def test_tasks_of_pieces_take_turns():
     """In any numbers, even or not; short pieces of one task each are a single task."""
     kernel, c = strided_conv_dx(9, 4, 8, 14, 3), Tiled(swap=True, mr=2, nv=1, a="panel", b="panel")

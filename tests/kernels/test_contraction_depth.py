@@ -55,7 +55,7 @@ def test_as_few_lanes_stay_empty_as_can_be():
     assert [choose_depth(n, 8, 8) for n in (8, 12, 2, 7)] == [1, 2, 2, 1]
 
 
-@sampled(2)
+@sampled(4)
 @pytest.mark.parametrize("depth", [2, 4])
 def test_sums_agree_with_the_evaluator(depth):
     for m, n, k in ((23, 24, 96), (5, 3, 16), (11, 21, 200)):

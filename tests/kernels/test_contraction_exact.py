@@ -18,7 +18,7 @@ from einsmith.kernels.contraction.search import candidates
 from einsmith.schedule.kernel import Kernel
 from tests.kernels.cover import each_value
 from tests.kernels.runner import check_exact as check
-from tests.kernels.runner import fresh, host, poisoned, random_array, reference, run_native
+from tests.kernels.runner import fresh, host, poisoned, random_array, reference, run_native, sampled
 from tests.kernels.samples import (
     conv,
     conv_dw,
@@ -117,7 +117,7 @@ def sprinkled(kernel: Kernel, seed: int) -> list[list[np.ndarray]]:
     return out
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(6)
 @pytest.mark.filterwarnings("ignore:invalid value")
 @pytest.mark.parametrize("name", CASES)
 def test_masked_terms_with_infinities(name):
@@ -129,6 +129,7 @@ def test_masked_terms_with_infinities(name):
         check(kernel, picked, target=target, arrays=arrays)
 
 
+@sampled(2)
 @pytest.mark.thinned(2)
 @pytest.mark.filterwarnings("ignore:invalid value")
 @pytest.mark.parametrize("name", ["dx without padding", "dw of one channel", "depthwise", "depthwise weights"])
@@ -178,6 +179,7 @@ def test_guards_of_terms_and_of_factors():
     assert [len(o.guards) for o in p.operands] == [2, 1] and not needs_exact_guards(p)
 
 
+@sampled(4)
 def test_vectors_within_a_row_of_which_an_operand_reads_one_place():
     """`out[a,b] = sum[i,j](where(a == b, w[i]*x[i,3*a+j], 0))`: along b, all lanes read one element of x."""
     body = zero_unless(apply("eq", Axis(0), Axis(1)), times(load(0, 2), load(1, 2, lin((3, 0), (1, 3)))))

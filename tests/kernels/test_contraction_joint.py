@@ -61,7 +61,7 @@ def add_stage(kernel: Kernel, count: int) -> Kernel:
     return Kernel((first, stage), (*kernel.buffers, KernelBuffer(f, shape[1:2]), KernelBuffer(f, shape)))
 
 
-@sampled(3)
+@sampled(6)
 def test_tiles_of_two_pieces():
     """Pixels as M, from windows of an image, turned; as N, which are not; last tiles of fewer rows and lanes; both
     orders of the loops and tasks along both sides; packed operands."""
@@ -79,7 +79,7 @@ def test_tiles_of_two_pieces():
         check(kernel, joined)
 
 
-@sampled(2)
+@sampled(4)
 def test_epilogues_of_joint_sums():
     """Read beside them, from registers where it is short and wherever tiles are turned."""
     for count in (1, 5):

@@ -45,7 +45,7 @@ def test_few_rows_sweep_over_n_a_few_points_of_k_at_a_time(kind):
         check(product(100, m, 61, "TN" if kind == "NN" else "TT"), [Configs((replace(c, swap=True),))])
 
 
-@sampled(3)
+@sampled(6)
 def test_blocks_of_k_with_every_way_to_reach_operands():
     for kind in ("NN", "NT", "TN"):
         configs = [

@@ -68,7 +68,7 @@ def configs_in_words(kernel: Kernel, target: Target) -> list[Tiled]:
     return [c for c in candidates(kernel, [p], target) if isinstance(c, Tiled) and c.words is not None]
 
 
-def check_words(kernel: Kernel, most: int = 6, target: Target | None = None) -> Counter:
+def check_words(kernel: Kernel, most: int = 4, target: Target | None = None) -> Counter:
     """Runs configurations that differ in the value of each field; returns how often each was in words."""
     target = target or machine()
     every = each_value(configs_in_words(kernel, target))[:most]
@@ -80,7 +80,7 @@ def check_words(kernel: Kernel, most: int = 6, target: Target | None = None) -> 
 SIZES = [1, 2, 7, 8, 9, 15, 16, 17, 31, 33]
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("kind", ["NN", "NT", "TN", "TT"])
 @pytest.mark.parametrize("rounds", [False, True])
 def test_products(kind, rounds):
@@ -135,8 +135,8 @@ def test_sums_of_integers(types, dots):
             (p,) = problems(kernel.root) or ()
             found = dot_of(p, target)
             assert found is not None and found[0].name == (dots[0] if {*types} == {dt.u8, dt.i8} else "i16")
-            check_words(kernel, 3, target)
-    check_words(narrowed(as_integers(conv(2, 6, 9, 9, 5, 3, 3, 1)), *types), 4, target)
+            check_words(kernel, 2, target)
+    check_words(narrowed(as_integers(conv(2, 6, 9, 9, 5, 3, 3, 1)), *types), 2, target)
 
 
 def as_integers(kernel: Kernel) -> Kernel:
@@ -178,19 +178,19 @@ def tile_machine() -> Target:
     return replace(machine(64), vector_registers=32, tiles=TILES)
 
 
-def check_tiles(kernel: Kernel, most: int = 3) -> None:
+def check_tiles(kernel: Kernel, most: int = 2) -> None:
     target = tile_machine()
     configs = [c for c in configs_in_words(kernel, target) if c.tiles]
     assert configs
     check_exact(kernel, [Configs((c,)) for c in each_value(configs)[:most]], target=target)
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("kind", ["NN", "NT", "TN", "TT"])
 @pytest.mark.parametrize("types", [BF16, (dt.u8, dt.i8), (dt.i8, dt.u8)])
 def test_products_in_tiles(kind, types):
     rng = np.random.default_rng(sum(map(ord, kind)))
-    for m, n, k in [(16, 16, 32), (33, 15, 31), *rng.integers(16, 70, (2, 3)).tolist()]:
+    for m, n, k in [(16, 16, 32), (33, 15, 31), *rng.integers(16, 70, (1, 3)).tolist()]:
         kernel = product(m, n, k, kind)
         check_tiles(narrowed(kernel if types is BF16 else as_integers(kernel), *types), 2)
 
@@ -208,6 +208,7 @@ def test_convolutions_and_batches_in_tiles(kernel):
     check_tiles(narrowed(kernel, *BF16))
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("n", [1, 16, 48, 80, 100, 300])
 @pytest.mark.parametrize("m, k", [(16, 64), (512, 4096)])
 def test_proposed_tiles_are_legal(m, n, k):
@@ -223,10 +224,9 @@ def test_proposed_tiles_are_legal(m, n, k):
 
 def test_blocks_of_k_in_tiles():
     kernel, target = narrowed(product(40, 115, 2 * 70, "NN"), *BF16), tile_machine()
-    for kc, nv in ((16, 2), (48, 4), (32, 8)):
-        for order, a, b in (("n", "panel", "panel"), ("n", "buffer", "panel"), ("n", "panel", "buffer")):
-            c = Tiled(mr=32, nv=nv, a=a, b=b, order=order, kc=kc, words=2, tiles=True)
-            check_exact(kernel, [Configs((c,))], target=target)
+    for kc, nv, a, b in ((16, 2, "panel", "panel"), (48, 4, "buffer", "panel"), (32, 8, "panel", "buffer")):
+        c = Tiled(mr=32, nv=nv, a=a, b=b, order="n", kc=kc, words=2, tiles=True)
+        check_exact(kernel, [Configs((c,))], target=target)
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_what_tile_registers_cannot_do_is_refused(change):
 def test_tiles_make_sums_again_that_a_masked_infinity_spoils():
     kernel, target = narrowed(conv_dx(2, 20, 9, 9, 6, 3, 3, 1), *BF16), tile_machine()
     (p,) = problems(kernel.root) or ()
-    configs = [Configs((c,)) for c in configs_in_words(kernel, target) if c.tiles][:2]
+    configs = [Configs((c,)) for c in configs_in_words(kernel, target) if c.tiles][:1]
     assert configs and needs_exact_guards(p)
     rng, arrays = np.random.default_rng(0), fresh(kernel, 0)
     for i in range(2):

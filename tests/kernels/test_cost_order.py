@@ -32,7 +32,7 @@ def seconds(kernel, target: Target) -> float:
     return autoconfig.choose(kernel, target).cost.rank
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("number", range(30))
 def test_a_better_machine_is_not_slower(number: int) -> None:
     for kernel in cases.kernels_of(random_cases.draw(77, number)):
@@ -43,7 +43,7 @@ def test_a_better_machine_is_not_slower(number: int) -> None:
                 assert after <= before * (1 + slack + ROUNDING), f"{what}: {before} -> {after} on the {name} machine"
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("number", range(40))
 def test_more_work_takes_longer(number: int) -> None:
     """Of products: a row, a column, a point of K and a point of the batch more."""

@@ -43,14 +43,14 @@ LARGE = "reduction", "stencil", "winograd"
 LONG = *LARGE, "contraction"
 
 
-@sampled(4)
+@sampled(8)
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in LONG)) for n in NAMES])
 def test_pairs(name):
     check(pool(name)[n] for n in pairwise([c.traits for c in pool(name)]))
 
 
-@sampled(2)
+@sampled(4)
 @pytest.mark.parametrize("name", LARGE)
 def test_values(name):
     check(pool(name)[n] for n in pairwise([c.traits for c in pool(name)], of=1))
@@ -102,6 +102,7 @@ WAYS: dict[str, dict[str, set[Any]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in LONG)) for n in NAMES])
 def test_every_way_is_there(name):
     """Every pattern meets every awkward size and the values of each field of its configurations."""

@@ -210,6 +210,7 @@ def test_pieces_that_end_within_a_digit():
     assert [p.extents for p in split.root.parts] == [(2,), (2,), (1,), (1,)] * 2
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("stride,padding,kernel", [(1, 0, 1), (1, 1, 3), (2, 1, 3)])
 def test_gradients_of_grouped_convolutions(stride, padding, kernel, rng, torch):
     x = rng.standard_normal((2, 18, 9, 9), np.float32)

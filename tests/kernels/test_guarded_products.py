@@ -48,7 +48,7 @@ def drawn(rng):
     return plain(tuple(extents[:rank]), params, over("sum", tuple(extents[rank:]), found[0]))
 
 
-@sampled(3)
+@sampled(6)
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("part", range(4))
 def test_every_pattern_keeps_every_condition(part, rng):
@@ -82,6 +82,7 @@ def test_an_infinite_factor_of_a_sum_without_terms(rng):
     check(autoconfig.pattern_of("contraction"), kernel, rng, inputs=[None, None, scale])
 
 
+@sampled(2)
 @pytest.mark.parametrize("number", [1.0, 3.0])
 def test_a_number_under_a_condition(number, rng):
     """The condition, which reads an operand, holds no factor but the number, and zeroes the terms all the same."""

@@ -13,7 +13,7 @@ from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Axis, Piece, Reduce, Template, apply, cast, template
 from einsmith.kernels.reduction.pattern import Reduction, ReductionConfig
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
-from tests.kernels.runner import NARROW, WIDE, check
+from tests.kernels.runner import NARROW, WIDE, check, sampled
 from tests.kernels.samples import add, axes, both, kernel_of, le, lt, mul, num, plain, product, read, sub
 
 PATTERN = Reduction()
@@ -24,6 +24,7 @@ def over(combiner, extents, *bodies):
     return Reduce(combiner, tuple(extents), bodies)
 
 
+@sampled(2)
 @pytest.mark.thinned(6)
 @pytest.mark.parametrize("combiner", ["sum", "prod", "max", "min", "argmax", "argmin"])
 @pytest.mark.parametrize("n", SIZES)
@@ -33,6 +34,7 @@ def test_rows_and_columns(rng, combiner, n):
     check(PATTERN, plain((n,), [(dt.f32, (5, n))], over(combiner, (5,), read(0, r, i))), rng)
 
 
+@sampled(2)
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("combiner", ["max", "min", "argmax", "argmin"])
 @pytest.mark.parametrize("dtype", [dt.i32, dt.f32])
@@ -64,6 +66,7 @@ def test_argmax_over_two_axes_is_row_major(rng):
         check(PATTERN, swapped, rng, inputs=[x])
 
 
+@sampled(2)
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("h, w", [(4, 6), (28, 28), (2, 34), (6, 10)])
 @pytest.mark.parametrize("combiner", ["max", "argmax", "sum"])
@@ -78,6 +81,7 @@ def test_pooling(rng, h, w, combiner):
     assert "gather" not in show(PATTERN.lower(kernel, config, WIDE).launches[0].function)
 
 
+@sampled(2)
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize("w", [1, 3, 8, 9, 16, 17, 35])
 @pytest.mark.parametrize("combiner", ["max", "sum"])
@@ -116,6 +120,7 @@ def test_windows_that_are_no_pairs(rng):
     check(PATTERN, plain((w,), [(dt.f32, (2 * w,))], over("argmax", (2,), at)), rng)
 
 
+@sampled(2)
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("shape", [(7, 3, 5), (33, 2, 11), (70, 1, 17), (2, 6, 80)])
 def test_whole_and_few_outputs(rng, shape):
@@ -148,6 +153,7 @@ def test_mixed_types_in_one_sweep(rng):
     check(PATTERN, plain((), [(dt.f32, (70,))], over("sum", (70,), cast(lt(read(0, Axis(0)), num(0.0)), dt.i32))), rng)
 
 
+@sampled(2)
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("m, n, k", [(1, 1, 1), (3, 17, 5), (4, 15, 33), (5, 1, 70), (1, 37, 2)])
 def test_products(rng, m, n, k):
@@ -158,6 +164,7 @@ def test_products(rng, m, n, k):
     check(PATTERN, plain((m, n), [(dt.f32, (k, m)), (dt.f32, (n, k))], transposed), rng)
 
 
+@sampled(2)
 @pytest.mark.parametrize("stride", [1, 2])
 def test_padded_convolution(rng, stride):
     """Guarded reads under a reduction: nothing outside x is touched."""
@@ -177,6 +184,7 @@ def test_padded_convolution(rng, stride):
     )
 
 
+@sampled(2)
 def test_epilogue(rng):
     """log of a row's sum of exponentials, minus the row's picked logit, both the loss and the sum being stored."""
     for n in (1, 10, 37):
@@ -219,6 +227,7 @@ def test_epilogue_after_a_split(rng):
     check(PATTERN, kernel, rng)
 
 
+@sampled(2)
 def test_pieces_with_and_without_a_reduction(rng):
     """Stride phases of different extents, one of which nothing reaches."""
     i, j, r = axes(3)
@@ -257,6 +266,7 @@ def test_tasks_do_not_change_a_bit(rng):
     assert len(set(seen)) == 1
 
 
+@sampled(2)
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("combiner", ["sum", "max", "argmin"])
 @pytest.mark.parametrize("m, n, k", [(7, 21, 5), (13, 33, 1), (3, 70, 18), (6, 16, 4), (1, 17, 6)])
@@ -344,6 +354,7 @@ def test_long_columns_are_read_in_wide_pieces():
     assert best.mode == "column"
 
 
+@sampled(2)
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("combiner", ["sum", "max", "argmax"])
 @pytest.mark.parametrize("m, n, k", [(1, 16, 4), (7, 21, 5), (3, 17, 16), (9, 4, 11)])
@@ -394,6 +405,7 @@ def test_differences_of_rows_take_transposed_tiles():
     assert "gather" not in show(PATTERN.lower(kernel, best, target).launches[0].function)
 
 
+@sampled(2)
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("combiner", ["sum", "max"])
 @pytest.mark.parametrize("n", [1, 4, 17])

@@ -12,7 +12,7 @@ from einsmith.kernels import autoconfig
 from einsmith.kernels.reduction.axes import MIN_BOUNDED_POINTS, boxes_of, find_bounds
 from einsmith.kernels.reduction.pattern import Reduction
 from tests import nest_interp
-from tests.kernels.runner import WIDE, check, poisoned, random_array
+from tests.kernels.runner import WIDE, check, poisoned, random_array, sampled
 from tests.kernels.samples import add, axes, both, le, lt, mul, num, over, plain, read, sub
 
 PATTERN = Reduction()
@@ -41,6 +41,7 @@ def ends(rng, rows, n, how):
     return rng.integers(-5, n + 6, rows + 1).astype(np.int32)  # some rows are empty, and some reach beyond
 
 
+@sampled(3)
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("how", ["sorted", "anywhere"])
 @pytest.mark.parametrize("n", SIZES)
@@ -54,6 +55,7 @@ def test_other_combiners(combiner, rng):
     check(PATTERN, sparse(combiner, 6, 71), rng, inputs=[ends(rng, 6, 71, "anywhere")])
 
 
+@sampled(3)
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("width", [0, 5])
 @pytest.mark.parametrize("combiner", ["argmax", "argmin"])
@@ -72,6 +74,7 @@ def test_positions(combiner, width, rng):
         check(PATTERN, kernel, rng, inputs=[rows, x], native=True)
 
 
+@sampled(3)
 @pytest.mark.parametrize("width", [1, 5, 17])
 def test_several_columns(width, rng):
     """Lanes along the columns, for which a row's ends are the same."""
@@ -125,6 +128,7 @@ def test_counts_of_all_rows(rng):
     check(PATTERN, kernel, rng, inputs=[ends(rng, 7, 71, "sorted")])
 
 
+@sampled(3)
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("guard", [
     lambda i, k: le(k, i), lambda i, k: lt(i, k), lambda i, k: both(le(i, k), lt(k, add(i, 9))),

@@ -49,7 +49,7 @@ def test_choices_for_random_shapes_lose_little():
     assert within_bounds(found)
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.slow
 @pytest.mark.parametrize("price", ["broadcast", "loop", "mask"])
 def test_a_price_that_is_left_out_is_noticed(price):
     assert not within_bounds(regrets(replace(TARGET, overheads=replace(TARGET.overheads, **{price: 0.0}))))

@@ -173,7 +173,7 @@ def test_counts(name, most, rng):
         assert len(fuse(run_passes(graph), target=Target(cores=2)).calls) <= most
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("shape", [(1, 1), (3, 17), (31, 15), (9, 3001)])
 @pytest.mark.parametrize("name", CASES)
 def test_values(name, shape, rng):
@@ -198,6 +198,7 @@ def test_more_values(name, shape, rng):
         agree(run(inputs)[1], graph, inputs, f"{threads} threads")
 
 
+@runner.sampled(3)
 @pytest.mark.thinned(6)
 @pytest.mark.parametrize("name", CASES)
 def test_every_configuration(name, rng):
@@ -241,7 +242,7 @@ def strictly(f, arguments, target: Target) -> int:
     return count
 
 
-@runner.sampled(3)
+@runner.sampled(6)
 @pytest.mark.parametrize("batch", [1, 2])
 def test_a_block_of_an_inner_axis_ends_before_its_buffer(batch, rng):
     """Strided reads take whole vectors where these lie in the tensor: from a block's first row on there is less of it
@@ -375,7 +376,7 @@ def _streams(run: Executable) -> int:
     return count
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("shape, past", [((64, 48), True), ((37, 16), True), ((37, 19), False), ((9, 61), False)])
 @pytest.mark.parametrize("name", ["softmax", "softmax's gradient", "layer norm's gradients"])
 def test_large_results_are_stored_past_the_caches(name, shape, past, rng):
@@ -457,6 +458,7 @@ def test_every_piece_has_the_rows_number(rng):
     np.testing.assert_array_equal(got.reshape(want.shape), want)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("batch,length", [(1, 17), (2, 17), (2, 1), (1, 1)])
 def test_members_may_see_a_buffer_with_an_axis_of_one_and_without(rng, batch, length):
     """The tangent of attention: a single sample's tensors are read by all their axes, or by all but the first."""
@@ -481,7 +483,7 @@ def vocabulary_gradients(x, w, labels):
     return (dx, dw + 0.1 * w) if w.shape[0] % 2 else (dx, dw)
 
 
-@runner.sampled(3)
+@runner.sampled(6)
 @pytest.mark.parametrize(
     "rows, words, room",
     [

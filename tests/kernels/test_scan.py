@@ -44,7 +44,7 @@ def test_parts_of_the_axis(rng, mode, is_backward, n):
     check(PATTERN, kernel, rng, [WIDE], configs=configs)
 
 
-@sampled(4)
+@sampled(8)
 @pytest.mark.parametrize("is_backward", [False, True])
 def test_infinities_reach_their_own_results_alone(is_backward):
     """Infinite and NaN elements reach the results that they are part of, and no others; guarded ones reach none."""
@@ -62,6 +62,7 @@ def test_infinities_reach_their_own_results_alone(is_backward):
     )
 
 
+@sampled(2)
 @pytest.mark.parametrize("is_backward", [False, True])
 def test_elements_that_a_guard_keeps_in_bounds(rng, is_backward):
     """A sum up to the element before: the first has none."""
@@ -73,6 +74,7 @@ def test_elements_that_a_guard_keeps_in_bounds(rng, is_backward):
         check(PATTERN, plain((4, 50), [(dt.f32, (4, 50))], scanned(50, after, t, j, is_backward=is_backward)), rng)
 
 
+@sampled(2)
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("is_backward", [False, True])
 @pytest.mark.parametrize("n", [17, 64, 130])

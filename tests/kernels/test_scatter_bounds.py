@@ -52,7 +52,7 @@ def test_gradient_of_a_gathered_operand(rows, n, width, m, how, rng):
     check(PATTERN, kernel, rng, inputs=inputs, native=True)
 
 
-@sampled(4)
+@sampled(8)
 @pytest.mark.parametrize("combiner", ["max", "min"])
 def test_only_what_is_neutral_is_left_out(combiner, rng):
     """A zero is as large as others: places between the ends alone are walked where the rest counts as an infinity."""

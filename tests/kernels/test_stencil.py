@@ -43,7 +43,7 @@ def gradient_by_x(b, c, h, w, k, stride) -> Kernel:
     return call.kernel
 
 
-@sampled(3)
+@sampled(6)
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("taps", [3, 5])
 @pytest.mark.parametrize(("h", "w"), [(7, 7), (9, 17), (16, 35)])
@@ -63,6 +63,7 @@ def test_no_read_outside_the_operands(target, rng):
         check(STENCIL, kernel, rng, [target])
 
 
+@sampled(3)
 @pytest.mark.thinned(6)
 @pytest.mark.parametrize(
     ("width", "taps", "pad", "stride"),
@@ -77,6 +78,7 @@ def test_wide_filters_read_no_more_than_a_row(width, taps, pad, stride, target, 
             check(STENCIL, kernel, rng, [target or host()], native=target is None)
 
 
+@sampled(3)
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize(("taps", "pad", "width"), [(11, 0, 27), (16, 0, 21), (24, 0, 49), (24, 11, 30), (23, 22, 31)])
 @pytest.mark.parametrize("target", [NARROW, WIDE, None])
@@ -127,6 +129,7 @@ def gradient_of_max_pooling(b, c, h, w, k, stride, pad) -> Kernel:
     return last.parts[-1]
 
 
+@sampled(3)
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize(("h", "w", "stride", "pad"), [(7, 7, 2, 0), (8, 17, 2, 1), (4, 34, 2, 1), (5, 17, 1, 1)])
 def test_gradients_of_overlapping_windows(h, w, stride, pad, rng):
@@ -150,7 +153,7 @@ def test_a_phase_without_taps_is_zero(rng):
     check(STENCIL, kernel, rng, native=True)
 
 
-@sampled(3)
+@sampled(6)
 @pytest.mark.parametrize("keep", [False, True])
 def test_epilogues_of_stencils(keep, rng):
     check(STENCIL, s.biased(s.depthwise(2, 3, 7, 18, 3, 1), 1, keep), rng, native=True)
@@ -159,7 +162,7 @@ def test_epilogues_of_stencils(keep, rng):
     check(STENCIL, s.biased(s.depthwise_dw(2, 3, 9, 7, 3, 1), 1, keep), rng, native=True)
 
 
-@sampled(2)
+@sampled(4)
 @pytest.mark.parametrize("width", [5, 7])
 def test_operands_of_a_tile_are_read_before_it_is_stored(width, rng):
     """Where a result overwrites an operand, a masked store delays the loads of the row after it."""
@@ -193,6 +196,7 @@ def test_doubles(rng):
     check(STENCIL, kernel, rng, native=True, tolerance=1e-12)
 
 
+@sampled(3)
 @pytest.mark.parametrize(("taps", "pad", "width"), [(3, 1, 71), (5, 2, 70), (4, 0, 67), (5, 4, 66)])
 def test_taps_share_rows_of_which_they_read_every_other_element(taps, pad, width, rng):
     """Also where borders are infinite, which no other tap must see."""
@@ -232,6 +236,7 @@ def test_rows_of_two_points_are_transposed_for_many_taps(width, taps, pad, rng):
     check(STENCIL, kernel, rng, native=True)
 
 
+@sampled(3)
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize(("width", "taps", "pad"), [(28, 3, 1), (31, 3, 1), (29, 5, 2), (32, 2, 0), (20, 5, 3)])
 def test_rows_that_two_vectors_hold_are_loaded_once_for_all_taps(width, taps, pad, rng):
@@ -272,7 +277,7 @@ def test_large_results_go_past_the_caches(rng):
     check(STENCIL, far, rng, native=True)
 
 
-@sampled(3)
+@sampled(6)
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize(("h", "w"), [(8, 6), (16, 21), (8, 36)])
 def test_rows_that_are_no_lines_leave_in_lines(h, w, rng):
@@ -390,7 +395,7 @@ def test_it_is_chosen_for_depthwise_convolutions():
         assert autoconfig.choose(kernel, target).pattern.name == "stencil"
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", ["znver5", "haswell", "neoverse-n1"])
 def test_tiles_stay_in_registers(name):
     """Vectors on the stack, in the loop with the most multiply-adds: a few at most."""

@@ -44,7 +44,7 @@ def with_prologue(kernel: Kernel, slot: int, axis: int | None = None) -> Kernel:
     return Kernel((Stage(t, args, kernel.stages[0].outputs),), (*kernel.buffers, *[KernelBuffer(s.F, (count,))] * 2))
 
 
-@sampled(3)
+@sampled(6)
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize(("h", "w", "taps"), [(7, 7, 3), (9, 17, 3), (5, 35, 5), (1, 1, 3), (6, 14, 5), (4, 33, 3)])
@@ -60,7 +60,7 @@ def test_numbers_of_a_channel(h, w, taps, stride, rng):
             check(STENCIL, kernel, rng, native=True)
 
 
-@sampled(3)
+@sampled(6)
 @pytest.mark.parametrize("target", [NARROW, WIDE])
 def test_other_machines(target, rng):
     for kernel in (

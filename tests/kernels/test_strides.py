@@ -66,8 +66,8 @@ def run(found: Iterable[Case]) -> None:
 
 
 def _is_slow(name: str, way: str, number: int) -> bool:
-    """Whether a pair is left to slow runs: every other one, and of contractions, which are many, all but two."""
-    return way not in ("mixed", "apart") if name == "contraction" else bool(number % 2)
+    """Whether a pair is left to slow runs: every other one, and of contractions, which are many, all."""
+    return name == "contraction" or bool(number % 2)
 
 
 @sampled(4)
@@ -83,6 +83,13 @@ def _is_slow(name: str, way: str, number: int) -> bool:
 def test_patterns(name, way):
     """Every sample, size and value of a gene that there is of a pattern in a layout; half of the pairs are slow."""
     found = pool(name, way)
+    run(found[n] for n in pairwise([c.traits for c in found], of=1))
+
+
+@sampled(6)
+def test_contractions_of_mixed_layouts():
+    """Every size and value of a gene that there is of a few samples."""
+    found = [*cases([host()], "contraction", ("product", "conv", "conv dx", "depthwise"), partial(_changed, "mixed"))]
     run(found[n] for n in pairwise([c.traits for c in found], of=1))
 
 
@@ -102,6 +109,7 @@ def test_every_pattern_has_cases(way):
     assert few == (["scan", "scatter"] if way == "batch inside" else [])
 
 
+@sampled(2)
 @pytest.mark.thinned(6)
 @every_way
 @pytest.mark.parametrize("n", [1, 13, *(host().lanes() + i for i in (-1, 0, 1))])
@@ -115,6 +123,7 @@ def test_scans_of_images(n, way):
         assert check(Scan(), laid_out(kernel, *WAYS[way]), n, native=True)
 
 
+@sampled(2)
 @pytest.mark.thinned(5)
 @every_way
 @pytest.mark.parametrize("n", [1, 13, *(host().lanes() + i for i in (-1, 0, 1))])
