@@ -11,8 +11,13 @@ import pytest
 import einsmith as es
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "models.md"
-QUICK = ("mlp3", "lenet5", "resnet18", "resnet18_cifar", "mobilenet_v1", "mobilenet_v2", "shufflenet_v1", "squeezenet",
-         "efficientnet_lite0", "capsulenet")  # fmt: skip
+COUNTED = [
+    *((n, {}) for n in ("mlp3", "lenet5", "resnet18", "resnet18_cifar", "mobilenet_v1", "mobilenet_v2", "shufflenet_v1",
+                        "squeezenet", "efficientnet_lite0", "capsulenet")),
+    ("squeezenet", {"version": "1_1"}), ("capsulenet", {"decoder": True}),
+    *(pytest.param(n, {}, marks=pytest.mark.slow) for n in ("resnet50", "unet", "vit_small", "bert_base", "gpt_small")),
+]  # fmt: skip
+"""Networks whose number of parameters the page has, and their arguments."""
 
 
 @pytest.mark.parametrize("name", list(es.models.names()))
@@ -23,11 +28,11 @@ def test_a_name_is_a_function_and_is_documented(name):
     assert inspect.getdoc(kind) and "dtype" in inspect.signature(kind).parameters
 
 
-@pytest.mark.thinned(2)
-@pytest.mark.parametrize("name", QUICK)
-def test_the_page_has_the_number_of_parameters(name):
+@pytest.mark.thinned(4)
+@pytest.mark.parametrize("name, arguments", COUNTED)
+def test_the_page_has_the_number_of_parameters(name, arguments):
     row = next(line for line in PAGE.read_text().splitlines() if line.startswith("|") and f"`{name}`" in line)
-    count = sum(int(np.prod(p.shape)) for p in es.models.get(name).parameters())
+    count = sum(int(np.prod(p.shape)) for p in es.models.get(name, **arguments).parameters())
     assert f"{count:,}" in re.findall(r"[\d,]+\d", row)
 
 
@@ -47,7 +52,7 @@ PUBLISHED = {
 networks (vit_small: its VisionTransformer) and timm 1.0's EfficientNet."""
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_states_have_the_published_names_shapes_and_order(name):
     arguments, count, digest = PUBLISHED[name]

@@ -24,7 +24,8 @@ VIT = {"classes": 5, "width": 6, "layers": 1, "heads": 3, "inner": 9, "size": 8,
 
 
 def test_bert_trains_as_torch(steps, rng):
-    ours, theirs = es.models.bert_base(**BERT, dropout=0.0, dtype="float64"), TorchBert(**BERT, dropout=0.0)
+    sizes = BERT | {"layers": 1}
+    ours, theirs = es.models.bert_base(**sizes, dropout=0.0, dtype="float64"), TorchBert(**sizes, dropout=0.0)
     mask = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 0, 1, 1, 0]])
     batches = [
         (tokens(rng, 3, 5), mask, rng.integers(0, 2, (3, 5)), rng.standard_normal((3, 5, 6))) for _ in range(steps)
@@ -54,6 +55,7 @@ def test_bert_reads_files_of_old_and_new_kinds(rng, tmp_path):
         es.models.bert_base(**BERT, pooler=False).load_state_dict(plain)
 
 
+@pytest.mark.slow
 def test_minilm_is_read_by_the_names_of_its_file(rng, tmp_path):
     """all-MiniLM-L6-v2's tensors by name and shape; their values are random, those of words fewer."""
     norm: dict[str, tuple] = {"weight": (384,), "bias": (384,)}
@@ -110,7 +112,8 @@ TINY = {"vocabulary": 11, "width": 6, "layers": 2, "heads": 3, "positions": 8, "
 
 
 def test_gpt_trains_as_torch(steps, rng):
-    ours, theirs = es.models.gpt_small(**TINY, dropout=0.0, dtype="float64"), TorchGPT(**TINY, dropout=0.0)
+    sizes = TINY | {"layers": 1}
+    ours, theirs = es.models.gpt_small(**sizes, dropout=0.0, dtype="float64"), TorchGPT(**sizes, dropout=0.0)
     batches = [(tokens(rng, 2, 5), rng.integers(0, 11, 10)) for _ in range(steps)]
     agree(
         ours, theirs, batches, lambda y, t: es.functional.cross_entropy(es.functional.flatten(y, 0, 1), t),
@@ -145,19 +148,6 @@ def test_dropout_has_torchs_statistics(rng):
     same_statistics(es.models.bert_base(**BERT, **options), TorchBert(**BERT, dropout=0.3), ids)
     vit = es.models.vit_small(**VIT, **options, attention_dropout=0.3)
     same_statistics(vit, TorchViT(**VIT, dropout=0.3), images(rng, 1, 3, 8))
-
-
-@pytest.mark.parametrize(
-    "name,arguments,count",
-    [
-        ("vit_small", {}, 22_050_664),
-        pytest.param("vit_small", {"width": 768, "heads": 12}, 86_567_656, marks=pytest.mark.slow),
-        pytest.param("bert_base", {}, 109_482_240, marks=pytest.mark.slow),
-        pytest.param("gpt_small", {}, 124_439_808, marks=pytest.mark.slow),
-    ],
-)
-def test_has_the_published_number_of_parameters(name, arguments, count):
-    assert sum(int(np.prod(p.shape)) for p in es.models.get(name, **arguments).parameters()) == count
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from torch import nn as tnn  # noqa: E402
 from tests.models import twins  # noqa: E402
 
 CASES = {
-    "padded, batch norm": ({"depth": 2, "width": 3, "channels": 2, "padding": 1}, True, (12, 8), (12, 8)),
+    "padded, batch norm": ({"depth": 1, "width": 3, "channels": 2, "padding": 1}, True, (6, 10), (6, 10)),
     "as published": ({"depth": 1, "width": 4, "channels": 1, "padding": 0}, False, (18, 20), (2, 4)),
 }
 
@@ -26,11 +26,6 @@ def test_trains_as_torch(case, steps, rng):
     theirs = twins.get("unet", classes=3, **arguments, batch_norm=norm)
     batches = [(images(rng, 2, arguments["channels"], *size), rng.integers(0, 3, (2, *result))) for _ in range(steps)]
     agree(ours, theirs, batches, es.functional.cross_entropy, tnn.functional.cross_entropy)
-
-
-def test_has_the_size_of_the_paper():
-    model = es.models.unet(padding=0)
-    assert sum(int(np.prod(p.shape)) for p in model.parameters()) == 31_030_658
 
 
 def test_odd_maps_and_wrong_options_are_named():
