@@ -63,7 +63,7 @@ def twin(name):
     return next(getattr(p, name) for p in (T, torch, torch.special) if hasattr(p, name))
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("name", UNARY)
 def test_one_number(name) -> None:
     points = [p for p in ALL if name != "softplus" or p[0] != 20]  # from where on PyTorch's is x itself
@@ -71,12 +71,13 @@ def test_one_number(name) -> None:
     check(Case(name, getattr(F, name), lambda t: twin(name), points), UNARY[name], exact)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", BINARY)
 def test_two_numbers(name) -> None:
     check(Case(name, getattr(F, name), lambda t: getattr(t, name), ALL_PAIRS), BINARY[name])
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("name", REDUCTIONS)
 def test_reductions(name) -> None:
     ours, theirs = REDUCTIONS[name]
@@ -88,6 +89,7 @@ def test_reductions(name) -> None:
     check(Case(name, ours, lambda t: theirs, [(x,) for x in VECTORS], elementwise=False), differs)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name, wanted", [("i0", 0.5), ("i1", 0.0), ("bessel_j0", -0.5), ("bessel_j1", 0.0)])
 def test_even_and_odd_functions_are_smooth(name, wanted) -> None:
     f = getattr(F, name)

@@ -15,7 +15,7 @@ from einsmith.lang.composed import COMPOSED
 from tests.semantics.derivatives import CASES, compare, same
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["f32", "f64"])
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 def test_a_function_has_the_derivatives_of_pytorchs(torch, case, dtype) -> None:
@@ -85,7 +85,7 @@ def test_relu_of_a_reduction_makes_it_once(text) -> None:
     assert len(reductions) == 1
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize("case", [c for c in CASES if c.elementwise], ids=lambda c: c.name)
 def test_forward_mode_has_the_same_derivatives(case) -> None:
     """At finite points; at others it multiplies in another order, 0 by infinity among it."""
