@@ -27,11 +27,6 @@ if TRIPLE.startswith("x86_64") and "+avx2" in FEATURES.split(","):
 TYPES = {"f16": dt.f16, "bf16": dt.bf16}
 
 
-@pytest.fixture(autouse=True)
-def _cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path))
-
-
 def converted(target, bits: np.ndarray, of: str, to: str, lanes: int) -> np.ndarray:
     """Numbers given and returned by their bits."""
     width = max(lanes, 1)
@@ -88,7 +83,7 @@ def test_every_value_is_widened(name, lanes, elem):
     np.testing.assert_array_equal(got[number].view(np.uint32), want[number].view(np.uint32))
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("elem", TYPES)
 @pytest.mark.parametrize("lanes", [0, 3, 8, 16, 17])
 @pytest.mark.parametrize("name", TARGETS)

@@ -148,7 +148,7 @@ CONJUNCTIONS = {
 }  # fmt: skip
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.skipif("AVX2" not in TARGETS, reason="needs a processor with AVX2")
 @pytest.mark.parametrize("lanes_of", CONJUNCTIONS)
 @pytest.mark.parametrize("elem,lanes", [("f32", 16), ("i32", 32), ("f64", 8), ("i64", 16), ("i8", 64), ("f32", 8)])

@@ -12,7 +12,7 @@ from einsmith.base.errors import CompileError
 from einsmith.codegen.llvm.jit import emit_assembly
 from einsmith.codegen.llvm.nest import emit_module
 from einsmith.codegen.loopnest.nest import Builder
-from tests.codegen.test_llvm_ops import LANES, NUMPY, TARGET, _cache, run, values  # noqa: F401
+from tests.codegen.test_llvm_ops import LANES, NUMPY, TARGET, run, values
 
 
 class Guarded:
@@ -29,7 +29,7 @@ class Guarded:
         self.array[:] = data
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("elem", ["f32", "f64", "u8", "i8", "i16", "i32", "i64", "i1"])
 def test_masked_tails_next_to_a_guard_page(elem):
     rng = np.random.default_rng()
@@ -90,7 +90,7 @@ def test_scalar_masks(elem):
     np.testing.assert_array_equal(copied, np.where(m, a, other))
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("index", ["i32", "i64"])
 @pytest.mark.parametrize("elem", ["f32", "f64", "u8", "i8", "i16", "i32", "i64", "i1"])
 def test_gather_and_scatter(elem, index):

@@ -11,7 +11,7 @@ from einsmith.codegen.llvm import lockstep
 from einsmith.codegen.llvm.nest import emit_module
 from einsmith.codegen.loopnest.nest import Builder
 from einsmith.codegen.vecmath.functions import FUNCTIONS
-from tests.codegen.test_llvm_ops import TARGET, _cache, run  # noqa: F401
+from tests.codegen.test_llvm_ops import TARGET, run
 
 SIZE, LANES = 64, 8
 

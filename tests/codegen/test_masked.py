@@ -72,7 +72,7 @@ def _covering(rng: np.random.Generator, parameters: Sequence[Parameters], most: 
     return out
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("name", TARGETS)
 def test_masked_stores(rng, name):
     failed = _failures(_covering(rng, _stores(), 64 if name == "host" else 8), TARGETS[name])
@@ -87,14 +87,14 @@ def test_narrowing_stores_under_known_masks():
     assert not failed, "\n".join(failed)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("name", TARGETS)
 def test_masked_loads(rng, name):
     failed = _failures(_covering(rng, _loads(), 16 if name == "host" else 4), TARGETS[name])
     assert not failed, "\n".join(failed)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("lanes", [x for x in LANES if x <= 16])
 @pytest.mark.parametrize("name", [n if n == "host" else pytest.param(n, marks=pytest.mark.slow) for n in TARGETS])
 def test_more_masks_than_registers(rng, name, lanes):

@@ -29,7 +29,7 @@ def _tails(dtype) -> list[int]:
 CASES = [(dtype, width) for dtype in (np.float32, np.float64) for width in _tails(dtype)]
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("dtype,width", CASES)
 def test_gradients_of_maxima_over_windows(rng, dtype, width):
     """The gradient comes from positions that the forward pass stores; beside a NumPy program."""
@@ -49,7 +49,7 @@ def test_gradients_of_maxima_over_windows(rng, dtype, width):
     np.testing.assert_allclose(np.asarray(got[1]), dk, rtol=scale * 20, atol=scale * 20 * width)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("dtype,width", CASES)
 def test_gradients_of_pooled_rectified_channels(rng, dtype, width):
     """Batch norm's scale and shift, ReLU, pooling."""

@@ -76,6 +76,7 @@ def spills(kernel: Kernel, config, target: Target, least: int, pattern=CONTRACTI
     return count
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", TARGETS)
 def test_register_tiles(name):
     """Rows by vectors; operands read in place and packed, of a product and of a convolution in a window."""
@@ -140,6 +141,7 @@ def test_elements_that_taps_share(name):
         assert spills(kernel, Configs((Tiled(swap, mr, 1, "inline", "buffer"),)), target, mr) == 0
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", TARGETS)
 def test_chosen_products_and_convolutions(name):
     target = TARGETS[name]

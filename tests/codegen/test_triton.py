@@ -83,6 +83,7 @@ CASES: dict[str, tuple[Kernel, Tiling]] = {
 }
 
 
+@pytest.mark.thinned(2)
 @needs_triton
 @pytest.mark.parametrize("capability", [HOPPER, AMPERE], ids=["sm_90", "sm_80"])
 def test_contractions_run_on_tensor_cores(capability: tuple[int, int], tmp_path: Path) -> None:
@@ -110,6 +111,7 @@ def test_operands_in_memory_order_are_copied_by_16_bytes_alone(tmp_path: Path) -
         assert {*bits(code, "LDGSTS")} == {*bits(code, "STG")} == {width}
 
 
+@pytest.mark.thinned(2)
 @needs_triton
 @pytest.mark.parametrize("capability", [HOPPER, AMPERE], ids=["sm_90", "sm_80"])
 def test_the_main_loop_is_one_turn(capability: tuple[int, int], tmp_path: Path) -> None:
@@ -190,6 +192,7 @@ def test_each_distinct_source_is_compiled_once(cache: Path, compiled: list[str])
     assert not compile_sources([], HOPPER)
 
 
+@pytest.mark.thinned(3)
 @needs_triton
 @pytest.mark.parametrize("damage", [lambda x: x[:-1], lambda x: x[:200] + b"?" + x[201:], lambda x: b""])
 def test_damaged_entries_are_compiled_again(cache: Path, compiled: list[str], damage: Callable[[bytes], bytes]) -> None:
@@ -212,6 +215,7 @@ def test_code_on_disk_needs_no_triton(cache: Path, compiled: list[str], monkeypa
 # ---------------------------------------------------------------------------------------------------------- failures
 
 
+@pytest.mark.thinned(2)
 @needs_triton
 @pytest.mark.parametrize(
     "line, reason",

@@ -30,7 +30,8 @@ from einsmith.tuning.programs import graph_search
 
 @pytest.fixture(autouse=True)
 def store(tmp_path, monkeypatch) -> None:
-    monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path))
+    """Each test records in a store of its own; compiled code is shared."""
+    monkeypatch.setattr(database, "path_of", lambda: tmp_path / "tuning" / "records.sqlite")
     monkeypatch.setattr(database, "_unusable", {})
 
 
@@ -163,7 +164,7 @@ def test_one_kind_of_decision_after_the_other(batch, monkeypatch, small, bad_ord
 
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("word", ["without", "cut"])
-def test_another_process_finds_it(word, batch, small, monkeypatch) -> None:
+def test_another_process_finds_it(word, batch, small, monkeypatch, tmp_path) -> None:
     """A graph is known by its structure: leaves have other numbers there. A third process reads the plan."""
     run = program(made(), batch)
     gene = graph_search.pass_genes(run)[0] if word == "without" else tensor_gene(run, word)
@@ -182,6 +183,7 @@ def test_another_process_finds_it(word, batch, small, monkeypatch) -> None:
         "print(len(runs))\n"
     )
     monkeypatch.setenv("EINSMITH_PLANS", "1")
+    monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path))
     said = []
     for _ in range(2):
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
