@@ -189,7 +189,7 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.thinned(6)
+@pytest.mark.thinned(10)
 @pytest.mark.parametrize("how", ALL)
 @pytest.mark.parametrize("name", CASES)
 def test_a_copy_behaves_as_the_original(name: str, how: str) -> None:
@@ -231,7 +231,7 @@ def one_of(name: str) -> nn.Module:
 LAYERS = [n for n in nn.__all__ if isinstance(getattr(nn, n), type) and issubclass(getattr(nn, n), nn.Module)]
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("how", ALL)
 def test_layers(how: str) -> None:
     for name in LAYERS:
@@ -374,7 +374,7 @@ def test_a_folder_of_images(how: str, tmp_path: Any) -> None:
     np.testing.assert_array_equal(other.x[[0, 1]], images.x[[0, 1]])
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("how", ALL)
 def test_models_and_operators_with_torch(how: str, torch: Any, rng: np.random.Generator) -> None:
     from einsmith.frontends.torch import from_torch, operator

@@ -22,11 +22,12 @@ BATCHES = (1, 3, 16, 17)
 
 @dataclass
 class Traced:
-    """A training step before it is compiled, and the batch that it is for."""
+    """A training step before it is compiled, its program for one thread, and the batch that it is for."""
 
     graph: Graph
     bind: dict[Leaf, np.ndarray]
     finite: Tensor
+    run: Executable
     batch: list[np.ndarray]
 
     def inputs(self) -> list[np.ndarray]:
@@ -44,8 +45,8 @@ def trace(name: str, batch: int, dtype: str, rng: np.random.Generator, monkeypat
 
     class Spy(Executable):
         def __init__(self, graph, bind, threads, finite=None, target=None, **options):
-            found.append((graph, dict(bind), finite))
             super().__init__(graph, bind, threads, finite, target, **options)
+            found.append((graph, bind, finite, self))
 
     monkeypatch.setattr("einsmith.training.compiler.Executable", Spy)
     arrays = [rng.standard_normal((batch, 1, 28, 28)).astype(dtype), rng.integers(0, 10, batch)]
@@ -54,8 +55,7 @@ def trace(name: str, batch: int, dtype: str, rng: np.random.Generator, monkeypat
     for _, a in step.store.arrays():
         if not a.any():  # a state that begins at zero; Adam's second moment is never negative
             a += (0.05 * np.abs(rng.standard_normal(a.shape))).astype(a.dtype)
-    graph, bind, finite = found[0]
-    return Traced(graph, bind, finite, arrays)
+    return Traced(*found[0], arrays)
 
 
 ALWAYS = {("float64", 17), ("float32", 3)}
@@ -77,7 +77,7 @@ def test_steps_equal_the_evaluator(name, dtype, batch, rng, monkeypatch):
     for threads in (1, 2):
         for x, a in zip(t.graph.inputs[len(t.batch) :], before[len(t.batch) :], strict=True):
             t.bind[x][...] = a
-        run = Executable(t.graph, t.bind, threads, finite=t.finite)
+        run = t.run if threads == 1 else Executable(t.graph, t.bind, threads, finite=t.finite)
         status, outputs = run(t.batch)
         assert status == 0
         result = [*outputs, *(t.bind[p] for p, _ in t.graph.updates)]
@@ -102,9 +102,8 @@ KERNELS = {("mlp3", 17), ("lenet5", 3)}
 )
 def test_kernels_equal_the_evaluator(name, batch, rng, monkeypatch):
     t = trace(name, batch, "float32", rng, monkeypatch)
-    run = Executable(t.graph, t.bind, 1, finite=t.finite)
-    values = _intermediate(run, t.inputs())
-    kernels = {call.kernel: call for call in run.plan.calls}
+    values = _intermediate(t.run, t.inputs())
+    kernels = {call.kernel: call for call in t.run.plan.calls}
     assert len(kernels) > 5
     for call in kernels.values():
         _check_kernel(call, values)

@@ -337,7 +337,7 @@ def tried(group: str, folder: Path, most: int) -> list[str]:
         return found(cases, most)
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize("group", GROUPS)
 def test_some_bad_values_of_every_argument(group, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # a bad path may be a relative one

@@ -42,7 +42,7 @@ def run(
     return told.stderr
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("before", "shell", "debug"),
     [
@@ -59,7 +59,7 @@ def test_no_standard_error_is_needed(tmp_path: Path, before: str, shell: str, de
     run(tmp_path, before, shell, EINSMITH_DEBUG=debug, PYTHONPATH=str(ROOT))
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("home", ["/nonexistent", "relative", "/dev/null", "", "/proc"])
 def test_no_home_folder_is_needed(tmp_path: Path, home: str) -> None:
     variables = {"EINSMITH_CACHE_DIR": None, "XDG_CACHE_HOME": None, "TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
@@ -71,6 +71,7 @@ def test_no_home_folder_is_needed(tmp_path: Path, home: str) -> None:
 IMPORTS = "import einsmith as es, numpy as np; exec(os.environ['FIRST']); os.setgid(54321); os.setuid(54321)"
 
 
+@pytest.mark.thinned(2)
 @needs_root
 @pytest.mark.parametrize("cache", [None, "hidden/cache", "hidden"])
 def test_a_user_without_a_name_or_with_a_cache_out_of_reach(cache: str | None) -> None:
@@ -85,7 +86,7 @@ def test_a_user_without_a_name_or_with_a_cache_out_of_reach(cache: str | None) -
         assert cache is not None or (folder / "einsmith-54321" / "objects").is_dir()
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("cache", ["/proc/einsmith", "/sys/einsmith", "/dev/null", "n" * 300, "/dev/null/x", "loop"])
 def test_a_cache_that_cannot_be_made(tmp_path: Path, cache: str) -> None:
     (tmp_path / "loop").symlink_to("loop")

@@ -37,7 +37,7 @@ def test_a_store_outside_its_buffer_is_detected(tmp_path, offset):
         execute(tmp_path, [Job([(b.finish(), 1)], [np.zeros(3, np.float32)])])
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("of, nth", [(1, 4), *(pytest.param(n, 1, marks=pytest.mark.slow) for n in (1, 2))])
 @pytest.mark.parametrize("name", NAMES)
 def test_patterns(tmp_path, name, of, nth):
@@ -146,6 +146,7 @@ def test_casts_masks_and_gathers(tmp_path, elem):
         np.testing.assert_array_equal(got, want, err_msg=job.launches[0][0].name)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("elem", ["f32", "f64"])
 def test_accuracy(tmp_path, elem):
     """The same limits as on the machine that the functions were made on."""

@@ -45,7 +45,7 @@ def test_sums_of_products(tmp_path, name):
 
 
 @pytest.mark.parametrize("types", [(dt.bf16, dt.bf16), (dt.u8, dt.i8)])
-@pytest.mark.parametrize("most", [2, pytest.param(6, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("most", [1, pytest.param(6, marks=pytest.mark.slow)])
 def test_products_and_convolutions(tmp_path, types, most):
     """In configurations that differ most, by the instruction."""
     kernels = [product(13, 17, 37, "NT"), product(9, 33, 16), conv(2, 6, 7, 7, 5, 3, 3, 1)]

@@ -125,7 +125,7 @@ def templates(tensors):
     return [n.template for n in postorder(tensors) if isinstance(n, Compute)]
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["f32", "f64"])
 @pytest.mark.parametrize("name", CASES)
 def test_printed_gradients_are_read_as_the_same_templates(name, dtype, rng):

@@ -40,6 +40,7 @@ def test_gradients_of_a_small_formula_are_compiled_by_a_second_of_work(name: str
     assert python_calls(compiled) < MOST_CALLS
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n == "product")) for n in FORMULAS])
 def test_gradients_are_those_of_differences(name: str, rng) -> None:
     a, b = arguments(rng)

@@ -24,7 +24,7 @@ def test_derivatives(name):
     es.check_gradients(c.formula, *c.inputs, order=2)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("name", ["rnn", "lstm", "ragged_batch", "reads_under_a_reduction", "soft_edit_distance"])
 def test_compiled_gradients(name):
     c = CASES[name]
@@ -41,6 +41,7 @@ def test_compiled_gradients(name):
 QUICK = ("second_order_filter", "triangular_solve")
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in FLOATS])
 def test_compiled_second_order(name):
     """The gradient of the squared gradient, compiled, on one thread and two, in memory that starts as NaN."""
@@ -62,7 +63,7 @@ def test_compiled_second_order(name):
             np.testing.assert_allclose(got, w, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("name", [n for n in FLOATS if all(x.dtype.kind == "f" for x in CASES[n].inputs)])
 def test_tangents_agree_with_gradients(name):
     c = CASES[name]
@@ -134,7 +135,7 @@ def test_a_gathered_state():
     es.check_gradients(op, x, perm, order=2)
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n == "lstm")) for n in FLOATS])
 def test_gradients_are_texts_that_read_again(name):
     c = CASES[name]
@@ -160,7 +161,7 @@ def test_gradients_are_texts_that_read_again(name):
         np.testing.assert_allclose(g, w, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("name", ["rnn", "lstm", "soft_edit_distance", "upper_triangular_solve", "ragged_batch"])
 def test_forward_over_reverse_agrees_with_reverse_over_reverse(name):
     c = CASES[name]
@@ -201,7 +202,7 @@ PRODUCTS = {
 }
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_products_in_recurrences_to_the_third_order(name, rng):
     """Zeros among the factors too: a product's derivatives stand beside it, and are not evaluated with it."""

@@ -43,7 +43,7 @@ def gradient(formula: str):
     return lambda *xs: es.grad(lambda *a: f(*a).sum(), argnums=tuple(range(len(xs))))(*xs)
 
 
-@pytest.mark.thinned(6)
+@pytest.mark.thinned(12)
 @pytest.mark.parametrize("name", FORMULAS)
 def test_the_work_of_compiling_gradients_is_linear(name: str, rng, monkeypatch) -> None:
     """Twice the factors take at most 2.2 times the calls, and no factor more than 25,000 calls: its read, its
@@ -73,7 +73,7 @@ def test_derivatives_of_a_product_where_factors_are_zero(n: int, rng) -> None:
         np.testing.assert_allclose(g, np.prod([x for m, x in enumerate(xs) if m != k], axis=0), rtol=1e-12)
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize("name", FORMULAS)
 @pytest.mark.parametrize("n", [17, 37])
 def test_compiled_gradients_are_those_of_the_evaluator_and_of_differences(name: str, n: int, rng) -> None:

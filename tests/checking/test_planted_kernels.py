@@ -169,7 +169,7 @@ def test_a_planted_fault_is_noticed(name, rng):
         report.check_thoroughly(subject(kernel, with_declarations(text), **more), held(kernel, rng))
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("name", ["a read beyond the end", "a wrong identity of a maximum", "too little scratch"])
 def test_the_folder_of_a_fault_shows_it_again(name, rng, tmp_path, monkeypatch):
     """By itself, in another process; lowered anew, the kernel is right."""

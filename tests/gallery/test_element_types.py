@@ -63,7 +63,7 @@ def formula(name, n):
     return es.op(text, extents=extents)
 
 
-@pytest.mark.thinned(6)
+@pytest.mark.thinned(12)
 @pytest.mark.parametrize("name", FLOATS)
 def test_values_gradients_and_tangents_in_float16(rng, name):
     """Against the evaluator, which rounds at the same places, value, gradient, second order and tangent."""
@@ -94,7 +94,7 @@ def test_values_gradients_and_tangents_in_float16(rng, name):
         close(moved, es.interpret(lambda x, w, m, f=f: es.jvp(f, (x, w), (m, w))[1])(*args, m), scale, 2)
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("name", [n for n, x in FLOATS.items() if x[2] is not None])
 def test_float16_as_pytorch_computes_it_in_float32(rng, torch, name):
     for n in SIZES:
@@ -185,7 +185,7 @@ INTEGERS = {
 }  # fmt: skip
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("kind", [np.int16, np.uint8])
 @pytest.mark.parametrize("name", INTEGERS)
 def test_integers(rng, name, kind):

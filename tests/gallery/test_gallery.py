@@ -62,7 +62,7 @@ class Problem:
         return es.grad(scalar, tuple(range(len(self.x))))
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(4)
 @every_case
 def test_values_and_gradients(entry, case, rng, torch):
     p = Problem(entry, case, rng)
@@ -90,7 +90,7 @@ def check(got, want, tol):
     np.testing.assert_allclose(got, want, rtol=tol, atol=tol * max(1.0, float(np.abs(want).max(initial=0))))
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(6)
 @every_entry
 def test_compiled_equals_evaluated(entry, rng):
     p = Problem(entry, 0, rng)
@@ -104,7 +104,7 @@ def test_compiled_equals_evaluated(entry, rng):
         np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5 * max(1.0, float(np.abs(b).max(initial=0))))
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(6)
 @every_case
 def test_forward_mode(entry, case, rng):
     """<c, jvp(v)> = <pullback(c), v>, in the evaluator."""

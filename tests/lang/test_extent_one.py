@@ -86,7 +86,7 @@ def gallery(entry: Entry, case: Mapping[str, Any], rng: np.random.Generator, che
     return True
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("entry", ENTRIES, ids=[e.name for e in ENTRIES])
 def test_the_gallery_has_its_values(entry, rng):
     """One extent after the other, at all sizes of the entry: a value, or an error that speaks of something else."""
@@ -111,7 +111,7 @@ def some(check: Callable[[Any], bool], alone: list, together: Any, every: bool, 
     assert done
 
 
-@pytest.mark.thinned(6)
+@pytest.mark.thinned(12)
 @EVERY
 @pytest.mark.parametrize("entry", ENTRIES, ids=[e.name for e in ENTRIES])
 def test_the_gallery_compiled(entry, every, rng):
@@ -125,7 +125,7 @@ def lengths(inputs: tuple[np.ndarray, ...]) -> list[int]:
     return sorted({n for a in inputs for n in a.shape} - {1})
 
 
-@pytest.mark.thinned(6)
+@pytest.mark.thinned(10)
 @EVERY
 @pytest.mark.parametrize("name", CASES)
 def test_recurrences(name, every, rng):
@@ -154,7 +154,7 @@ def test_recurrences(name, every, rng):
     some(check, [{n} for n in sizes], set(sizes), every, rng)
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(8)
 @EVERY
 @pytest.mark.parametrize("cell", [MILSTM, SCRN, SubLSTM, LLTM, es.nn.RNN, es.nn.LSTM, es.nn.GRU])
 def test_cells(cell, every, rng):

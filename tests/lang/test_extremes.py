@@ -25,7 +25,7 @@ def least(combiner: str, shape: tuple[int, ...], dtype: str) -> np.ndarray:
     return np.full(shape, ends[combiner == "min"], dtype)
 
 
-@pytest.mark.thinned(6)
+@pytest.mark.thinned(10)
 @BOTH
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64"])
 @pytest.mark.parametrize("rows, points, width", [(1, 1, 1), (7, 40, 3), (9, 33, 17), (5, 130, 1), (40, 6, 8)])

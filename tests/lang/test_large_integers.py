@@ -93,6 +93,7 @@ def test_integers_beyond_all_types_are_rejected(text, extents, words):
     assert all(w in str(e.value) for w in words), str(e.value)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(("text", "want"), [
     ("a[i] + b[i]", lambda a, b: a + b),
     ("a[i]*a[i]*b[i] - a[i]", lambda a, b: a * a * b - a),

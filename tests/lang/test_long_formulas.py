@@ -75,7 +75,7 @@ def calls(text: str) -> int:
     return count
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("name", FORMULAS)
 def test_work_is_in_proportion_to_length(name):
     n, make = FORMULAS[name]

@@ -41,7 +41,7 @@ def check(text: str, extents: dict[str, int], rng: np.random.Generator, **parame
     np.testing.assert_allclose(np.sum(want[0] * move), moved, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize("form", WHERE)
 @pytest.mark.parametrize("index", INDICES)
 def test_in_a_reduction(form, index, rng):
@@ -49,6 +49,7 @@ def test_in_a_reduction(form, index, rng):
     check(f"Y[i,j] = sum[k]({body} * B[k,j])", {"i": 3, "j": 17, "k": 5}, rng, **({"q": -2} if "q" in index else {}))
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("combiner", ["max", "min", "prod", "mean"])
 def test_other_reductions(combiner, rng):
     body = WHERE["index"].replace("@", "(j - k) // -3 % -4 + 3")
@@ -66,6 +67,7 @@ def test_without_a_reduction(rng):
     check(f"Y[i,j] = A[{index}, (i - j) % -3 + 2] * sum[k](B[k,j])", {"i": 5, "j": 16, "k": 3}, rng)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("by", [-1, -2, -3, -8, 0])
 @pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64", "uint8"])
 def test_elements(dtype, by, rng):

@@ -89,7 +89,7 @@ def check(seed, compiled):
     es.check_gradients(lambda *xs: op(**dict(zip(given, xs, strict=True))), *given.values(), order=2)
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("seed", range(12))
 def test_values_and_gradients(seed):
     check(seed, seed < 6)
@@ -151,7 +151,7 @@ def check_grid(seed, compiled):
     es.check_gradients(op, x, order=2)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("seed", range(6))
 def test_two_axes(seed):
     check_grid(seed, seed < 3)

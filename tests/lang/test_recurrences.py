@@ -147,6 +147,7 @@ def test_types(text, arrays, dtype):
     assert graph.outputs[0].dtype.numpy == np.dtype(dtype)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", CASES)
 def test_compiled(name):
     c = CASES[name]

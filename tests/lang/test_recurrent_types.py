@@ -122,7 +122,7 @@ def random_text(rng: np.random.Generator) -> tuple[str, dict[str, int]]:
     return "\n".join([*lines, "return " + ", ".join(names)]), {"t": 4, "i": 3, "a": 2}
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize("seed", range(60))
 def test_random(seed):
     rng = np.random.default_rng(seed)

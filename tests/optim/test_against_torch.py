@@ -76,7 +76,7 @@ def torch64(torch):
     torch.set_default_dtype(before)
 
 
-@pytest.mark.thinned(6)
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize("name, options", SETTINGS, ids=[f"{n}-{i}" for i, (n, _) in enumerate(SETTINGS)])
 def test_rules_equal_torch(torch64, rng, name, options) -> None:
     torch = torch64

@@ -25,7 +25,7 @@ def gradient(op):
     return lambda **own: es.grad(lambda own: (op(**own) * op(**own)).sum())(own)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize(
     "case", [pytest.param(c, marks=[pytest.mark.slow] * (c in ("rows", "many"))) for c in FORMULAS]
 )

@@ -98,7 +98,7 @@ CASES = [
 ]
 
 
-@pytest.mark.thinned(5)
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize("sized,mode", CASES)
 def test_long_axes_take_no_more_work(sized: Sized, mode: str, compile_at, record_property):
     compile_at(sized, mode, 5)  # what is alike at all sizes is known afterwards

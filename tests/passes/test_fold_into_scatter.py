@@ -199,7 +199,7 @@ def scatters(step):
     return run, found
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_training_a_table(name, rng, torch):
     model = Words(ROWS_OF_TABLE, WIDTH)

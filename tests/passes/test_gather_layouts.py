@@ -131,7 +131,7 @@ def positions(rng, shape, size) -> np.ndarray:
     return np.where(rng.random(p.shape) < 0.1, np.round(p), p)
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize("mode", PADDED)
 @pytest.mark.parametrize("n, c, size", [(1, 1, 7), (2, 3, 17), (1, 15, 13), (2, 16, 9), (1, 33, 11)])
 def test_bilinear_samples(mode, n, c, size, rng):

@@ -80,7 +80,7 @@ CASES = [(f, m) for f in families.ALL for m in (value, gradient)]
 CASES += [(families.shared_weight, second), (families.shared_weight, tangent), (families.shared_input, tangent)]
 
 
-@pytest.mark.thinned(8)
+@pytest.mark.thinned(16)
 @pytest.mark.parametrize("family,mode", CASES, ids=[f"{f.__name__}-{m.__name__}" for f, m in CASES])
 def test_twice_the_program_takes_twice_the_work(family: Callable[..., Program], mode: Callable, compiled):
     n = 3 * N if family in families.POINTWISE else N
@@ -129,6 +129,7 @@ NESTED += [(families.nested_where, by_first, 3.0), (families.nested_where_of_axe
 LONGEST = families.nested_where, by_first
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     "family,mode,growth",
     [
@@ -153,7 +154,7 @@ def test_recurrence_over_two_axes_to_second_order(compiled):
     assert lines < 20_000_000
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("family", families.NESTED)
 def test_nested_choices_are_the_evaluator_s(family: Callable[..., Program]):
     f, arrays = family(4)

@@ -235,7 +235,7 @@ def train() -> tuple[list[float], dict[str, np.ndarray], str]:
     rng = np.random.default_rng(1)
     model = Cell(13, 31)
     step = es.TrainStep(model, F.cross_entropy, es.optim.SGD(lr=0.05, momentum=0.9))
-    x, y = rng.standard_normal((7, 6, 13)).astype(np.float32), rng.integers(0, 10, 7)
+    x, y = rng.standard_normal((7, 4, 13)).astype(np.float32), rng.integers(0, 10, 7)
     losses = [float(step(x, y)) for _ in range(4)]
     return losses, {n: np.array(a) for n, a in model.state_dict().items()}, str(step.plan)
 

@@ -86,6 +86,7 @@ def plans(monkeypatch):
     return found
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", FORMULAS)
 def test_padded_slots_change_nothing(name, dtype, rng, small):

@@ -401,7 +401,7 @@ def test_steps_beyond_all_lengths_do_no_product(reverse, longest, rng):
     assert not any(isinstance(c.kernel.root.parts[0].body, Reduce) for p in late for c in p.calls)
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("longest", [0, 1, 6, 9])
 def test_a_training_step_does_no_product_beyond_all_lengths(reverse, longest, rng):

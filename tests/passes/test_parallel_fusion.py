@@ -88,7 +88,7 @@ def operands(rng: np.random.Generator, axis: int, extents: Sequence[int]) -> tup
     return out, rng.standard_normal(shape[(axis + 1) % 3])
 
 
-@pytest.mark.thinned(5)
+@pytest.mark.thinned(10)
 @pytest.mark.parametrize("axis", range(3))
 @pytest.mark.parametrize("extents", EXTENTS, ids=str)
 def test_siblings_below_a_concatenation_are_one_tensor(axis, extents, rng):
@@ -286,7 +286,7 @@ SLICES = {
 }
 
 
-@pytest.mark.thinned(5)
+@pytest.mark.thinned(10)
 @pytest.mark.parametrize("axis", range(3))
 @pytest.mark.parametrize("case", SLICES)
 def test_siblings_over_slices_are_one_tensor(axis, case, rng):

@@ -62,7 +62,7 @@ def all_choices(options: list[Option]):
         yield {i for i, k in enumerate(kinds) if k}, {i for i, k in enumerate(kinds) if k == 2}
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("chunk", range(8))
 def test_the_saved_set_against_all_choices(chunk):
     rng = random.Random(f"saved {chunk}")

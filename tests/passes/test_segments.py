@@ -95,7 +95,7 @@ def looked_up(graph: Graph) -> int:
     return sum(x.dtype.is_int for x in tables)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("borders", BORDERS)
 @pytest.mark.parametrize("case", FORMULAS)
 def test_every_term_stays_what_it_is(case, borders, monkeypatch, rng):
@@ -141,7 +141,7 @@ def test_compiled_gradients(case, borders, order, rng):
         np.testing.assert_allclose(got[k], a, rtol=1e-9, atol=1e-9 * np.abs(a).max())
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize("case", ["elements", "rows of elements", "without values", "sparse product", "a vector",
                                   "means", "products", "largest", "of a batch"])  # fmt: skip
 def test_steps_grow_as_elements_do(case, rng):
@@ -161,6 +161,7 @@ def test_steps_grow_as_elements_do(case, rng):
     assert counts[1] < 2.4 * counts[0], counts
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("mode", ["sum", "mean", "max"])
 def test_steps_of_bags(mode, rng):
     def f(weight, ids, offsets):

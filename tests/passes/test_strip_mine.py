@@ -63,7 +63,7 @@ def in_chunks(program):
     return [c for c in program.plan.calls if isinstance(c, LoopCall) and c.loop.segments[0].rows]
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("f", [last, every, norms, both_ways, turned], ids=lambda f: f.__name__)
 def test_values_are_those_of_the_formulas(f, rng):
     shape = (64, 16, 3) if f is turned else (16, 64, 3)
@@ -111,7 +111,7 @@ def test_few_rows_and_what_chunks_do_not_divide_stay_whole(steps, batch, rng):
     assert not in_chunks(made(every, inputs)[1])
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("longest", [0, 8, 19, 37])
 def test_beyond_all_lengths_nothing_is_read_or_made(reverse, longest, rng):

@@ -95,7 +95,7 @@ def test_padding_stands_for_zero(rng):
     np.testing.assert_allclose(q(x), layer(x), atol=0.03 * np.abs(layer(x)).max())
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("kind", [Net, Attention])
 @pytest.mark.parametrize("method", METHODS)
 def test_results_are_near_those_of_float32(kind, method, rng):
@@ -138,6 +138,7 @@ def by_exact_sums(q, x, **options) -> np.ndarray:
     return sums.astype(np.float32) * scales + np.asarray(q.network.bias.data).reshape(-1, 1, 1)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("channels", [1, 3, 4])
 def test_few_channels_are_summed_exactly(channels, rng):
     """Integers of few channels fill no word: they are multiplied and added in float32, which is exact."""
@@ -162,7 +163,7 @@ def test_products_with_weights_subtract_no_zero_point(rng):
     assert sorted(len(n.args) for n in products) == [2, 2, 2, 3, 3]
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("padding", [0, 2])
 @pytest.mark.parametrize("stride", [1, 2])

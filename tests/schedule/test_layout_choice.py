@@ -134,6 +134,7 @@ def test_tables_of_calls(rng):
             assert table.costs[tuple(values[v] for v in table.over)] == node.costs[node.cheapest(values)]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("seeds", [8, pytest.param(20, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name, gradients", [("products", False), ("a sum of branches", False)])
 def test_no_assignment_costs_less(name, gradients, seeds, asking):
@@ -158,7 +159,7 @@ def test_next_best_is_what_it_would_cost_more(asking):
             assert laid.more >= 0 and laid.runner_up in candidates(t.shape) and laid.runner_up != laid.order
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("gradients", [False, True])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_programs_with_copies_in_other_orders(name, gradients, asking, monkeypatch, rng):
@@ -171,7 +172,7 @@ def test_programs_with_copies_in_other_orders(name, gradients, asking, monkeypat
     inputs = [*given, *(traced.bind[x] for x in traced.graph.inputs[len(given) :])]
     copies = 0
     monkeypatch.setattr(choice, "MAX_TABLE_ENTRIES", 1 << 8)
-    for seed in range(4):
+    for seed in range(2):
         monkeypatch.setattr(
             pipeline,
             "layouts_of",
@@ -230,7 +231,7 @@ def test_operands_packed_before_a_loop_are_not_copied(sizes, asking, monkeypatch
     arrays = [rng.standard_normal((steps, batch, width)) * 0.3, rng.standard_normal((width, width)) * 0.1]
     traced = trace_call(RECURRENCE, tuple(arrays), {})
     given = [to_array(a) for a in arrays]
-    for seed in range(4):
+    for seed in range(2):
         monkeypatch.setattr(
             pipeline,
             "layouts_of",
@@ -259,7 +260,7 @@ def test_layouts_stay_under_a_limit_of_memory(asking, monkeypatch, rng):
         lambda _, __, t: lambda p: choice.decide_orders(p, Prices(drawn(copying["seed"], 0.01), t)),
     )
     more = 0
-    for copying["seed"] in range(4):
+    for copying["seed"] in range(2):
         free_run = Executable(traced.graph, traced.bind, 2)
         more += len(free_run.plan.originals) > 0
         with pytest.raises(MemoryLimitError) as refused:

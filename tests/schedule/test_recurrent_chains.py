@@ -48,7 +48,7 @@ def step_calls(plan: Plan) -> Iterator[KernelCall]:
                 yield from step_calls(step)
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("blocks", STREAMED)
 @pytest.mark.parametrize("name", STEPS)
 def test_a_step_uses_up_its_scores(name: str, blocks: str, rng) -> None:
@@ -64,7 +64,7 @@ def test_a_step_uses_up_its_scores(name: str, blocks: str, rng) -> None:
         agree(run(args)[1], graph, args, f"{name}, {threads} threads")
 
 
-@pytest.mark.thinned(5)
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize(
     "name, checkpoint",
     [*((name, None) for name in STEPS), *((name, n) for name in STEPS for n in (1, 2))],
@@ -79,7 +79,7 @@ def test_gradients_through_the_steps(name: str, checkpoint: int | None, rng) -> 
     agree(run(args)[1], graph, args, name)
 
 
-@pytest.mark.thinned(10)
+@pytest.mark.thinned(20)
 @pytest.mark.parametrize("blocks", STREAMED)
 @pytest.mark.parametrize("checkpoint", [0, 1])
 @pytest.mark.parametrize("name", STEPS)

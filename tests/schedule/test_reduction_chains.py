@@ -81,7 +81,7 @@ def fused_at_any_cost(monkeypatch) -> None:
     monkeypatch.setattr(compile, "predicted", lambda kernel, target: float(not isinstance(kernel, Rows)))
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("name", CHAINS)
 def test_the_result_between_two_reductions_is_not_stored(name: str, rng, fused_at_any_cost) -> None:
     """A matrix of 600 x 500 is larger than the cache and than every argument and result."""
@@ -98,7 +98,7 @@ def test_the_result_between_two_reductions_is_not_stored(name: str, rng, fused_a
 AWKWARD = [(1, 1, 1, 1), (1, 37, 2, 1), (37, 1, 1, 3), (17, 15, 16, 17), (31, 33, 7, 2)]
 
 
-@pytest.mark.thinned(8)
+@pytest.mark.thinned(12)
 @pytest.mark.parametrize("size", range(len(AWKWARD)))
 @pytest.mark.parametrize("name", CHAINS)
 def test_values_at_awkward_sizes(name: str, size: int, rng, fused_at_any_cost) -> None:
@@ -149,7 +149,7 @@ PAIRS_PROGRAMS = {
 }
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(9)
 @pytest.mark.parametrize("threads", [1, 2, 16])
 @pytest.mark.parametrize("name", PAIRS_PROGRAMS)
 def test_sums_over_many_pairs_hold_no_pairs(name: str, threads: int, rng) -> None:
@@ -161,9 +161,9 @@ def test_sums_over_many_pairs_hold_no_pairs(name: str, threads: int, rng) -> Non
 
 def test_sums_over_many_pairs_are_those_of_float64(rng) -> None:
     """A sample of rows and of columns, called as users call them, twice."""
-    x, y, b = arguments(rng, 5000, 4001, 3, 2)
-    c = rng.standard_normal((5000, 2), np.float32)
-    at, wide = rng.integers(0, 4001, 20), [a.astype(float) for a in (x, y, b, c)]
+    x, y, b = arguments(rng, 2500, 2001, 3, 2)
+    c = rng.standard_normal((2500, 2), np.float32)
+    at, wide = rng.integers(0, 2001, 20), [a.astype(float) for a in (x, y, b, c)]
 
     def weights(x, y):
         return np.exp(-0.5 * ((x[:, None] - y[None]) ** 2).sum(2))

@@ -73,7 +73,7 @@ def losses(step: TrainStep, batch: list[np.ndarray]) -> list[float]:
     return [step(*batch) for _ in range(3)]
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("p", [0.0, 0.25], ids=["", "dropout"])
 def test_scores_that_are_computed_again_change_no_result(p: float, batch, monkeypatch) -> None:
     """With dropout, too, whose random numbers are the same in both passes."""
@@ -95,7 +95,7 @@ def seconds_of_products(ratio: float):
     return predicted
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("ratio", [0.5, 0.94])
 def test_the_bound_says_which_results_may_be_stored(ratio: float, batch, monkeypatch) -> None:
     """The seven products of a fused step take `ratio` of their time alone: less than the six of a step that stores the
@@ -114,7 +114,7 @@ def chain(x, y):
     return F.scaled_dot_product_attention(q, k, k)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("ratio", [0.94, 1.05, 1.3])
 def test_the_bound_of_a_function(ratio: float, batch, monkeypatch) -> None:
     """Scores that exceed the bound may cost a quarter more time; smaller ones are stored where that is faster."""
@@ -128,6 +128,7 @@ def test_the_bound_of_a_function(ratio: float, batch, monkeypatch) -> None:
             assert (largest_of(program) >= SCORES) == (ratio > (1.25 if most < SCORES else 0.95))
 
 
+@pytest.mark.thinned(2)
 def test_the_bound_can_be_set_at_any_time(batch, monkeypatch) -> None:
     monkeypatch.setattr(compile, "predicted", seconds_of_products(0.94))
     step = step_of()
@@ -156,6 +157,7 @@ def test_bounds_that_are_no_sizes_are_refused(bad) -> None:
         es.jit(chain, max_stored=bad)
 
 
+@pytest.mark.thinned(2)
 def test_a_memory_limit_computes_scores_again(batch, monkeypatch) -> None:
     """16 MiB of scores are kept where there is room, and are not where there is none."""
     monkeypatch.setattr(pipeline, "repeat_products", _kept_unless_forbidden)

@@ -120,7 +120,7 @@ def trained(name: str, rule: str) -> tuple[es.TrainStep, tuple[np.ndarray, np.nd
     return step, (x, np.arange(len(x)) % 5)
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_roles_are_kept_by_every_pass(name, rule):

@@ -130,7 +130,7 @@ def depth(kernel, target) -> int:
     return 1 + max(depth(x.kernel, cost.one_core(target)) for x in inner)
 
 
-@pytest.mark.thinned(8)
+@pytest.mark.thinned(12)
 @pytest.mark.parametrize("sizes", [(37, 43, 2, 1), (33, 40, 7, 3)])
 @pytest.mark.parametrize("name", CHAINS)
 def test_sweeps_over_columns_agree_with_the_evaluator(name: str, sizes, rng, nested) -> None:
@@ -139,7 +139,7 @@ def test_sweeps_over_columns_agree_with_the_evaluator(name: str, sizes, rng, nes
     agree(run(args)[1], run.graph, args, f"{name}, {threads} threads")
 
 
-@pytest.mark.thinned(9)
+@pytest.mark.thinned(15)
 @pytest.mark.parametrize(
     "sizes",
     [
@@ -181,7 +181,7 @@ def row_blocks_in(kernel, target, picks=lambda config: True) -> Iterator[Rows]:
 MASKS = ["attention", "window", "documents", "soft cap"]
 
 
-@pytest.mark.thinned(6)
+@pytest.mark.thinned(12)
 @pytest.mark.parametrize("name", [*MASKS, "grouped heads", *(f"{name}'s gradients" for name in MASKS)])
 def test_masks_skip_tiles(name: str, rng, nested) -> None:
     """The sweeps over keys know the condition of the mask."""
@@ -194,7 +194,7 @@ MASKS = {"window": "abs(i - j) <= 5", "below": "j <= i - 3", "above": "j - i >= 
 """Conditions on the keys that a query sees. Of 65 queries, some or none see none of 37 keys."""
 
 
-@pytest.mark.thinned(6)
+@pytest.mark.thinned(16)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("special", [0.0, -np.inf, np.inf, np.nan])
 @pytest.mark.parametrize("mask", MASKS)
@@ -270,7 +270,7 @@ def running_sums(run) -> int:
     return sum(m.follows is not None for m in members_of(run, lambda c: not c.again))
 
 
-@pytest.mark.thinned(6)
+@pytest.mark.thinned(10)
 @pytest.mark.parametrize("order", ["ascending", "descending", "any"])
 @pytest.mark.parametrize("name", ONLINE)
 def test_sums_follow_a_running_maximum(name: str, order: str, rng, nested) -> None:
@@ -299,6 +299,7 @@ def test_a_row_without_any_value_is_no_number(rng, nested) -> None:
     assert np.isnan(got[7]) and np.isfinite(np.delete(got, 7)).all()
 
 
+@pytest.mark.thinned(2)
 def test_a_weight_that_is_no_number_stays_in_a_sum(rng, nested) -> None:
     """Its term is 0*NaN where its score is less than the maximum by more than exp can tell."""
     x, y, b = (rng.standard_normal(s, np.float32) for s in ((37, 3), (90, 3), (90, 2)))
@@ -347,6 +348,7 @@ def test_other_uses_wait_for_the_maximum(name: str, rng, nested) -> None:
     agree(run([x, y, b])[1], run.graph, [x, y, b], name)
 
 
+@pytest.mark.thinned(2)
 def test_a_running_maximum_may_lie_anywhere(rng, nested) -> None:
     """It is a result of the program, of which a block of rows is no contiguous part."""
     x, y, b = (rng.standard_normal((2, n, 8, 3), np.float32) for n in (37, 90, 90))
@@ -424,7 +426,7 @@ FEW = {
 }
 
 
-@pytest.mark.thinned(5)
+@pytest.mark.thinned(10)
 @pytest.mark.parametrize("columns", [90, 69])
 @pytest.mark.parametrize("name", FEW)
 def test_cores_share_out_the_columns_of_few_rows(name: str, columns: int, rng, shared_out) -> None:
@@ -468,6 +470,7 @@ def test_tasks_without_any_value_count_for_nothing(rng, shared_out) -> None:
     np.testing.assert_allclose(np.delete(got, 2), np.delete(want, 2), rtol=1e-4)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     "term",
     [

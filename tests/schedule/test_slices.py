@@ -40,7 +40,7 @@ def distinct(f, arrays) -> int:
     return len({call.kernel for _, call, _ in plan.kernel_calls()})
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("loss", [convolved, multiplied, normalized, added])
 def test_parts_of_a_tensor_are_read_by_one_kernel(loss, batch, rng):
@@ -69,6 +69,7 @@ def test_slices_of_split_kernels_agree():
     assert at == dict.fromkeys(plan.graph.outputs, 0) | {plan.graph.inputs[2]: 2 * 17 * 4}
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("batch", [1, 3])
 def test_a_checked_run_sees_parts(batch, rng, monkeypatch):
     monkeypatch.setenv("EINSMITH_CHECK", "2")

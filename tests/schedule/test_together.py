@@ -165,7 +165,7 @@ def eager(monkeypatch):
     monkeypatch.setattr(plan_passes, "MORE_BYTES", 1 << 30)
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("make", [lenet, norms, recurrent])
 def test_training_is_bitwise_the_same(eager, make, threads, monkeypatch):
@@ -180,6 +180,7 @@ def test_training_is_bitwise_the_same(eager, make, threads, monkeypatch):
     assert not other.plan.together and bool(run.plan.together) == (threads > 1)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("make", [lenet, norms])
 def test_checked_training_is_the_same(eager, make, monkeypatch):
     es.set_threads(2)

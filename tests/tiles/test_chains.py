@@ -90,7 +90,7 @@ def rows_of(name: str) -> tuple[Rows, ...]:
     return tuple(fused(f, *shapes))
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("name", CASES)
 def test_chains_agree_with_the_evaluator(name: str, rng: np.random.Generator) -> None:
     """In turns in f32 and f64, by the interpreter and as text, programs in both orders."""
@@ -113,6 +113,7 @@ def test_every_way_agrees_with_the_evaluator(name: str, rng: np.random.Generator
                 check(made, rng, Tiling(16, 16, 16, precision="ieee"), "members", ways=WATCHED[:1])
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", CASES)
 def test_no_tile_is_stored(name: str) -> None:
     """No part of the workspace has as many elements, unless another member reads them in another way."""

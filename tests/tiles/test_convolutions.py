@@ -80,7 +80,7 @@ def kernels(name: str, direction: str) -> tuple[Kernel, ...]:
     return tuple(planned(f, c.image, c.weights, y.shape))
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_convolutions_agree_with_the_evaluator(name: str, direction: str, rng: np.random.Generator) -> None:

@@ -85,7 +85,7 @@ def tilings(kernel: Kernel) -> tuple[Tiling, ...]:
     return (SMALL, SPLIT) if points(kernel) < MOST else LARGE
 
 
-@pytest.mark.thinned(8)
+@pytest.mark.thinned(12)
 @pytest.mark.parametrize("sample", SAMPLES)
 def test_samples(sample: str, rng: np.random.Generator) -> None:
     """In turns: every pattern that takes the kernel, whole and split, in f32 and f64, programs in both orders."""
@@ -142,7 +142,7 @@ def _of_floats(f: TileFunction) -> set[str]:
     return {x.name for x in operations(f.body) if x.results and x.results[0].elem == "f32"}
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda x: x.name)
 def test_layouts(layout: Any, rng: np.random.Generator) -> None:
     """Dimensions in other orders, gaps between rows and elements; what is between elements is left alone."""
@@ -164,7 +164,7 @@ def test_terms_are_numbered_as_their_memory_lies() -> None:
         assert in_memory_order(made, p).k[-1] == fastest and sorted(in_memory_order(made, p).k) == sorted(p.k)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("sample", ["bias relu", "updated product", "updated sums", "zeros between", "functions"])
 def test_results_in_the_place_of_what_is_read(sample: str, rng: np.random.Generator) -> None:
     over = 0

@@ -75,6 +75,7 @@ def seconds(kernel: Kernel, target: GpuTarget = H100) -> float:
 # ------------------------------------------------------------------------------------------------------ what they make
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("sample", SAMPLES)
 def test_configurations_agree_with_the_evaluator(sample: str, rng: np.random.Generator) -> None:
     """Of a case of each sample, with each pattern: a configuration that is worth pricing, and another legal one."""
@@ -306,6 +307,7 @@ class Unbuilt(Evaluated):
         return [CompiledKernel(((0, 1, False),), 0, 0, "", "", predicted(k, target), 0) for k in kernels]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_images_of_a_step_lie_channels_last(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made = Unbuilt(H100)

@@ -262,6 +262,7 @@ def in_one(way: str, made, f: TileFunction, raw: np.ndarray, words: dict[int, np
     WATCHED[way]([f], lambda p: held[p.buffer], shuffled)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("way", WATCHED)
 @pytest.mark.parametrize("most", [1, 2, 3, 9])
 @pytest.mark.parametrize("bounds", [None, (0, 4), (2, 9), (-3, 2), (3, 1), (1, -5)])

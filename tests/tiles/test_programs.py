@@ -129,7 +129,7 @@ WINDOWS = {
 }
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", WINDOWS)
