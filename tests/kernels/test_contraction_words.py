@@ -85,7 +85,7 @@ SIZES = [1, 2, 7, 8, 9, 15, 16, 17, 31, 33]
 @pytest.mark.parametrize("rounds", [False, True])
 def test_products(kind, rounds):
     rng = np.random.default_rng(sum(map(ord, kind)))
-    sizes = [(13, 17, 5), (16, 32, 16), (1, 1, 7), (40, 40, 2), (3, 70, 600), *rng.choice(SIZES, (1, 3))]
+    sizes = [(16, 32, 16), (1, 1, 7), (3, 70, 600), *rng.choice(SIZES, (1, 3))]
     for m, n, k in (map(int, x) for x in sizes):
         if k > 1:
             check_words(narrowed(product(m, n, k, kind), *BF16, rounds=rounds), 3)
@@ -95,7 +95,7 @@ def test_products(kind, rounds):
 @pytest.mark.parametrize("vector_bytes", [16, 32, 64])
 def test_widths_of_vectors(vector_bytes):
     for k in (24, 37):
-        check_words(narrowed(product(21, 35, k, "NT"), *BF16), 4, machine(vector_bytes))
+        check_words(narrowed(product(21, 35, k, "NT"), *BF16), 2, machine(vector_bytes))
 
 
 @pytest.mark.thinned(5)

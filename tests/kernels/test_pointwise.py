@@ -18,7 +18,7 @@ from einsmith.kernels.pointwise import Pointwise, PointwiseConfig, choose_vector
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
 from einsmith.schedule.layout.order import strides
 from tests import nest_interp
-from tests.kernels.runner import NARROW, WIDE, check, random_array
+from tests.kernels.runner import NARROW, WIDE, check, random_array, sampled
 from tests.kernels.samples import add, axes, both, div, kernel_of, le, lt, mod, mul, num, plain, read, sub
 
 PATTERN = Pointwise()
@@ -29,6 +29,7 @@ def relu(x):
     return apply("max", x, num(0.0))
 
 
+@sampled(2)
 @pytest.mark.parametrize("n", SIZES)
 def test_one_axis(rng, n):
     i = Axis(0)
@@ -52,6 +53,7 @@ def test_contiguous_axes_are_merged():
     assert box.extents == (15,)
 
 
+@sampled(2)
 @pytest.mark.parametrize("shape", [(2, 3, 5, 7), (3, 1, 17, 2), (1, 4, 3, 16)])
 def test_broadcast(rng, shape):
     b, c, h, w = axes(4)
@@ -60,6 +62,7 @@ def test_broadcast(rng, shape):
     check(PATTERN, plain(shape, params, body), rng)
 
 
+@sampled(2)
 @pytest.mark.parametrize("n", [1, 5, 16, 33])
 def test_transpose_and_reverse(rng, n):
     i, j = axes(2)
@@ -67,6 +70,7 @@ def test_transpose_and_reverse(rng, n):
     check(PATTERN, plain((3, n), [(dt.f32, (3, n))], read(0, i, sub(n - 1, j))), rng)
 
 
+@sampled(2)
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("stride", [2, 3, 4, 5])
 @pytest.mark.parametrize("n", [1, 14, 16, 19])
@@ -85,6 +89,7 @@ def test_even_and_odd_share_their_loads():
     assert text.count("= load(") == 2 and "gather" not in text
 
 
+@sampled(2)
 @pytest.mark.parametrize("n", [3, 10, 23, 31])
 def test_rows_that_may_lie_over_an_operand_are_stored_without_masks(rng, n):
     """A masked store delays the loads of the row after it, where it overwrites an operand."""
@@ -97,6 +102,7 @@ def test_rows_that_may_lie_over_an_operand_are_stored_without_masks(rng, n):
         check(PATTERN, kernel, rng)
 
 
+@sampled(2)
 @pytest.mark.parametrize("h, w", [(4, 6), (28, 28), (6, 34), (2, 2)])
 def test_max_pool_backward_needs_no_gather(rng, h, w):
     b, y, x = axes(3)
@@ -111,6 +117,7 @@ def test_max_pool_backward_needs_no_gather(rng, h, w):
     assert "gather" not in text
 
 
+@sampled(2)
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("n", [1, 2, 15, 16, 17, 40])
 def test_guarded_reads_stay_in_bounds(rng, n):
@@ -277,6 +284,7 @@ def test_empty_output():
     assert PATTERN.lower(kernel, PATTERN.configs(kernel, WIDE)[0], WIDE).launches == []
 
 
+@sampled(2)
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("m, n", [(1, 16), (5, 7), (16, 16), (17, 33), (4, 37), (40, 3)])
 def test_transposed_tiles(rng, m, n):

@@ -168,7 +168,7 @@ def quasi_affine(draw, depth: int = 3) -> str:
     return f"(({a}) {draw(st.sampled_from('+-'))} ({draw(quasi_affine(depth - 1))}))"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(quasi_affine(), st.integers(1, 997), st.sampled_from([1, 5, 40_009]), st.sampled_from([1, 3, 17]))
 def test_random_indices_with_large_constants_against_python(index, size, rows, columns):
     try:
