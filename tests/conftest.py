@@ -6,6 +6,7 @@ import gc
 import importlib.util
 import os
 import signal
+import sys
 import tempfile
 import zlib
 from collections.abc import Iterator
@@ -25,8 +26,10 @@ os.environ.setdefault("EINSMITH_CALIBRATE", "0")
 # Plans are made anew: tests exchange passes and costs, which a plan on disk would not follow.
 os.environ.setdefault("EINSMITH_PLANS", "0")
 
-# Processes that tests start find the modules compiled: to compile all of Einsmith takes each of them a second.
+# Processes that tests start find the modules compiled: to compile all of Einsmith takes each of them a second. So do
+# the processes of the next run: to compile the tests, with the texts of their assertions, takes each of them six.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # Collecting cycles every 700 objects, as is the default, takes a tenth of the time where so many are made and freed;
 # most of what is made lives on for a while and takes part in no cycle, so that a twentieth goes at every 20,000.
