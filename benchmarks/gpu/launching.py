@@ -115,6 +115,6 @@ class CardBench:
 
 def uses_dots(functions: Sequence[TileFunction]) -> bool:
     """Return whether functions have matrix products, whose precision matters."""
-    from einsmith.tiles.ir import operations
+    from einsmith.tiles.operations import operations
 
     return any(x.name == "dot" for f in functions for x in operations(f.body))

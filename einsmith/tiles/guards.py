@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from einsmith.tiles.ir import TileBuilder, TileFunction, TileParameter, TileValue, operations
+from einsmith.tiles.ir import TileBuilder, TileFunction, TileParameter, TileValue
+from einsmith.tiles.operations import operations
 
 
 class LaunchGuard(NamedTuple):

@@ -36,7 +36,6 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from math import prod
 from typing import NamedTuple
 
 from einsmith.base import dtypes as dt
@@ -495,23 +494,3 @@ def _defined(f: TileFunction) -> Iterator[TileValue]:
         if isinstance(x, TileLoop):
             yield from (x.var, *x.carried)
             pending += x.body
-
-
-def operations(body: Sequence[TileOp | TileLoop]) -> Iterator[TileOp]:
-    """Yield all instructions, the ones in loops at the loops' positions."""
-    for x in body:
-        if isinstance(x, TileLoop):
-            yield from operations(x.body)
-        else:
-            yield x
-
-
-def rounding_of(functions: Sequence[TileFunction]) -> float:
-    """Return the factor by which products of some functions round more than arithmetic of their types."""
-    precisions = {x.attrs[0] for f in functions for x in operations(f.body) if x.name == "dot"}
-    return max((ROUNDINGS[p] for p in precisions), default=1.0)
-
-
-def count_lanes(type: TileType) -> int:
-    """Return the number of lanes of a tile."""
-    return prod(type.shape)

@@ -14,7 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from einsmith.tiles.guards import accessed
-from einsmith.tiles.ir import BYTES, TileBuilder, TileFunction, TileParameter, TileValue, operations
+from einsmith.tiles.ir import BYTES, TileBuilder, TileFunction, TileParameter, TileValue
+from einsmith.tiles.operations import operations
 from einsmith.tiles.points import MOST_I32_POINTS
 
 

@@ -11,7 +11,8 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 
 from einsmith.base.errors import CompileError
-from einsmith.tiles.ir import BYTES, FLOATS, HALVES, TileFunction, TileLoop, TileOp, TileType, TileValue, operations
+from einsmith.tiles.ir import BYTES, FLOATS, HALVES, TileFunction, TileLoop, TileOp, TileType, TileValue
+from einsmith.tiles.operations import operations
 
 _TYPES = {
     "i1": "tl.int1",

@@ -22,10 +22,9 @@ from einsmith.tiles.ir import (
     TileType,
     TileValue,
     common_shape,
-    count_lanes,
     memory_elem,
-    operations,
 )
+from einsmith.tiles.operations import count_lanes, operations
 
 MOST_LANES = 1 << 20
 """Most lanes of a tile."""

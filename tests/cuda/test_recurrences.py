@@ -19,7 +19,7 @@ from einsmith.runtime.cuda.executable_graph import ExecutableGraph
 from einsmith.runtime.cuda.launches import TileCode
 from einsmith.runtime.cuda.program import CudaProgram
 from einsmith.runtime.steps import BeginLoop
-from einsmith.tiles.ir import operations
+from einsmith.tiles.operations import operations
 from einsmith.tiles.persistent import Persistent
 from einsmith.tiles.triton_text import triton_text
 from tests.lang.recurrences import CASES

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from einsmith.tiles.ir import TileFunction, TileLoop, TileOp, TileParameter, TileValue, operations
+from einsmith.tiles.ir import TileFunction, TileLoop, TileOp, TileParameter, TileValue
+from einsmith.tiles.operations import operations
 from tests.tiles.memory import NUMPY, Fault, Memory, product, rounded_to_bf16
 from tests.tiles.order import Loads, another_lane, gathered
 

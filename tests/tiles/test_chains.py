@@ -23,8 +23,9 @@ from einsmith.kernels import autoconfig
 from einsmith.schedule.kernel import Rows
 from einsmith.tiles.chain_search import find_chain
 from einsmith.tiles.chains import Chain, SweepPhase
-from einsmith.tiles.ir import TileFunction, TileLoop, TileParameter, operations
+from einsmith.tiles.ir import TileFunction, TileLoop, TileParameter
 from einsmith.tiles.lower import lower, patterns
+from einsmith.tiles.operations import operations
 from einsmith.tiles.pieces import Tiling
 from einsmith.tiles.triton_text import signature, triton_text
 from tests.fuzz.variants import streaming

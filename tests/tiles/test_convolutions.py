@@ -15,8 +15,8 @@ import einsmith as es
 import einsmith.functional as F
 from einsmith.schedule.kernel import Kernel
 from einsmith.tiles.contraction import find_products
-from einsmith.tiles.ir import operations
 from einsmith.tiles.lower import lower, patterns
+from einsmith.tiles.operations import operations
 from einsmith.tiles.pieces import Tiling
 from tests.tiles.plans import planned
 from tests.tiles.running import SMALL, SPLIT, WATCHED, check, functions_of, in_double

@@ -17,8 +17,9 @@ from einsmith.ir.nodes import apply
 from einsmith.kernels.pattern import Launch, Lowered
 from einsmith.schedule.kernel import Kernel
 from einsmith.tiles import ir
-from einsmith.tiles.ir import TileFunction, TileLoop, TileOp, TileValue, operations
+from einsmith.tiles.ir import TileFunction, TileLoop, TileOp, TileValue
 from einsmith.tiles.lower import lower
+from einsmith.tiles.operations import operations
 from einsmith.tiles.pieces import Tiling
 from einsmith.tiles.triton_text import triton_text
 from tests.kernels import samples as s

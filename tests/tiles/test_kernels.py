@@ -19,8 +19,9 @@ from einsmith.ir.nodes import Piece, Scatter, Template, apply
 from einsmith.kernels.contraction.problem import problems
 from einsmith.schedule.kernel import Kernel
 from einsmith.tiles.contraction import in_memory_order
-from einsmith.tiles.ir import TileFunction, TileOp, operations
+from einsmith.tiles.ir import TileFunction, TileOp
 from einsmith.tiles.lower import lower, patterns
+from einsmith.tiles.operations import operations
 from einsmith.tiles.pieces import Functions, Tiling
 from tests.kernels import samples as s
 from tests.kernels.cover import SAMPLES, pairwise

@@ -10,7 +10,8 @@ import pytest
 from numpy.random import Generator, default_rng
 
 from einsmith.base.errors import CompileError, VerifyError
-from einsmith.tiles.ir import TileBuilder, TileFunction, TileLoop, TileOp, TileParameter, TileValue, operations
+from einsmith.tiles.ir import TileBuilder, TileFunction, TileLoop, TileOp, TileParameter, TileValue
+from einsmith.tiles.operations import operations
 from einsmith.tiles.persistent import TurnAccess, TurnLaunch, barriers, combine
 from einsmith.tiles.triton_text import triton_text
 from einsmith.tiles.verify import verify

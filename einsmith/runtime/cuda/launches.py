@@ -19,7 +19,8 @@ from einsmith.base.locks import cached_property
 from einsmith.cost.gpu import GpuTarget
 from einsmith.runtime.steps import AllReduce, BeginLoop, CheckFinite, CheckZero, RunLaunch, Step, Together, end_of_loop
 from einsmith.tiles.guards import CHECKS, LaunchGuard, accessed, guarded
-from einsmith.tiles.ir import BYTES, TileFunction, TileParameter, operations
+from einsmith.tiles.ir import BYTES, TileFunction, TileParameter
+from einsmith.tiles.operations import operations
 from einsmith.tiles.persistent import Persistent, TurnLaunch, combine
 from einsmith.tiles.triton_text import triton_text
 
