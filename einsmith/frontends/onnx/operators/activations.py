@@ -27,12 +27,6 @@ def selu(x: Value, *, alpha: float = 1.6732632423543772, gamma: float = 1.050700
     return pointwise(x, lambda e: gamma * builder.where(e > 0, e, alpha * builder.expm1(e)))
 
 
-@onnx("Swish")
-def swish(x: Value, *, alpha: float = 1.0) -> Value:
-    """x*sigmoid(alpha*x)"""
-    return pointwise(x, lambda e: e * builder.sigmoid(alpha * e))
-
-
 @onnx("PRelu")
 def prelu(x: Value, slope: Value) -> Value:
     """where(x < 0, slope*x, x)"""

@@ -179,21 +179,19 @@ def _around(x: Value, d: int, lo: int, hi: int, mode: str) -> Value:
 @onnx("DepthToSpace")
 def depth_to_space(x: Value, *, blocksize: int, mode: str = "DCR") -> Value:
     """channels rearranged to spatial blocks, in DCR or CRD order"""
-    (b, c, h, w), k = x.shape, blocksize
-    if mode == "DCR":
-        y = x.reshape((b, k, k, c // (k * k), h, w)).transpose(0, 3, 4, 1, 5, 2)
-    else:
-        y = x.reshape((b, c // (k * k), k, k, h, w)).transpose(0, 1, 4, 2, 5, 3)
-    return y.reshape((b, c // (k * k), h * k, w * k))
+    return F.pixel_shuffle(_exchange(x, blocksize**2, -1) if mode == "DCR" else x, blocksize)
+
+
+def _exchange(x: Value, outer: int, inner: int) -> Value:
+    """Return a tensor whose channels, [outer, inner], are [inner, outer]."""
+    return x.reshape((x.shape[0], outer, inner, *x.shape[2:])).transpose(0, 2, 1, 3, 4).reshape(x.shape)
 
 
 @onnx("SpaceToDepth")
 def space_to_depth(x: Value, *, blocksize: int, mode: str = "DCR") -> Value:
     """spatial blocks rearranged to channels"""
-    (b, c, h, w), k = x.shape, blocksize
-    y = x.reshape((b, c, h // k, k, w // k, k))
-    y = y.transpose(0, 3, 5, 1, 2, 4) if mode == "DCR" else y.transpose(0, 1, 3, 5, 2, 4)
-    return y.reshape((b, c * k * k, h // k, w // k))
+    y = F.pixel_unshuffle(x, blocksize)
+    return _exchange(y, -1, blocksize**2) if mode == "DCR" else y
 
 
 @onnx("Trilu")
