@@ -290,7 +290,7 @@ def after(first: Callable[[Any], None], f: Callable[..., Any]) -> Callable[..., 
     return both
 
 
-@pytest.mark.slow
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("seconds", [0.27e-3, 0.1])
 def test_exploring_costs_no_more_than_it_may(simulated, monkeypatch, seconds: float) -> None:
     """However short a step is: steps in which something is tried take twice as long, and others a third longer while
