@@ -22,7 +22,7 @@ try:
 except ImportError as e:
     raise ImportError("einsmith.sklearn needs scikit-learn, 1.6 or newer: pip install 'einsmith[sklearn]'") from e
 
-from einsmith import ops, optim
+from einsmith import optim
 from einsmith.api.tracing import trace_shapes
 from einsmith.base import files
 from einsmith.base.arguments import Count, check_arguments, describe, show
@@ -30,6 +30,8 @@ from einsmith.base.dtypes import f32
 from einsmith.base.errors import ArgumentError, KindError, ShapeError
 from einsmith.data.batching import Batches
 from einsmith.nn import Flatten, Linear, Module, ReLU, Sequential, init
+from einsmith.ops.losses.classes import cross_entropy
+from einsmith.ops.losses.regression import mse_loss
 from einsmith.training import TrainStep
 from einsmith.training.checkpoint import load, save
 
@@ -211,7 +213,7 @@ class _NetworkEstimator(BaseEstimator):
 class Classifier(ClassifierMixin, _NetworkEstimator):
     """A classifier whose network gives a logit for each class."""
 
-    _default_loss = ops.cross_entropy
+    _default_loss = cross_entropy
 
     def fit(self, X: Any, y: Any) -> Classifier:
         """Train a new network.
@@ -274,7 +276,7 @@ class Classifier(ClassifierMixin, _NetworkEstimator):
 class Regressor(RegressorMixin, _NetworkEstimator):
     """A regressor whose network gives one number for each target."""
 
-    _default_loss = ops.mse_loss
+    _default_loss = mse_loss
 
     def fit(self, X: Any, y: Any) -> Regressor:
         """Train a new network.

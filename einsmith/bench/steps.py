@@ -8,6 +8,8 @@ import numpy as np
 
 from einsmith import base, functional, optim
 from einsmith.bench.networks import LR, NetworkStep
+from einsmith.ops.losses.margin import margin_loss
+from einsmith.ops.losses.regression import mse_loss
 from einsmith.training import TrainStep
 
 VERSION = f"Einsmith {base.VERSION}"
@@ -15,8 +17,8 @@ LOSSES = {
     "cross_entropy": lambda y, t: functional.cross_entropy(
         *((functional.flatten(y, 0, 1), t.reshape((-1,))) if len(y.shape) == 3 else (y, t))
     ),
-    "margin_loss": functional.margin_loss,
-    "mse_loss": functional.mse_loss,
+    "margin_loss": margin_loss,
+    "mse_loss": mse_loss,
 }
 
 

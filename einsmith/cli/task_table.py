@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import click
 
-from einsmith import ops
 from einsmith.cli.tasks import COLOURS, IMAGES, ROWS, TEXT, WINDOWS, Task, parameters
+from einsmith.ops.losses.margin import margin_loss
 
 TASKS: dict[str, Task] = {
     "lstm-lm": TEXT,
     "gpt_small": WINDOWS,
-    "capsulenet": replace(IMAGES, loss=ops.margin_loss),
+    "capsulenet": replace(IMAGES, loss=margin_loss),
 } | dict.fromkeys(("milstm", "scrn", "sublstm", "lltm"), ROWS)
 """Tasks by model, for models whose arguments do not decide the task (`task_of`)."""
 

@@ -32,6 +32,7 @@ from einsmith.data import (
     text_folder,
     windows,
 )
+from einsmith.ops.losses.classes import cross_entropy
 
 EVALUATION_BATCH = 500
 CIFAR_SIZE = 32
@@ -81,7 +82,7 @@ class Task:
     options: tuple[str, ...] = ()
     usual: Mapping[str, Any] = field(default_factory=dict)
     metric: str = "accuracy"
-    loss: Callable = ops.cross_entropy
+    loss: Callable = cross_entropy
 
     def load(self, run: TaskSettings, say: Say) -> Loaded:
         """Read the data for a run. say: prints remarks. Raises DataError."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 from math import e, inf, nan, pi
 from typing import Any
 
-from einsmith import ops
 from einsmith.base.dtypes import DType
 from einsmith.lang.builder import Value
 from einsmith.lang.refused import missing_name
 from einsmith.lang.torch_types import TYPES, Device, finfo
+from einsmith.ops import operator
 
 NAMES: dict[str, Any] = {
     **TYPES, "Size": tuple, "Tensor": Value, "device": Device, "dtype": DType, "e": e, "finfo": finfo, "inf": inf,
-    "nan": nan, "pi": pi, "tensor": ops.as_tensor,
+    "nan": nan, "pi": pi,
 }  # fmt: skip
 """Names other than functions, such as element types, with their values."""
 
@@ -25,6 +25,7 @@ def find(name: str) -> Any:
     """
     if name in NAMES:
         return NAMES[name]
-    if name in ops.__all__:
-        return getattr(ops, name)
-    raise missing_name("einsmith", ["torch"], name, [*NAMES, *ops.__all__])
+    try:
+        return operator.find("as_tensor" if name == "tensor" else name)
+    except AttributeError:
+        raise missing_name("einsmith", ["torch"], name, [*NAMES, "tensor", *operator.all_operators()]) from None

@@ -91,7 +91,7 @@ def _reduce_as_torch(combiner: str, x: Any, dim: Any, keepdim: Any, options: dic
     """Return PyTorch's reduction of a tensor, or of an array outside a trace: `max` and `min` along a dimension have
     positions, too."""
     named = options | ({} if keepdim is False else {"keepdim": keepdim})
-    return trace.functions()[combiner](x, *(() if dim is None else (dim,)), **named)
+    return trace.function(combiner)(x, *(() if dim is None else (dim,)), **named)
 
 
 class Value(ArrayMethods, TorchMethods, RunTimeOnly):
@@ -165,7 +165,7 @@ class Value(ArrayMethods, TorchMethods, RunTimeOnly):
             return _read(self, keys)
         keys = tuple(_as_key(k) for k in keys)
         if builtins.any(isinstance(k, Value) and (k.ndim or k.dtype.is_bool) for k in keys):
-            return trace.functions()["__getitem__"](self, keys)
+            return trace.function("__getitem__")(self, keys)
         plan, positions = views.plan_slicing(self.shape, keys), [k for k in keys if isinstance(k, Value)]
         return _view(("slice", plan), self, plan.shape, lambda axes, *at: views.slice_index(plan, axes, at), *positions)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from difflib import get_close_matches
 from typing import Any
 
@@ -38,16 +39,11 @@ CASTS = {
 """Methods that convert to an element type."""
 
 
-def _function(name: str) -> Callable[..., Any]:
-    """Return the function of tensors of that name, which is defined in a higher layer."""
-    return trace.functions()[name]
-
-
 def _make_method(name: str, function: str = "") -> Callable[..., Any]:
     target = function or name
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return _function(target)(self, *args, **kwargs)
+        return trace.function(target)(self, *args, **kwargs)
 
     method.__name__ = name
     method.__doc__ = f"`es.functional.{target}` of this tensor, with the arguments of torch.Tensor.{name}."
@@ -59,7 +55,7 @@ def _make_sequence_method(name: str, keyword: str) -> Callable[..., Any]:
 
     def method(self: Any, *operands: Any, **kwargs: Any) -> Any:
         listed = operands[0] if len(operands) == 1 and isinstance(operands[0], (tuple, list)) else operands
-        return _function(name)(self, *(() if kwargs and not operands else (tuple(listed),)), **kwargs)
+        return trace.function(name)(self, *(() if kwargs and not operands else (tuple(listed),)), **kwargs)
 
     method.__doc__ = f"`es.functional.{name}` of this tensor; `{keyword}` one by one or as one sequence."
     return method
@@ -80,7 +76,7 @@ def _make_filling(name: str, function: str, filled: bool = False) -> Callable[..
     def method(self: Any, *size: Any, dtype: Any = None, device: Any = None) -> Any:
         if filled and len(size) != 2:
             raise KindError(f"{name} takes (size, fill_value), got {len(size)} arguments")
-        return _function(function)(*size, dtype=self.dtype if dtype is None else dtype, device=device)
+        return trace.function(function)(*size, dtype=self.dtype if dtype is None else dtype, device=device)
 
     method.__name__ = name
     method.__doc__ = f"`es.functional.{function}` of the given extents, in this tensor's element type."
@@ -102,15 +98,15 @@ class TorchMethods:
 
     def split(self, split_size: Any, dim: int = 0) -> Any:
         """Split this tensor as `es.functional.split`: `split_size` is one size, or those of all parts."""
-        return _function("split")(self, split_size, dim)
+        return trace.function("split")(self, split_size, dim)
 
     def where(self, condition: Any, other: Any) -> Any:
         """Return this tensor where the condition holds, `other` elsewhere."""
-        return _function("where")(condition, self, other)
+        return trace.function("where")(condition, self, other)
 
     def unfold(self, dimension: int, size: int, step: int) -> Any:
         """Return the windows of `size` elements along a dimension, `step` apart, as a last dimension."""
-        return _function("_windows")(self, dimension, size, step)
+        return trace.function("_windows")(self, dimension, size, step)
 
     def dim(self) -> int:
         """Return the number of dimensions."""
@@ -182,11 +178,11 @@ class TorchMethods:
 
     def expand_as(self, other: Any) -> Any:
         """Broadcast this tensor to the shape of another one."""
-        return _function("expand")(self, *_shape_of("expand_as", other))
+        return trace.function("expand")(self, *_shape_of("expand_as", other))
 
     def view_as(self, other: Any) -> Any:
         """Return the elements, in row-major order, in the shape of another tensor."""
-        return _function("reshape")(self, _shape_of("view_as", other))
+        return trace.function("reshape")(self, _shape_of("view_as", other))
 
     reshape_as = view_as
 
@@ -204,7 +200,8 @@ class TorchMethods:
             )
         near = get_close_matches(name, known, 1)
         hint = f"did you mean .{near[0]}?" if near else f"it has {', '.join(known)}"
-        if name in trace.functions():
+        with suppress(AttributeError):
+            trace.function(name)
             hint = f"use es.functional.{name}(x, ...)"
         raise UnknownAttributeError(f"a traced tensor has no attribute {name!r}; {hint}")
 

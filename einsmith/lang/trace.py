@@ -44,20 +44,23 @@ random_key: Callable[[], Any] = _load_then_draw
 """Set by einsmith.ops: returns the seed and the step, [2], for random numbers of the next call outside training
 steps."""
 
-_functions: Mapping[str, Callable[..., Any]] = {}
+_find_function: Callable[[str], Callable[..., Any]] | None = None
 
 
-def functions() -> Mapping[str, Callable[..., Any]]:
-    """Return the functions of tensors by name, which a higher layer defines."""
-    if not _functions:
+def function(name: str) -> Callable[..., Any]:
+    """Return the function of tensors of that name, which a higher layer defines. Raises AttributeError if there is
+    none."""
+    if _find_function is None:
         _load("einsmith.ops")
-    return _functions
+    assert _find_function is not None
+    return _find_function(name)
 
 
-def provide_functions(by_name: Mapping[str, Callable[..., Any]]) -> None:
-    """Set the functions of tensors, some of which traced tensors also have as methods. Called by einsmith.ops alone."""
-    global _functions
-    _functions = by_name
+def provide_functions(find: Callable[[str], Callable[..., Any]]) -> None:
+    """Set what finds a function of tensors by its name; traced tensors have some of them as methods. Called by
+    einsmith.ops alone."""
+    global _find_function
+    _find_function = find
 
 
 def provide_random_key(draw: Callable[[], Any]) -> None:

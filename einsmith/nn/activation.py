@@ -12,9 +12,8 @@ from einsmith.nn.init import constant_
 from einsmith.nn.linear import empty
 from einsmith.nn.module import Module
 from einsmith.nn.operator_layer import OperatorLayer
-from einsmith.ops.activation import random_relu
 from einsmith.ops.common import tensor
-from einsmith.ops.random import layer_stream
+from einsmith.ops.random import layer_stream, random_relu
 
 
 class _Shrink(OperatorLayer, family="softshrink hardshrink"):

@@ -17,6 +17,7 @@ from einsmith.lang.builder import Value
 from einsmith.nn import init
 from einsmith.nn.linear import empty
 from einsmith.nn.module import Module, Variant
+from einsmith.ops.normalization import batch_norm, sync_batch_norm
 from einsmith.runtime import buffers
 
 
@@ -89,7 +90,7 @@ class _Norm(_Affine):
 
 
 class _BatchNorm(_Norm):
-    norm = staticmethod(F.batch_norm)
+    norm = staticmethod(batch_norm)
 
     def forward(self, input: Value) -> Value:
         """Return the input normalized by the statistics of the batch, or by the running statistics."""
@@ -128,7 +129,7 @@ class SyncBatchNorm(_BatchNorm):
     train together (`TrainStep(group=)`); see `functional.sync_batch_norm` and `BatchNorm2d`."""
 
     ranks = tuple(range(2, 9))
-    norm = staticmethod(F.sync_batch_norm)
+    norm = staticmethod(sync_batch_norm)
 
     @classmethod
     def convert_sync_batchnorm(cls, module: Module) -> Module:

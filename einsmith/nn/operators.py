@@ -5,7 +5,7 @@
 
 from einsmith.nn import activation, embedding, loss, pooling, vision  # noqa: F401  # bases of layers
 from einsmith.nn.operator_layer import make_layer
-from einsmith.ops.operator import OPERATORS
+from einsmith.ops.table import OPERATORS
 
 _layers = {row.layer: make_layer(row, __name__) for row in OPERATORS.values() if row.layer}
 globals().update(_layers)

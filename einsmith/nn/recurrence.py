@@ -15,6 +15,7 @@ from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.lang.op import Operator, op
 from einsmith.ops.call import recorded
+from einsmith.ops.tensor import cat
 
 RNN_FORMULA = """
     p[t,b,k] = sum[i](x[t,b,i] * W_ih[k,i]) + b_ih[k] + b_hh[k]
@@ -129,7 +130,7 @@ def run_layers(
     weights: Sequence[Any],
     initial: Sequence[Any],
     drop: Callable[[Any, int], Any] | None = None,
-    join: Callable[[list[Any]], Any] = F.cat,
+    join: Callable[[list[Any]], Any] = cat,
 ) -> tuple[Any, list[Any]]:
     """Return the last layer's output, and the last values [layers*D, B, ..] of each state, of tensors of any library.
 

@@ -19,6 +19,7 @@ from einsmith.nn.dropout import Dropout
 from einsmith.nn.linear import Linear
 from einsmith.nn.module import Module
 from einsmith.nn.norm import LayerNorm
+from einsmith.ops.activation import relu
 from einsmith.ops.common import tensor
 from einsmith.runtime import buffers
 
@@ -46,7 +47,7 @@ class _Layer(Module):
         nhead: Count,
         dim_feedforward: Size = 2048,
         dropout: Share = 0.1,
-        activation: str | Callable[[Value], Value] = F.relu,
+        activation: str | Callable[[Value], Value] = relu,
         layer_norm_eps: Magnitude = 1e-5,
         batch_first: bool = False,
         norm_first: bool = False,
@@ -209,7 +210,7 @@ class Transformer(Module):
         num_decoder_layers: Depth = 6,
         dim_feedforward: Size = 2048,
         dropout: Share = 0.1,
-        activation: str | Callable[[Value], Value] = F.relu,
+        activation: str | Callable[[Value], Value] = relu,
         custom_encoder: Module | None = None,
         custom_decoder: Module | None = None,
         layer_norm_eps: Magnitude = 1e-5,

@@ -14,7 +14,6 @@ from einsmith.ops.activation import mish as mish
 from einsmith.ops.activation import prelu as prelu
 from einsmith.ops.activation import relu as relu
 from einsmith.ops.activation import relu6 as relu6
-from einsmith.ops.activation import rrelu as rrelu
 from einsmith.ops.activation import selu as selu
 from einsmith.ops.activation import sigmoid as sigmoid
 from einsmith.ops.activation import silu as silu
@@ -149,8 +148,8 @@ from einsmith.ops.elementwise import tan as tan
 from einsmith.ops.elementwise import trunc as trunc
 from einsmith.ops.elementwise import where as where
 from einsmith.ops.elementwise import xlogy as xlogy
-from einsmith.ops.embedding import embedding as embedding
-from einsmith.ops.embedding import embedding_bag as embedding_bag
+from einsmith.ops.embeddings import embedding as embedding
+from einsmith.ops.embeddings import embedding_bag as embedding_bag
 from einsmith.ops.fractional import fractional_max_pool2d as fractional_max_pool2d
 from einsmith.ops.fractional import fractional_max_pool3d as fractional_max_pool3d
 from einsmith.ops.group import group_sum as group_sum
@@ -247,6 +246,7 @@ from einsmith.ops.random import rand as rand
 from einsmith.ops.random import rand_like as rand_like
 from einsmith.ops.random import randn as randn
 from einsmith.ops.random import randn_like as randn_like
+from einsmith.ops.random import rrelu as rrelu
 from einsmith.ops.resize import channel_shuffle as channel_shuffle
 from einsmith.ops.resize import fold as fold
 from einsmith.ops.resize import interpolate as interpolate
@@ -258,11 +258,11 @@ from einsmith.ops.resize import upsample_bilinear as upsample_bilinear
 from einsmith.ops.resize import upsample_nearest as upsample_nearest
 from einsmith.ops.sampling import affine_grid as affine_grid
 from einsmith.ops.sampling import grid_sample as grid_sample
-from einsmith.ops.softmax import gumbel_softmax as gumbel_softmax
-from einsmith.ops.softmax import log_softmax as log_softmax
-from einsmith.ops.softmax import logsumexp as logsumexp
-from einsmith.ops.softmax import softmax as softmax
-from einsmith.ops.softmax import softmin as softmin
+from einsmith.ops.softmaxes import gumbel_softmax as gumbel_softmax
+from einsmith.ops.softmaxes import log_softmax as log_softmax
+from einsmith.ops.softmaxes import logsumexp as logsumexp
+from einsmith.ops.softmaxes import softmax as softmax
+from einsmith.ops.softmaxes import softmin as softmin
 from einsmith.ops.special import digamma as digamma
 from einsmith.ops.special import erfc as erfc
 from einsmith.ops.special import erfcx as erfcx

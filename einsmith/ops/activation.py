@@ -5,14 +5,12 @@ from __future__ import annotations
 from math import pi, sqrt
 from typing import Any
 
-from einsmith.base import dtypes as dt
 from einsmith.base.arguments import Magnitude
 from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.ops.common import dimension, merge, pointwise, root, tensor, without
 from einsmith.ops.operator import AsFloats, Floats, Tensor, operator
-from einsmith.ops.random import WORDS, random_bits
 
 SELU_ALPHA, SELU_SCALE = 1.6732632423543772, 1.0507009873554805
 """The fixed point of zero mean and unit variance. Source: Klambauer et al. 2017, arXiv 1706.02515."""
@@ -49,34 +47,6 @@ def prelu(input: Any, weight: Any) -> Value:
         slope = w if not w.ndim else w[0] if w.size == 1 else w[i[1]]
         e = x[i] if i else x
         return builder.where(e > 0, e, slope * e)
-
-    return builder.compute(x.shape, body)
-
-
-@operator()
-def rrelu(
-    input: Floats, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, inplace: bool = False
-) -> Value:
-    """Return x where x > 0, a*x elsewhere: a drawn evenly from [lower, upper) in training, else (lower + upper)/2.
-
-    The random bits of a are drawn as in dropout. Source: Xu et al. 2015, arXiv 1505.00853.
-    """
-    return random_relu(input, lower, upper, training, "")
-
-
-def random_relu(x: Value, lower: float, upper: float, training: bool, stream: str) -> Value:
-    """Compute `rrelu` with random bits of the named stream."""
-    if lower > upper:
-        raise ArgumentError(f"rrelu: lower={lower!r} must not be above upper={upper!r}")
-    if not training:
-        return pointwise(x, lambda e: builder.where(e > 0, e, e * ((lower + upper) / 2)))
-    bits = random_bits(x.shape, stream)
-
-    def body(*i: Any) -> Any:
-        share = (builder.cast(bits[i] if i else bits, dt.f64) + WORDS) * (0.5 / WORDS)
-        slope = builder.cast(share * (upper - lower) + lower, x.dtype)
-        e = x[i] if i else x
-        return builder.where(e > 0, e, e * slope)
 
     return builder.compute(x.shape, body)
 

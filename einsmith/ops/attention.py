@@ -14,7 +14,7 @@ from einsmith.ops.call import recorded
 from einsmith.ops.common import tensor
 from einsmith.ops.operator import operator
 from einsmith.ops.random import drop
-from einsmith.ops.softmax import softmax_parts
+from einsmith.ops.softmaxes import softmax_parts
 
 Places = Callable[[Sequence[Any]], tuple[Any, ...]]
 """Function from an index of the scores to (..., batch, head, query step, key step)."""

@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import wraps
+from importlib import import_module
 from inspect import Parameter, signature
+from types import ModuleType
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 from einsmith.base import dtypes as dt
+from einsmith.base import locks
 from einsmith.base.locks import cached_property
 from einsmith.lang.builder import Value
 from einsmith.ops.call import accept_arrays
@@ -77,8 +80,46 @@ class OperatorRow:
         return text.removesuffix(", elementwise")
 
 
-OPERATORS: dict[str, OperatorRow] = {}
-"""All operators by name, in the order of their modules."""
+MODULES = """
+    activation elementwise tensor product statistics arrangement creation conv padding softmaxes normalization distance
+    random group resize window sampling fractional special inverse bessel attention multihead losses.regression
+    losses.margin losses.classes indexing embeddings pooling ordering counting losses.ctc
+""".split()
+"""The modules of operators, in the order of import: first what most programs use, last what parses formulas."""
+
+ROWS: dict[str, OperatorRow] = {}
+"""The operators of the modules that are imported (`table.OPERATORS`: of all)."""
+_OTHERS = {"__getitem__": ("indexing", "select_by_keys"), "_windows": ("arrangement", "windows")}
+"""Further methods of traced tensors: (module, function)."""
+
+
+def find(name: str) -> Callable[..., Any]:
+    """Return an operator, or another method of traced tensors. Modules are imported, in order, until one has it.
+
+    It holds a lock, so modules must not call it while they are imported (`base.late.names_of`): they import an
+    operator from the module that defines it. Raises AttributeError if none has the operator.
+    """
+    if name in _OTHERS:
+        module, function = _OTHERS[name]
+        return getattr(_import(module), function)
+    if name not in ROWS:
+        for module in MODULES:
+            _import(module)
+            if name in ROWS:
+                break
+    if name not in ROWS:
+        raise AttributeError(f"module 'einsmith.ops' has no attribute {name!r}", name=name)
+    return ROWS[name].call
+
+
+def all_operators() -> Mapping[str, OperatorRow]:
+    """Return all operators by name, after the modules of all of them are imported."""
+    return _import("table").OPERATORS
+
+
+def _import(module: str) -> ModuleType:
+    with locks.IMPORTING:
+        return import_module(f"{__package__}.{module}")
 
 
 def _kind(hint: Any) -> str:
@@ -105,9 +146,9 @@ def operator(
     def enter(function: F) -> F:
         call = accept_arrays(_convert_operands(function))
         for name in (function.__name__, *also.split()):
-            assert name not in OPERATORS, name
+            assert name not in ROWS, name
             names = (layer, aten, converts, onnx, attributes or {}, options) if name == function.__name__ else ()
-            OPERATORS[name] = OperatorRow(name, call, family or _module(function), *names)
+            ROWS[name] = OperatorRow(name, call, family or _module(function), *names)
         return call
 
     return enter

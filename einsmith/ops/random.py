@@ -16,13 +16,13 @@ import numpy as np
 
 from einsmith.base import dtypes as dt
 from einsmith.base.arguments import Share
-from einsmith.base.errors import DtypeError, ShapeError, TraceError
+from einsmith.base.errors import ArgumentError, DtypeError, ShapeError, TraceError
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.lang.torch_types import check_device
 from einsmith.lang.trace import Trace, current_trace, provide_random_key
-from einsmith.ops.common import extents, tensor
-from einsmith.ops.operator import operator
+from einsmith.ops.common import extents, pointwise, tensor
+from einsmith.ops.operator import Floats, operator
 from einsmith.runtime.memory import Memory
 
 WORDS = 2**31
@@ -264,3 +264,31 @@ def feature_alpha_dropout(input: Any, p: Share = 0.5, training: bool = False, in
     if x.ndim < 2:
         raise ShapeError(f"feature_alpha_dropout: 'input' needs 2 dimensions or more, got shape {x.shape}")
     return drop(x, p, whole=x.ndim - 2, alpha=True) if training else x
+
+
+@operator(family="activation")
+def rrelu(
+    input: Floats, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, inplace: bool = False
+) -> Value:
+    """Return x where x > 0, a*x elsewhere: a drawn evenly from [lower, upper) in training, else (lower + upper)/2.
+
+    The random bits of a are drawn as in dropout. Source: Xu et al. 2015, arXiv 1505.00853.
+    """
+    return random_relu(input, lower, upper, training, "")
+
+
+def random_relu(x: Value, lower: float, upper: float, training: bool, stream: str) -> Value:
+    """Compute `rrelu` with random bits of the named stream."""
+    if lower > upper:
+        raise ArgumentError(f"rrelu: lower={lower!r} must not be above upper={upper!r}")
+    if not training:
+        return pointwise(x, lambda e: builder.where(e > 0, e, e * ((lower + upper) / 2)))
+    bits = random_bits(x.shape, stream)
+
+    def body(*i: Any) -> Any:
+        share = (builder.cast(bits[i] if i else bits, dt.f64) + WORDS) * (0.5 / WORDS)
+        slope = builder.cast(share * (upper - lower) + lower, x.dtype)
+        e = x[i] if i else x
+        return builder.where(e > 0, e, e * slope)
+
+    return builder.compute(x.shape, body)

@@ -12,10 +12,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from einsmith import ops
 from einsmith.base import files
 from einsmith.base.errors import SaveError
 from einsmith.base.numerics import STORED
+from einsmith.ops.table import OPERATORS
 from einsmith.training.settings import MODES, UpdateSettings
 from einsmith.training.state import INITIAL_SCALE
 from einsmith.tuning.programs.kernel_search import GRAPH
@@ -29,9 +29,7 @@ SIGNED = 6
 """First version whose step.json holds its own checksum and the checksums of all files of the save."""
 FILES = WEIGHTS, STATE, META, PLAN = "weights.safetensors", "state.safetensors", "step.json", "plan.txt"
 LOSSES = tuple(
-    name
-    for name, f in sorted(vars(ops).items())
-    if callable(f) and getattr(f, "__module__", "").startswith("einsmith.ops.losses.")
+    name for name, row in sorted(OPERATORS.items()) if row.call.__module__.startswith("einsmith.ops.losses.")
 )
 """Names of the losses of `functional`, which are restored by name."""
 
@@ -274,7 +272,7 @@ def digest(path: Path) -> str:
 
 def loss_name(loss: Callable) -> str | None:
     """Return the name by which a loss is restored, None for the user's own."""
-    return next((n for n in LOSSES if getattr(ops, n) is loss), None)
+    return next((n for n in LOSSES if OPERATORS[n].call is loss), None)
 
 
 def _shorten(x: Any) -> str:

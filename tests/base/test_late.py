@@ -254,6 +254,43 @@ print(failed, [s for s in (os.waitpid(p, 0)[1] for p in children) if s], len(chi
 """
 
 
+def used_on_import(source: str) -> list[str]:
+    """The operators that a module reads from `ops` or `functional` while it is imported: outside of functions' bodies.
+
+    Such a read takes IMPORTING within an import statement, so that two threads may wait for each other."""
+    tree = ast.parse(source)
+    imports = [n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.module == "einsmith"]
+    names = {a.asname or a.name for n in imports for a in n.names if a.name in ("ops", "functional")}
+    functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.Lambda)]
+    bodies = [b for f in functions for b in (f.body if isinstance(f.body, list) else [f.body])]
+    inside = {id(n) for b in bodies for n in ast.walk(b)}
+    reads = [n for n in ast.walk(tree) if isinstance(n, ast.Attribute) and id(n) not in inside]
+    return [n.attr for n in reads if isinstance(n.value, ast.Name) and n.value.id in names]
+
+
+def test_modules_use_no_operators_while_they_are_imported() -> None:
+    wrong = "from einsmith import ops as F\ndef f(x, g=F.relu):\n    return F.exp(x)\nh = lambda x: F.log(x)\n"
+    assert used_on_import(wrong) == ["relu"]
+    assert {p: used for p in PACKAGE.rglob("*.py") if (used := used_on_import(p.read_text()))} == {}
+
+
+def test_import_statements_take_no_lock() -> None:
+    """Neither do those within the package, of modules and of names."""
+    code = """
+from einsmith.base import locks
+entered, enter = [], locks.Awaited.__enter__
+def note(lock):
+    entered.append(lock is locks.IMPORTING)
+    return enter(lock)
+locks.Awaited.__enter__ = note
+import einsmith.nn, einsmith.models, einsmith.training.checkpoint, einsmith.cli.tasks, einsmith.bench.steps
+print(sum(entered))
+es.hessian
+print(any(entered))
+"""
+    assert run(code).split() == ["0", "True"]
+
+
 def test_threads_that_import_do_not_wait_for_each_other() -> None:
     ways = ", ".join(f"lambda: {way}" for way in (*NAMES, *STATEMENTS))
     assert run(RACE.format(ways=ways, forks=False)).strip() == "[] [] False"

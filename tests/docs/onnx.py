@@ -13,7 +13,7 @@ from einsmith.frontends.onnx.refused import REFUSED
 from einsmith.frontends.onnx.table import DOMAINS, GREATEST, LEAST, TABLE
 from einsmith.frontends.onnx.types import ELEMENTS, REFUSED_TYPES
 from einsmith.frontends.onnx.writer.operators import TRANSLATORS
-from einsmith.ops.operator import OPERATORS
+from einsmith.ops.table import OPERATORS
 from tests.docs.tables import cell
 
 PATH = Path(__file__).resolve().parents[2] / "docs" / "onnx.md"

@@ -12,7 +12,7 @@ from einsmith import nn
 from einsmith.base import environment, errors
 from einsmith.cli.main import app
 from einsmith.nn.operator_layer import OperatorLayer
-from einsmith.ops.operator import OPERATORS
+from einsmith.ops.table import OPERATORS
 from tests.docs.tables import cell
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "reference"
@@ -99,8 +99,8 @@ def layers() -> str:
         "Each applies a function of `es.functional`, whose settings are its arguments.",
     ]
     parts += ["", "| layer | function |", "| --- | --- |"]
-    rows = {row.layer: row.name for row in OPERATORS.values() if row.layer}
-    parts += [f"| `{name}{_signature(kind)}` | `{rows[name]}` |" for name, kind in made if name in rows]
+    named = {row.layer: row.name for row in OPERATORS.values() if row.layer}
+    parts += [f"| `{name}{_signature(kind)}` | `{named[name]}` |" for name, kind in made if name in named]
     return "\n".join([*parts, ""])
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import einsmith.ops
 from einsmith import nn
-from einsmith.ops.operator import OPERATORS
+from einsmith.ops.table import OPERATORS
 
 ROOT = Path(einsmith.ops.__file__).parents[1]
 FUNCTIONS, LAYERS = ROOT / "ops" / "__init__.pyi", ROOT / "nn" / "operators.pyi"
@@ -43,7 +43,7 @@ def _defined(text: str) -> list[str]:
 def layers() -> str:
     """Return the declarations of the layers that are made from operators."""
     lines = []
-    for row in OPERATORS.values():
+    for _, row in sorted(OPERATORS.items()):
         if row.layer:
             layer = getattr(nn, row.layer)
             settings = list(signature(layer.__init__).parameters.values())

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch", reason="its operators are compared with")
 from torch._subclasses import fake_tensor  # noqa: E402
 
 from einsmith import nn  # noqa: E402
-from einsmith.ops.operator import OPERATORS  # noqa: E402
+from einsmith.ops.table import OPERATORS  # noqa: E402
 from tests.frontends import aten_samples, compile_samples  # noqa: E402
 from tests.nn.conftest import evaluated  # noqa: E402
 from tests.nn.twin import agree, as_torch, check, compiled, outputs  # noqa: E402

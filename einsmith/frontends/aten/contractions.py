@@ -10,6 +10,8 @@ from einsmith.base.errors import ArgumentError
 from einsmith.frontends.aten.promotion import convert
 from einsmith.frontends.aten.table import aten, enter
 from einsmith.lang.builder import Value
+from einsmith.ops.conv import conv1d, conv2d, conv3d, conv_transpose1d, conv_transpose2d, conv_transpose3d
+from einsmith.ops.product import bmm, mm, mv
 
 
 def _add_weighted(x: Value, product: Value, beta: float, alpha: float) -> Value:
@@ -31,9 +33,9 @@ def _add_product(name: str, formula: str, product: Callable[[Value, Value], Valu
     enter(f"{name}.default", f"beta*x + alpha*{formula}", run)
 
 
-_add_product("addmm", "sum[k](a[i, k]*b[k, j])", F.mm)
-_add_product("addmv", "sum[k](a[i, k]*b[k])", F.mv)
-_add_product("baddbmm", "sum[k](a[n, i, k]*b[n, k, j])", F.bmm)
+_add_product("addmm", "sum[k](a[i, k]*b[k, j])", mm)
+_add_product("addmv", "sum[k](a[i, k]*b[k])", mv)
+_add_product("baddbmm", "sum[k](a[n, i, k]*b[n, k, j])", bmm)
 _add_product("addbmm", "sum[n, k](a[n, i, k]*b[n, k, j])", lambda a, b: F.einsum("nik,nkj->ij", a, b))
 
 
@@ -59,8 +61,8 @@ def trilinear(
     return F.sum(product, tuple(sumdim)) if sumdim else product
 
 
-_PLAIN = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
-_TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
+_PLAIN = {1: conv1d, 2: conv2d, 3: conv3d}
+_TRANSPOSED = {1: conv_transpose1d, 2: conv_transpose2d, 3: conv_transpose3d}
 
 
 @aten("convolution.default")

@@ -17,6 +17,7 @@ from einsmith.frontends.aten.table import aten, enter
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.ops.common import each, pointwise
+from einsmith.ops.elementwise import logical_and, logical_or, logical_xor, maximum, minimum
 
 
 @aten("sign.default")
@@ -153,8 +154,8 @@ def _or_the_other(name: str, formula: str, f: Callable, of_bools: Callable) -> N
     enter(f"{name}.default", f"{formula}; if one operand is NaN, the other one", run)
 
 
-_or_the_other("fmax", "max(x, y)", lambda a, b: a >= b, F.maximum)
-_or_the_other("fmin", "min(x, y)", lambda a, b: a <= b, F.minimum)
+_or_the_other("fmax", "max(x, y)", lambda a, b: a >= b, maximum)
+_or_the_other("fmin", "min(x, y)", lambda a, b: a <= b, minimum)
 
 
 @aten("copysign.Tensor copysign.Scalar")
@@ -221,9 +222,9 @@ def _bits(name: str, text: str, formula: Callable[[Any, Any], Any], of_bools: Ca
     enter(f"bitwise_{name}.Tensor bitwise_{name}.Scalar", formula_text, run)
 
 
-_bits("and", "p*q", lambda p, q: p * q, F.logical_and)
-_bits("or", "p + q - p*q", lambda p, q: p + q - p * q, F.logical_or)
-_bits("xor", "p + q - 2*p*q", lambda p, q: p + q - 2 * p * q, F.logical_xor)
+_bits("and", "p*q", lambda p, q: p * q, logical_and)
+_bits("or", "p + q - p*q", lambda p, q: p + q - p * q, logical_or)
+_bits("xor", "p + q - 2*p*q", lambda p, q: p + q - 2 * p * q, logical_xor)
 
 
 @aten("angle.default")

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from inspect import Signature, signature
 from typing import Any
 
-from einsmith import ops  # noqa: F401  # fills the table of operators
 from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType
 from einsmith.frontends.aten.losses import REDUCTIONS
 from einsmith.frontends.aten.promotion import promote
 from einsmith.frontends.aten.table import enter
 from einsmith.lang.builder import Value
-from einsmith.ops.operator import OPERATORS, OperatorRow
+from einsmith.ops.operator import OperatorRow
+from einsmith.ops.table import OPERATORS
 
 FAMILIES = {
     "elementwise": "pointwise",

@@ -12,7 +12,7 @@ from einsmith.ops.common import tensor
 from einsmith.ops.conv import linear
 from einsmith.ops.losses.reduction import check_reduction
 from einsmith.ops.operator import operator
-from einsmith.ops.softmax import softmax_parts
+from einsmith.ops.softmaxes import softmax_parts
 
 IGNORED = -100
 """Label that is ignored by default."""

@@ -17,6 +17,7 @@ from einsmith.frontends.onnx.table import enter, onnx
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.ops.pooling import _max, _mean
+from einsmith.ops.tensor import amax, mean
 from einsmith.ops.window import Window, apply_transpose, read
 
 
@@ -58,8 +59,8 @@ def lp_pool(n: NodeCall, x: Value, *, p: int = 2) -> Value:
 
 
 for _name, _formula, _f in (
-    ("GlobalAveragePool", "mean over all positions", F.mean),
-    ("GlobalMaxPool", "max over all positions", F.amax),
+    ("GlobalAveragePool", "mean over all positions", mean),
+    ("GlobalMaxPool", "max over all positions", amax),
 ):
     enter(_name, _formula, lambda x, f=_f: f(x, tuple(range(2, x.ndim)), True), "pooling")
 

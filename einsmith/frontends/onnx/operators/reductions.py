@@ -14,6 +14,7 @@ from einsmith.frontends.onnx.evaluate import NodeCall
 from einsmith.frontends.onnx.table import enter, onnx
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
+from einsmith.ops import ordering, softmaxes, tensor
 
 
 def _unary(name: str) -> Callable[[Value], Value]:
@@ -95,7 +96,7 @@ _reduce(
     _log_of_zero,
 )
 _reduce("ReduceMean", "mean[axes](x)", _mean, lambda x: float("nan") if x.dtype.is_float else 0)
-_reduce("ReduceProd", "prod[axes](x)", F.prod, lambda x: 1)
+_reduce("ReduceProd", "prod[axes](x)", tensor.prod, lambda x: 1)
 
 
 def _extreme(name: str, f: Callable[..., Value], sign: int) -> None:
@@ -103,8 +104,8 @@ def _extreme(name: str, f: Callable[..., Value], sign: int) -> None:
     _reduce(f"Reduce{name}", formula, f, lambda x: _least(x, sign))
 
 
-_extreme("Max", F.amax, -1)
-_extreme("Min", F.amin, 1)
+_extreme("Max", tensor.amax, -1)
+_extreme("Min", tensor.amin, 1)
 
 
 # ------------------------------------------------------------------------------------------------------------- places
@@ -119,8 +120,8 @@ def _place(name: str, f: Callable[..., Value]) -> None:
     enter(name, f"{name.lower()}[axis](x), the first or the last of equal elements", run)
 
 
-_place("ArgMax", F.argmax)
-_place("ArgMin", F.argmin)
+_place("ArgMax", tensor.argmax)
+_place("ArgMin", tensor.argmin)
 
 
 @onnx("TopK")
@@ -161,8 +162,8 @@ def _hardmax(x: Value, d: int) -> Value:
     return builder.compute(x.shape, body)
 
 
-_softmax("Softmax", "exp(x - max[axis](x))/sum[axis](exp(x - max[axis](x)))", F.softmax)
-_softmax("LogSoftmax", "x - max[axis](x) - log(sum[axis](exp(x - max[axis](x))))", F.log_softmax)
+_softmax("Softmax", "exp(x - max[axis](x))/sum[axis](exp(x - max[axis](x)))", softmaxes.softmax)
+_softmax("LogSoftmax", "x - max[axis](x) - log(sum[axis](exp(x - max[axis](x))))", softmaxes.log_softmax)
 _softmax("Hardmax", "1 at the first largest element along an axis, 0 elsewhere", _hardmax)
 
 
@@ -179,5 +180,5 @@ def _running(name: str, formula: str, f: Callable[..., Value], start: int) -> No
     enter(name, formula, run)
 
 
-_running("CumSum", "cumulative sum along an axis, optionally exclusive or reversed", F.cumsum, 0)
-_running("CumProd", "cumulative product along an axis, optionally exclusive or reversed", F.cumprod, 1)
+_running("CumSum", "cumulative sum along an axis, optionally exclusive or reversed", ordering.cumsum, 0)
+_running("CumProd", "cumulative product along an axis, optionally exclusive or reversed", ordering.cumprod, 1)

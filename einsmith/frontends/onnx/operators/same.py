@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from einsmith import ops  # noqa: F401  # fills the table of operators
 from einsmith.frontends.onnx.evaluate import NodeCall
 from einsmith.frontends.onnx.table import enter
 from einsmith.lang.builder import Value
-from einsmith.ops.operator import OPERATORS, OperatorRow
+from einsmith.ops.operator import OperatorRow
+from einsmith.ops.table import OPERATORS
 
 FAMILIES = {"elementwise": "pointwise", "inverse": "pointwise", "activation": "activations"}
 """Families of the rows of the table -> families of ONNX's operators."""

@@ -26,7 +26,7 @@ from einsmith.ir.nodes import Leaf, Tensor
 from einsmith.lang.builder import Value, as_value
 from einsmith.lang.op import Operator
 from einsmith.lang.trace import Call
-from einsmith.ops.operator import OPERATORS
+from einsmith.ops.table import OPERATORS
 
 DOMAIN = "einsmith"
 """Domain of the functions."""

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx
 
+from einsmith import ops
 from einsmith.base.trees import flatten
 from einsmith.frontends.onnx.evaluate import NodeCall
 from einsmith.frontends.onnx.writer.graph import GraphWriter
@@ -23,11 +24,11 @@ from einsmith.lang.builder import Value, as_value
 from einsmith.lang.op import Operator
 from einsmith.lang.trace import Call
 from einsmith.nn.recurrence import GRU_FORMULA, LSTM_FORMULA, RNN_FORMULA
-from einsmith.ops import softmax
 from einsmith.ops.attention import average
 from einsmith.ops.common import dimension, ints
 from einsmith.ops.conv import same_padding
-from einsmith.ops.operator import OPERATORS, OperatorRow
+from einsmith.ops.operator import OperatorRow
+from einsmith.ops.table import OPERATORS
 
 Write = Callable[..., str | tuple[str, ...]]
 
@@ -155,7 +156,7 @@ TRANSLATORS["log_softmax"] = lambda **arguments: _softmax(**arguments, operator=
 @_translator("averages")
 def _averages(scores: Value, masked: bool, some_key: bool, dropped: Any, width: int, read: Any):
     """Write the averages of attention by Softmax."""
-    weights = softmax(scores, -1)
+    weights = ops.softmax(scores, -1)
     if not some_key:  # Softmax gives NaN in a row without any key
         (j,) = builder.axes(scores.shape[-1])
         top = builder.compute(scores.shape[:-1], lambda *i: builder.max(scores[(*i, j)], over=j))
