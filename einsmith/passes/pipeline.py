@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from functools import partial
 
 from einsmith.base import environment
@@ -40,6 +41,7 @@ from einsmith.passes.algebra.simplify import simplify
 from einsmith.passes.algebra.split_index_set import split_index_set
 from einsmith.passes.algebra.store_post_activation import store_post_activation
 from einsmith.passes.context import PassContext
+from einsmith.passes.occurrences import occurrences
 from einsmith.passes.recurrence.lower_loops import lower_loops
 from einsmith.passes.recurrence.strip_mine import strip_mine
 from einsmith.schedule.graph_decisions import WITHOUT, is_of_tensor
@@ -48,19 +50,33 @@ from einsmith.schedule.pipeline import PLAN_PASSES, Pass, check_order, optional_
 GraphPass = Pass[Graph, PassContext]
 
 
-def graph_pass(name: str, f: Callable[[Graph], Graph], needs: str = "", provides: str = "") -> GraphPass:
-    """Return a pass that does not use its context. needs, provides: words separated by spaces."""
-    return Pass(name, lambda graph, _: f(graph), frozenset(needs.split()), frozenset(provides.split()))
+def graph_pass(name: str, f: Callable[[Graph], Graph], needs: str = "", provides: str = "", on: str = "") -> GraphPass:
+    """Return a pass that does not use its context. needs, provides: words separated by spaces; on: kinds separated by
+    commas."""
+    return priced_pass(name, lambda graph, _: f(graph), needs, provides, on)
+
+
+def priced_pass(
+    name: str, f: Callable[[Graph, PassContext], Graph], needs: str = "", provides: str = "", on: str = ""
+) -> GraphPass:
+    """Return a pass that uses its context; the other arguments are those of `graph_pass`."""
+    kinds = frozenset(on.split(", ")) if on else frozenset[str]()
+    return Pass(name, f, frozenset(needs.split()), frozenset(provides.split()), on=kinds)
 
 
 def run_passes(graph: Graph, context: PassContext | None = None) -> Graph:
-    """Return the graph after every pass except those that EINSMITH_WITHOUT names. Raises KnobError if it names a pass
-    that cannot be left out."""
+    """Return the graph after every pass except those that EINSMITH_WITHOUT names, and those that have nothing to
+    rewrite in it (`Pass.on`). Raises KnobError if it names a pass that cannot be left out."""
     context = context or PassContext()
     without = left_out()
+    kinds = occurrences(graph)
     for p in PASSES:
         start = time.perf_counter()
-        before, graph = graph, graph if p.name in without else p.run(graph, context)
+        before = graph
+        if p.name not in without and (not p.on or p.on & kinds):
+            graph = p.run(graph, context)
+            if graph is not before:
+                kinds = occurrences(graph)
         if context.observe is not None:
             context.observe(p.name, before, graph, time.perf_counter() - start)
     return graph
@@ -111,42 +127,45 @@ def left_out() -> tuple[str, ...]:
     return (*without, *(x.removeprefix(f"{WITHOUT} ") for x in decided if x.startswith(f"{WITHOUT} ")))
 
 
+def _lower_loops(graph: Graph, context: PassContext) -> Graph:
+    return lower_loops(graph, partial(run_passes, context=context))
+
+
+def _strip_mine(graph: Graph, context: PassContext) -> Graph:
+    return strip_mine(graph, partial(run_passes, context=context))
+
+
 PASSES = check_order(
     (
         graph_pass("simplify", simplify, provides="simplified"),
-        graph_pass("read forwarding", read_forwarding, needs="simplified"),
-        graph_pass("inline", inline, needs="simplified", provides="inlined"),
-        graph_pass("store post-activation", store_post_activation, needs="inlined"),
-        graph_pass("available expressions", available_expressions, needs="inlined"),
-        graph_pass("factor hoisting", factor_hoisting, needs="inlined"),
-        graph_pass("contraction order", contraction_order, needs="inlined"),
-        graph_pass("prefix sums", prefix_sums, needs="inlined"),
-        graph_pass("segments", segments, needs="inlined"),
-        graph_pass("merge disjoint", merge_disjoint, needs="inlined"),
-        graph_pass("reduction basis", reduction_basis, needs="inlined"),
-        graph_pass("fold into scatter", fold_into_scatter, needs="inlined"),
-        graph_pass("simplify", simplify, needs="inlined"),
-        graph_pass("multi-output reduction", multi_output_reduction, needs="inlined", provides="multi-output"),
-        graph_pass("narrow argmax", narrow_argmax, needs="multi-output"),
-        graph_pass("narrow sums", narrow_sums, needs="inlined"),
-        Pass("join products", join_products, frozenset({"inlined"})),
-        Pass("parallel fusion", parallel_fusion, frozenset({"inlined"})),
-        graph_pass("split index set", split_index_set, needs="inlined"),
+        graph_pass("read forwarding", read_forwarding, "simplified", on="pieces"),
+        graph_pass("inline", inline, "simplified", "inlined", on="elementwise"),
+        graph_pass("store post-activation", store_post_activation, "inlined", on="selection"),
+        graph_pass("available expressions", available_expressions, "inlined", on="function"),
+        graph_pass("factor hoisting", factor_hoisting, "inlined", on="reductions"),
+        graph_pass("contraction order", contraction_order, "inlined", on="reduction axes"),
+        graph_pass("prefix sums", prefix_sums, "inlined", on="condition"),
+        graph_pass("segments", segments, "inlined", on="condition"),
+        graph_pass("merge disjoint", merge_disjoint, "inlined", on="pieces"),
+        graph_pass("reduction basis", reduction_basis, "inlined", on="joint index"),
+        graph_pass("fold into scatter", fold_into_scatter, "inlined", on="scatter"),
+        graph_pass("simplify", simplify, "inlined"),
+        graph_pass("multi-output reduction", multi_output_reduction, "inlined", "multi-output", on="reductions"),
+        graph_pass("narrow argmax", narrow_argmax, "multi-output", on="positions"),
+        graph_pass("narrow sums", narrow_sums, "inlined", on="i64"),
+        priced_pass("join products", join_products, "inlined", on="reductions"),
+        priced_pass("parallel fusion", parallel_fusion, "inlined", on="pieces, shifted index"),
+        graph_pass("split index set", split_index_set, "inlined", on="condition"),
         # A loop's steps are separate graphs, which go through all passes when the loop is created.
-        Pass(
-            "lower loops",
-            lambda graph, c: lower_loops(graph, partial(run_passes, context=c)),
-            frozenset({"inlined"}),
-            frozenset({"loops"}),
-        ),
-        Pass("strip mine", lambda graph, c: strip_mine(graph, partial(run_passes, context=c)), frozenset({"loops"})),
-        graph_pass("horizontal fusion", horizontal_fusion, needs="loops"),
-        Pass("recompute", recompute, frozenset({"loops"})),
-        Pass("common subexpressions", common_subexpressions, frozenset({"loops"})),
-        Pass("merge scatters", merge_scatters, frozenset({"loops"})),
-        Pass("gather layouts", gather_layouts, frozenset({"loops"})),
-        Pass("length limits", lambda graph, c: length_limits(graph, c.limits), frozenset({"loops"})),
-        Pass("precision", precision, frozenset({"loops"}), is_optional=False),
+        priced_pass("lower loops", _lower_loops, "inlined", "loops", on="recurrence"),
+        priced_pass("strip mine", _strip_mine, "loops", on="loop"),
+        graph_pass("horizontal fusion", horizontal_fusion, "loops", on="reductions"),
+        priced_pass("recompute", recompute, "loops", on="elementwise"),
+        priced_pass("common subexpressions", common_subexpressions, "loops", on="pieces"),
+        priced_pass("merge scatters", merge_scatters, "loops", on="scatter"),
+        priced_pass("gather layouts", gather_layouts, "loops", on="data index"),
+        priced_pass("length limits", lambda graph, c: length_limits(graph, c.limits), "loops", on="length"),
+        replace(priced_pass("precision", precision, "loops"), is_optional=False),
     )
 )
 """Passes that reduce points or tensors come before those that divide them; all of these come before loops fix an

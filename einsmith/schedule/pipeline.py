@@ -49,7 +49,9 @@ class Pass(Generic[Subject, Context]):
     """A function from graph to graph, or from plan to plan.
 
     needs: properties that passes before it must provide; provides: properties that hold from it on; is_optional: False
-    for a pass that cannot be left out although no other needs it; parts: names of its parts that can be left out.
+    for a pass that cannot be left out although no other needs it; parts: names of its parts that can be left out; on:
+    kinds of expressions and nodes (`passes.occurrences`) where it may change something: it is not run on a graph in
+    which none of them occurs. Empty for a pass that always runs.
     """
 
     name: str
@@ -58,6 +60,7 @@ class Pass(Generic[Subject, Context]):
     provides: frozenset[str] = frozenset()
     is_optional: bool = True
     parts: tuple[str, ...] = ()
+    on: frozenset[str] = frozenset()
 
 
 def check_order(passes: Sequence[Pass[Subject, Context]]) -> tuple[Pass[Subject, Context], ...]:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 
 from einsmith.base import dtypes as dt
 from einsmith.ir.analysis.linear import linear
-from einsmith.ir.nodes import Apply, Axis, Const, Expr, Read, apply, postorder
+from einsmith.ir.analysis.lines import COMPARISONS
+from einsmith.ir.nodes import Apply, Axis, Const, Expr, Read, apply, cached_postorder, postorder
 
 _MAX_VISITS = 256
 """Most expressions visited along separate paths."""
@@ -94,6 +95,11 @@ def cuts_of(e: Expr, axis: Axis, extent: int) -> Iterator[int]:
     cut = -(k // c) if c > 0 else k // -c + 1  # the first t with c*t + k >= 0, or < 0 where c is negative
     if 0 < cut < extent:
         yield cut
+
+
+def compares_integers(exprs: tuple[Expr, ...]) -> bool:
+    """Return whether an expression compares integers, as conditions on axes do."""
+    return any(isinstance(e, Apply) and e.fn in COMPARISONS and e.args[0].dtype.is_int for e in cached_postorder(exprs))
 
 
 def negate(c: Expr) -> Expr:

@@ -7,11 +7,12 @@ from functools import lru_cache
 from math import prod
 from typing import Literal
 
-from einsmith.codegen.loopnest.address import COMPARISONS, memories_of, store_address
+from einsmith.codegen.loopnest.address import memories_of, store_address
 from einsmith.codegen.loopnest.nest import Builder, SSAValue, elem_of
 from einsmith.cost.facts import Target
 from einsmith.cost.memory_traffic import scatter_cycles
 from einsmith.cost.overheads import Overheads
+from einsmith.ir.analysis.predicates import compares_integers
 from einsmith.ir.nodes import Apply, Const, Expr, Piece, Read, cached_postorder
 from einsmith.ir.rebuild import substitute
 from einsmith.kernels.contraction.config import HaloSetting
@@ -98,14 +99,11 @@ def _results_of(
     for other in constant_pieces:
         assert isinstance(other.body, Const)
         out += _results(kernel, other, other.body)
-    if len(kernel.stages) > 1 and _has_guard(tuple(x for x, _, _ in out)):  # root and later stages may both have guards
+    if len(kernel.stages) > 1 and compares_integers(
+        tuple(x for x, _, _ in out)
+    ):  # root and later stages may both have guards
         out = [(simplified(x, piece.domain), n, owner) for x, n, owner in out]
     return out
-
-
-def _has_guard(exprs: tuple[Expr, ...]) -> bool:
-    """Return whether an expression compares integers, as guards on indices do."""
-    return any(isinstance(e, Apply) and e.fn in COMPARISONS and e.args[0].dtype.is_int for e in cached_postorder(exprs))
 
 
 def _results(kernel: Kernel, piece: Piece, total: Expr) -> list[tuple[Expr, int | None, Piece]]:

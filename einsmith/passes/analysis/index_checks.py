@@ -44,6 +44,7 @@ from einsmith.ir.printer import show
 from einsmith.ir.rebuild import guarded, operands, prune_args, substitute
 from einsmith.ir.rewrite.simplify import simplify_template
 from einsmith.ir.verify import proven
+from einsmith.passes.occurrences import kinds_of
 
 
 def index_checks(roots: Iterable[Tensor]) -> tuple[tuple[Tensor, str], ...]:
@@ -152,6 +153,8 @@ def _build_checks(node: Compute, within: Compute | Recurrence) -> list[tuple[Ten
 def _find_conditions(node: Compute, within: Compute | Recurrence) -> Iterator[_IndexCondition]:
     """Yield the conditions of every index of the node that reads a tensor, reads no member of `within`, and is not
     proven by its range."""
+    if "data index" not in kinds_of(node.template):
+        return
     members = {s for s, a in enumerate(node.args) if isinstance(a, Item) and a.node is within}
     for part in node.template.parts:
         conditions: list[_IndexCondition] = []
