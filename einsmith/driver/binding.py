@@ -11,10 +11,11 @@ import numpy as np
 
 from einsmith.base import environment
 from einsmith.base.errors import MemoryLimitError
+from einsmith.base.locks import cached_property
 from einsmith.base.sizes import show_size
 from einsmith.driver.backend import ProgramInfo, Runnable
 from einsmith.driver.compile import Compiled
-from einsmith.ir.nodes import Leaf, Tensor, received, size
+from einsmith.ir.nodes import Leaf, Role, Tensor, received, size
 from einsmith.ir.views import producer, storage
 from einsmith.runtime import buffers
 from einsmith.runtime.arena import Arena, Block
@@ -111,13 +112,18 @@ class _Checks:
         for status, (at, t, _) in enumerate(plan.checks, start=FINITE + 1):
             self._checks.setdefault(at, []).append((t, status))
         self._notices: dict[int, list[Notify | Await]] = {}
+        self._sums: dict[int, list[LeafSum]] = {}
+        if notices:
+            self._place(notices, plan)
+
+    def _place(self, notices: Sequence[Notice | Reply | LeafSum], plan: Plan) -> None:
+        """Enter notices, replies and sums after the calls that they follow."""
         for notice in [x for x in notices if isinstance(x, Notice)]:
             last = last_store(plan, notice.leaves)
             self._notices.setdefault(last, []).append(Notify(notice.pipe, notice.message))
         replies = sorted((x for x in notices if isinstance(x, Reply)), key=lambda x: x.leaf.id)
         for reply, place in zip(replies, place_in_order([_first_read(plan, x.leaf) for x in replies]), strict=True):
             self._notices.setdefault(place - 1, []).append(Await(reply.pipe))
-        self._sums: dict[int, list[LeafSum]] = {}
         summed = -1
         for s in [x for x in notices if isinstance(x, LeafSum)]:
             summed = max(summed, last_store(plan, s.leaves))  # plans differ between processes, the order must not
@@ -202,7 +208,6 @@ class Binding:
         """The call of each kernel, those in loops included."""
         self.turns = [turns for _, _, turns in plan.kernel_calls()]
         """How often a run executes each kernel."""
-        self.roles = kernel_roles(plan)
         self.call_of_step = assembler.map_steps_to_calls()
         settings = compiled.threads, compiled.scratch
         scratch = block.address + self.arena_bytes
@@ -229,6 +234,11 @@ class Binding:
         """Words of the table that a run sets: the word, the number of the input or output, and the offset (bytes)."""
         self.words = memoryview(self.program.table)  # type: ignore[arg-type]
         self._find_outputs()
+
+    @cached_property
+    def roles(self) -> list[Role]:
+        """Return the role of each kernel."""
+        return kernel_roles(self.compiled.plan)
 
     def _assembler(self) -> Assembler:
         side_runs = {k: x.ways for k, x in self.comparisons.items()}

@@ -35,6 +35,7 @@ from einsmith.ir.nodes import (
     apply,
     cast,
     postorder,
+    reads,
 )
 from einsmith.ir.printer import show
 from einsmith.ir.recurrence.define import at_step, step_groups, step_parts
@@ -80,10 +81,19 @@ def out_of_bounds(t: Template) -> Iterator[OutOfBounds]:
             for d, (i, n) in enumerate(zip(part.index, t.shape, strict=True)):
                 if not inside(i, n, facts):
                     yield OutOfBounds(part, None, d, i, facts.bounds(i), n)
+        if all(_is_along_axes(read, t, part.domain) for body in part.bodies for read in reads(body)):
+            continue
         for read, known in reads_under(part):
             for d, (i, n) in enumerate(zip(read.index, t.params[read.slot][1], strict=True)):
                 if not inside(i, n, known):
                     yield OutOfBounds(part, read, d, i, known.bounds(i), n)
+
+
+def _is_along_axes(read: Read, t: Template, extents: Sequence[int]) -> bool:
+    """Return whether a read is in bounds wherever it is evaluated, since each index is an axis of at most the extent of
+    its dimension; False for most other reads."""
+    shape = t.params[read.slot][1]
+    return all(isinstance(i, Axis) and extents[i.position] <= n for i, n in zip(read.index, shape, strict=True))
 
 
 def inside(index: Expr, extent: int, facts: Facts) -> bool:

@@ -28,6 +28,7 @@ from einsmith.cost.facts import LINE, Target
 from einsmith.cost.overheads import INSTRUCTIONS
 from einsmith.cost.roofline import distribute
 from einsmith.ir.analysis.linear import nonnegative
+from einsmith.ir.analysis.predicates import compares_integers
 from einsmith.ir.functions import COMBINING, identity
 from einsmith.ir.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, apply, axes_of
 from einsmith.ir.rebuild import operands, substitute
@@ -91,6 +92,8 @@ def find_scan(kernel: Kernel) -> ScannedBox | None:
         return None
     reduction = kernel.root.parts[0].body
     if not isinstance(reduction, Reduce) or reduction.combiner not in COMBINING or len(reduction.bodies) != 1:
+        return None
+    if not compares_integers(reduction.bodies):
         return None
     all_boxes = boxes.boxes(kernel)
     if len(all_boxes) != 1 or all_boxes[0].combiner is None or len(all_boxes[0].reduce) != 1:

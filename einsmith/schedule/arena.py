@@ -84,8 +84,11 @@ def arena(
         extra: workspace bytes by call number.
         kept: calls whose workspace is exclusive through the whole plan.
     """
+    ranges = lives(plan, outside, extra, kept)
+    if not ranges:
+        return {}, 0
     places: dict[Tensor | int, list[Life]] = {}  # live ranges that share a place, in order
-    for x in sorted(lives(plan, outside, extra, kept), key=lambda x: x.first):
+    for x in sorted(ranges, key=lambda x: x.first):
         chain = places[x.key] = [] if x.overwrites is None else places[x.overwrites]
         chain.append(x)
     order = sorted({id(p): p for p in places.values()}.values(), key=lambda p: -p[0].nbytes)

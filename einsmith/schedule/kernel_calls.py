@@ -62,12 +62,17 @@ def kernel_call(
 def is_non_temporal(t: Tensor, unread: bool, target: Target) -> bool:
     """Return whether a result is stored with non-temporal stores, because no later kernel would find it in a cache, or
     because the store is faster. The limit is half of L3; a quarter for sums with constant pieces between them, which
-    take longer to store than to compute; an eighth if the result is `unread`: no kernel reads it, and its own kernel
-    moves more bytes than L3 holds, so that L3 keeps operands instead."""
+    take longer to store than to compute; `smallest_non_temporal` if the result is `unread`: no kernel reads it, and its
+    own kernel moves more bytes than L3 holds, so that L3 keeps operands instead."""
     node = maker(t)
     bodies = [p.body for p in node.template.parts if isinstance(p, Piece)] if isinstance(node, Compute) else []
     sparse = any(isinstance(x, Const) for x in bodies) and any(isinstance(x, Reduce) for x in bodies)
-    return nbytes(t) >= target.last_level // (8 if unread else 4 if sparse else 2)
+    return nbytes(t) >= (smallest_non_temporal(target) if unread else target.last_level // (4 if sparse else 2))
+
+
+def smallest_non_temporal(target: Target) -> int:
+    """Return the bytes of the smallest results that are stored with non-temporal stores: an eighth of L3."""
+    return target.last_level // 8
 
 
 def mark_invariant(plan: Plan, same: Collection[Tensor]) -> Plan:

@@ -14,7 +14,7 @@ from einsmith.schedule.kernel import Kernel, Stage
 def kinds(kernel: Kernel) -> list[Kernel]:
     """Return a kernel of the pieces with a reduction and one of the others; the kernel itself if there is one kind."""
     root = kernel.root
-    if root.is_scatter:
+    if root.is_scatter or len(root.parts) == 1:
         return [kernel]
     parts = [[p for p in root.parts if isinstance(p.body, Reduce) is kind] for kind in (True, False)]
     return [_of_pieces(kernel, p) for p in parts] if all(parts) else [kernel]

@@ -27,14 +27,21 @@ from einsmith.schedule.fusion import FusionGroup, fusion_groups, maker, needs_ch
 from einsmith.schedule.gradients_apart import compute_apart
 from einsmith.schedule.graph_decisions import cut_nodes
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows, Stage
-from einsmith.schedule.kernel_calls import copy_of, drop_idle, is_non_temporal, kernel_call, mark_invariant
+from einsmith.schedule.kernel_calls import (
+    copy_of,
+    drop_idle,
+    is_non_temporal,
+    kernel_call,
+    mark_invariant,
+    smallest_non_temporal,
+)
 from einsmith.schedule.options import PlanOptions
 from einsmith.schedule.order import find_cycles, memory_greedy_order
 from einsmith.schedule.plan import Cost, KernelCall, LoopCall, Plan
 from einsmith.schedule.residency import plan_seconds
 from einsmith.schedule.row_clusters import MAX_STORED_BYTES, freed
 from einsmith.schedule.row_fusion import RowPart
-from einsmith.schedule.row_joins import RowJoiner
+from einsmith.schedule.row_joins import JoinedCalls, RowJoiner
 from einsmith.schedule.slices import slice_call
 from einsmith.schedule.sum_calls import Unfused
 
@@ -210,6 +217,8 @@ def _separate_updates(graph: Graph, copied: set[Leaf]) -> Graph:
     """Return a graph of the same values, in which a kernel can write each update into its leaf: it is computed by a
     node of its own, and is no output. An output that is a leaf's old value is a copy. copied: leaves whose updates are
     computed into separate memory and copied."""
+    if not graph.updates:
+        return graph
     updates: list[tuple[Leaf, Tensor]] = []
     returned = set(graph.outputs)
     update_tensors: set[Tensor] = set()
@@ -270,6 +279,8 @@ def _order(grouping: _Grouping, after: Mapping[int, Collection[int]]) -> list[in
 def _place_past_caches(grouping: _Grouping, options: PlanOptions) -> set[Tensor]:
     """Return the results that are stored past the caches (`kernel_calls.is_non_temporal`)."""
     results = (grouping.kept | grouping.read) - set(map(storage, grouping.graph.inputs))
+    if all(nbytes(t) < smallest_non_temporal(options.target) for t in results):
+        return set()
     moved = [sum(map(nbytes, args)) for args in grouping.operands]
     for t in results:
         moved[grouping.group_of(t)] += nbytes(t)
@@ -287,20 +298,9 @@ def _join(
 ) -> Plan:
     """Return the plan of the calls of groups, in which kernels are joined that share their rows. singles: the call of
     each group of `order`. after: the groups that each group needs."""
-    graph, kept = grouping.graph, grouping.kept
+    graph = grouping.graph
     place = {g: i for i, g in enumerate(order)}
-    # Operands of checks, and updates, are not fused by rows: their positions in the order are decided here.
-    fixed = {place[g] for g in grouping.checking}
-    fixed |= {i for i, c in enumerate(singles) if isinstance(c, LoopCall) or grouping.early & set(c.nodes)}
-    writers = {place[g] for g in grouping.writers}
-    unfused = Unfused(fixed, writers - fixed, {place[g] for g in grouping.gates})
-    needs = {place[g]: {place[h] for h in after[g]} for g in order}
-    parts = _row_parts(singles, graph, options.repeats)
-    sums = {i: node for i in writers if (node := _sum_of(singles[i])) is not None}
-    unstored = freed(parts, needs, unfused.all, sums, kept, options.target)
-    apart = frozenset(node for i, node in sums.items() if not unstored.isdisjoint(parts[i].operands))
-
-    joined = RowJoiner(singles, parts, needs, unfused, kept, options).run()
+    joined, apart = _join_calls(grouping, singles, place, after, options)
     checks = [(joined.rank[place[grouping.group_of(t)]], t, m) for t, m in graph.checks]
     storing = [g for g, leaves in grouping.writers.items() if grouping.sent.isdisjoint(leaves)]
     first = min((joined.rank[place[g]] for g in storing), default=len(joined.calls))
@@ -314,6 +314,34 @@ def _join(
         refusals=joined.refusals,
         decisions=options.decisions,
     )
+
+
+def _join_calls(
+    grouping: _Grouping,
+    singles: Sequence[KernelCall | LoopCall],
+    place: Mapping[int, int],
+    after: Mapping[int, Collection[int]],
+    options: PlanOptions,
+) -> tuple[JoinedCalls, frozenset[Compute]]:
+    """Return (the calls, joined where their kernels share rows; sums that would otherwise be joined with updates).
+
+    place: the position of each group in `singles`. The other arguments are those of `_join`.
+    """
+    if len(singles) == 1:
+        (call,) = singles
+        return JoinedCalls([slice_call(call) if isinstance(call, KernelCall) else call], {0: 0}, {}), frozenset()
+    graph, kept = grouping.graph, grouping.kept
+    # Operands of checks, and updates, are not fused by rows: their positions in the order are decided here.
+    fixed = {place[g] for g in grouping.checking}
+    fixed |= {i for i, c in enumerate(singles) if isinstance(c, LoopCall) or grouping.early & set(c.nodes)}
+    writers = {place[g] for g in grouping.writers}
+    unfused = Unfused(fixed, writers - fixed, {place[g] for g in grouping.gates})
+    needs = {i: {place[h] for h in after[g]} for g, i in place.items()}
+    parts = _row_parts(singles, graph, options.repeats)
+    sums = {i: node for i in writers if (node := _sum_of(singles[i])) is not None}
+    unstored = freed(parts, needs, unfused.all, sums, kept, options.target)
+    apart = frozenset(node for i, node in sums.items() if not unstored.isdisjoint(parts[i].operands))
+    return RowJoiner(singles, parts, needs, unfused, kept, options).run(), apart
 
 
 def _sum_of(call: KernelCall | LoopCall) -> Compute | None:

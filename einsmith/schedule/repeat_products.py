@@ -82,6 +82,8 @@ def _chains(graph: Graph, smallest: int, most_work: float) -> dict[Compute, froz
     """Return the large results of the forward pass that the backward pass reads, each with the tensors that have to be
     repeated for it: itself and its large operands, down to products of small ones, whose points are at most `most_work`
     times the result's elements."""
+    if not graph.gradients and not graph.updates:  # no node is late
+        return {}
     nodes = list(postorder(graph.roots))
     role, roots = graph.role, {storage(t) for t in graph.roots}
     late = {storage(a) for n in nodes if role[n] != "forward" for a in n.args}

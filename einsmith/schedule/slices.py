@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from einsmith.base import dtypes as dt
 from einsmith.ir.analysis.linear import linear
-from einsmith.ir.nodes import Const, Expr, Piece, Read, Template, postorder
+from einsmith.ir.nodes import Const, Expr, Piece, Read, Template, postorder, reads
 from einsmith.ir.rebuild import map_bodies, rebuild
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Member, Rows, Stage
 from einsmith.schedule.plan import KernelCall
@@ -27,6 +27,9 @@ _Slice = Sequence[_Range]
 
 def slice_kernel(kernel: Kernel) -> tuple[Kernel, tuple[int, ...]]:
     """Return (the kernel of slices, the byte of its tensor at which each buffer begins)."""
+    kernels = [m.kernel for m in kernel.members] if isinstance(kernel, Rows) else [kernel]
+    if not any(s.template.memo("touches part", _touches_part) for k in kernels for s in k.stages):
+        return kernel, (0,) * len(kernel.buffers)
     if not isinstance(kernel, Rows):
         slices = [_slice(b.shape, [positions]) for b, positions in zip(kernel.buffers, _positions(kernel), strict=True)]
     else:
@@ -56,6 +59,13 @@ def slice_kernel(kernel: Kernel) -> tuple[Kernel, tuple[int, ...]]:
     return Rows(
         kernel.rows, members, _narrow_all(kernel.buffers, slices), kernel.local, None, kernel.takes_sums
     ), offsets
+
+
+def _touches_part(t: Template) -> bool:
+    """Return whether a template reads at a fixed position of a dimension, or may write only a part of its result."""
+    if len(t.parts) > 1 or t.is_scatter or t.parts[0].extents != t.shape:
+        return True
+    return any(not linear(i).terms for b in t.parts[0].bodies for e in reads(b) for i in e.index)
 
 
 def _positions(kernel: Kernel) -> list[list[_Slice]]:

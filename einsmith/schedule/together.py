@@ -121,7 +121,7 @@ def run_together(plan: Plan, work_of: Callable[[KernelCall], Work | None], targe
         target: the machine.
     """
     start, n = plan.first_write, len(plan.calls)
-    if target.cores == 1 or any(at >= start for at, _, _ in plan.checks):
+    if target.cores == 1 or n - start < 2 or any(at >= start for at, _, _ in plan.checks):
         return plan
     needs = [{j - start for j in x if j >= start} for x in find_dependences(plan)[start:]]
     works = [work_of(c) if isinstance(c, KernelCall) else None for c in plan.calls[start:]]

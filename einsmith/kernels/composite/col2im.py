@@ -116,12 +116,10 @@ class _Products(NamedTuple):
 def _find_products(kernel: Kernel) -> _Products | None:
     """Return the products; None where none are summed over an axis of K, or no axis of K is left for the sums."""
     all_problems = problems(kernel.root)
-    pieces = [x for p in all_problems or () if (x := _factor(kernel, p)) is not None]
-    if (
-        all_problems is None
-        or len(pieces) < len(all_problems)
-        or len({tuple(r.slot for r in p.factors) for p in pieces}) > 1
-    ):
+    if all_problems is None or all(len(p.k) < 2 for p in all_problems):
+        return None
+    pieces = [x for p in all_problems if (x := _factor(kernel, p)) is not None]
+    if len(pieces) < len(all_problems) or len({tuple(r.slot for r in p.factors) for p in pieces}) > 1:
         return None
     first, shapes = pieces[0], [kernel.root.params[r.slot][1] for r in pieces[0].factors]
     common = [d for d in first.together if all(d in p.together for p in pieces)]

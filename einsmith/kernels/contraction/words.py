@@ -81,8 +81,8 @@ def dot_of(p: Problem, target: Any) -> tuple[DotProduct, int] | None:
 
 def view_of(m: BufferMemory) -> BufferMemory | None:
     """Return a tensor of narrow elements as one of words; None where the words of a row are not whole words apart."""
-    inner = _inner_dimension(m.buffer)
-    if m.dtype.itemsize >= WORD_BYTES or inner is None:
+    inner = _inner_dimension(m.buffer) if m.dtype.itemsize < WORD_BYTES else None
+    if inner is None:
         return None
     points = WORD_BYTES // m.dtype.itemsize
     shape = tuple(n // points if d == inner else n for d, n in enumerate(m.buffer.shape))

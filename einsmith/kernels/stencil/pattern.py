@@ -16,7 +16,9 @@ from typing import NamedTuple
 from einsmith.codegen.loopnest.nest import Builder
 from einsmith.cost.facts import Target
 from einsmith.cost.roofline import launch_overhead, may_be_one_task
+from einsmith.ir.nodes import Template
 from einsmith.kernels.contraction.epilogue import finish_cycles, sum_cycles
+from einsmith.kernels.contraction.problem import problems
 from einsmith.kernels.emit import boxes
 from einsmith.kernels.emit.epilogue_sums import place_sums
 from einsmith.kernels.emit.loops import is_limited
@@ -30,7 +32,7 @@ from einsmith.kernels.stencil.loads import (
     pair_axis,
     rows_per_tile,
 )
-from einsmith.kernels.stencil.match import stencils
+from einsmith.kernels.stencil.match import MAX_SUMS, stencils
 from einsmith.kernels.stencil.terms import Stencil
 from einsmith.schedule.footprint import bytes_by_buffer
 from einsmith.schedule.kernel import Beyond, Kernel, LimitedKernel
@@ -76,7 +78,7 @@ class StencilPattern(Pattern):
     name = "stencil"
 
     def match(self, kernel: Kernel) -> bool:
-        return bool(stencils(kernel))
+        return not _is_matrix_product(kernel.root) and bool(stencils(kernel))
 
     def takes_sums(self, kernel: Kernel, target: Target) -> bool:
         return bool(_stencils(kernel))
@@ -298,3 +300,16 @@ def _estimate_cycles(s: Stencil, c: StencilConfig, lanes: int, registers: int, t
     body = max(fmas / target.multiplies, loads + 0.4 * weights, target.overheads.latency * fmas / chains)
     body += 0.4 * shuffles + 0.5 * stores + 4
     return tiles * body + 15
+
+
+def _is_matrix_product(root: Template) -> bool:
+    """Return whether a template multiplies two plain reads, each of which has axes of its own, and more of them than
+    the sums of a stencil along the reduction.
+
+    It is no stencil along the output, whose vectors vary along all axes of both reads, unless both have that axis."""
+    pieces = problems(root) or ()
+    if len(root.parts) != 1 or len(pieces) != 1 or not all(o.plain for o in pieces[0].operands):
+        return False
+    (p,) = pieces
+    _, left, right, _ = p.sizes
+    return len(root.shape) - 1 not in p.batch and min(left, right) > 1 and left * right > MAX_SUMS

@@ -68,6 +68,9 @@ def apply_layouts(plan: Plan, decide: Callable[[Plan], LayoutDecision]) -> Plan:
     """Return the plan, and the plans of its loops' steps, with the orders that `decide` gives for each. Return the plan
     itself if nothing changes. Raises VerifyError if a kernel has no strides for an order."""
     decision = decide(plan)
+    changes = decision.orders or decision.copies or decision.unchanged
+    if not changes and all(isinstance(call, KernelCall) for call in plan.calls):
+        return plan
     if decision.unchanged:
         plan = replace(plan, unchanged_orders=dict(decision.unchanged))
     choices = {**decision.orders, **{c.call.tensors[1]: c.choice for c in decision.copies}}

@@ -169,15 +169,19 @@ class _Problem:
     def __init__(self, plan: Plan, prices: Prices):
         self.prices = prices
         calls = [c for c in plan.calls if isinstance(c, KernelCall)]
+        self.promising: list[KernelCall] = []
+        self.variables: list[Variable] = []
+        self.decided: dict[int, int] = {}  # the value that is decided for a variable
         now = [prices.now(c) for c in calls]
         least_gain = max(MIN_GAIN_SECONDS, MIN_GAIN_FRACTION * sum(now))
+        is_decided = any(x.startswith(f"{ORDER} ") for x in plan.decisions)
+        if max(now, default=0.0) <= least_gain and not is_decided:
+            return
         bounds = [
             prices.lower_bound(c, n - prices.lower_bound(c) > least_gain) for c, n in zip(calls, now, strict=True)
         ]
-        self.promising = [c for c, n, b in zip(calls, now, bounds, strict=True) if n - b > least_gain]
-        self.variables: list[Variable] = []
-        self.decided: dict[int, int] = {}  # the value that is decided for a variable
-        if not self.promising and not any(x.startswith(f"{ORDER} ") for x in plan.decisions):
+        self.promising += [c for c, n, b in zip(calls, now, bounds, strict=True) if n - b > least_gain]
+        if not self.promising and not is_decided:
             return
         self.variables += [Variable(x) for x in folded_sets(calls, free_tensors(plan))]
         self.of = {t: v for v, x in enumerate(self.variables) for t in x.tensors}

@@ -262,6 +262,8 @@ def name_of_graph(graph: Graph) -> str:
 
 def _find_graph(graph: Graph, target: Target) -> Record | None:
     """Return the record of a graph that its program is compiled to; None where there is none."""
+    if not files.exists(database.path_of()):
+        return None
     query = f"SELECT {_RECORD_COLUMNS} FROM records WHERE structure=? AND machine=? AND version=? AND {_WHERE_USED}"
     by_name = {str(row[0]): Record(*row) for row in _find(query, (GRAPH, *_here(target)))}
     return by_name.get(name_of_graph(graph)) if by_name else None  # the name takes longer than the query
