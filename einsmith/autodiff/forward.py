@@ -16,7 +16,6 @@ from einsmith.autodiff.adjoint.rules import RULES, USES_VALUE, Under, choose, co
 from einsmith.autodiff.adjoint.scatter import position, select_attaining
 from einsmith.autodiff.plan import AdjointPlan
 from einsmith.autodiff.recurrence.derivatives import push_forward
-from einsmith.autodiff.reverse import exchange
 from einsmith.autodiff.totals import convert, zeros
 from einsmith.base.errors import GradientError
 from einsmith.ir.nodes import (
@@ -36,6 +35,7 @@ from einsmith.ir.nodes import (
     cast,
     postorder,
 )
+from einsmith.ir.rebuild import exchange
 
 
 def tangents(

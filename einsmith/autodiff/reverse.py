@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from einsmith.autodiff.adjoint.node import chooses, plan_adjoint
@@ -15,7 +15,7 @@ from einsmith.autodiff.totals import add, convert, zeros
 from einsmith.base.errors import GradientError
 from einsmith.ir import labels
 from einsmith.ir.nodes import Compute, GroupSum, Item, Leaf, Recurrence, Tensor, postorder
-from einsmith.ir.rebuild import rebuild, with_args
+from einsmith.ir.rebuild import exchange, rebuild
 from einsmith.ir.rewrite.contraction_order import order_contraction
 
 
@@ -179,21 +179,3 @@ def _label(tensors: Sequence[Tensor], node: Any, known: Sequence[Tensor]) -> Non
     label = labels.label_of(node)
     if label is not None:
         labels.note(tensors, label, known)
-
-
-def exchange(roots: list[Tensor], replaced: Mapping[Tensor, Tensor]) -> list[Tensor]:
-    """Return the roots with every tensor of `replaced` replaced, also inside the replacements."""
-    if not replaced:
-        return roots
-    new_nodes: dict = {}
-    for node in postorder([*reversed(list(replaced.values())), *roots]):
-        args = tuple(new_nodes[a] for a in node.args)
-        new_nodes[node] = with_args(node, args) if args else node
-        new = replaced.get(node)
-        if new in new_nodes:
-            new_nodes[node] = new_nodes[new]
-        elif isinstance(new, Item):
-            # The new tensor has the old one's arguments, all of which precede it.
-            new_nodes[node] = Item(with_args(new.node, tuple(new_nodes[a] for a in new.node.args)), new.member)
-    labels.carry(new_nodes)
-    return [new_nodes[r] for r in roots]

@@ -244,6 +244,24 @@ def replace(graph: Graph, rule: Callable[[Any], Any], memo: dict | None = None) 
     return exchanged(graph, memo)
 
 
+def exchange(roots: list[Tensor], replaced: Mapping[Tensor, Tensor]) -> list[Tensor]:
+    """Return the roots with every tensor of `replaced` replaced, also inside the replacements."""
+    if not replaced:
+        return roots
+    new_nodes: dict = {}
+    for node in postorder([*reversed(list(replaced.values())), *roots]):
+        args = tuple(new_nodes[a] for a in node.args)
+        new_nodes[node] = with_args(node, args) if args else node
+        new = replaced.get(node)
+        if new in new_nodes:
+            new_nodes[node] = new_nodes[new]
+        elif isinstance(new, Item):
+            # The new tensor has the old one's arguments, all of which precede it.
+            new_nodes[node] = Item(with_args(new.node, tuple(new_nodes[a] for a in new.node.args)), new.member)
+    labels.carry(new_nodes)
+    return [new_nodes[r] for r in roots]
+
+
 def exchanged(graph: Graph, new: Mapping[Tensor, Tensor]) -> Graph:
     """Return the graph with its roots replaced; updates keep their leaves.
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from einsmith.autodiff.reverse import exchange
 from einsmith.ir.nodes import Apply, Compute, Const, Expr, Item, Piece, Reduce, Template, Tensor, postorder
+from einsmith.ir.rebuild import exchange
 from einsmith.ir.rewrite.simplify import canonical
 
 
