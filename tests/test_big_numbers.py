@@ -91,7 +91,7 @@ def _is_whole(p: inspect.Parameter) -> bool:
 PARTS = 24
 
 
-@pytest.mark.thinned(16)
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_options_of_operators(part, rng):
     wrong = []
@@ -155,7 +155,7 @@ FORMULAS = (
 )  # fmt: skip
 
 
-@pytest.mark.thinned(6)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("number", [*NUMBERS, 2**60, -(2**60), 2**63, 10**30])
 @pytest.mark.parametrize("text", FORMULAS)
 def test_formulas(text, number):

@@ -189,7 +189,7 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.thinned(10)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("how", ALL)
 @pytest.mark.parametrize("name", CASES)
 def test_a_copy_behaves_as_the_original(name: str, how: str) -> None:

@@ -197,7 +197,7 @@ def index_maps(draw):
     return index, extents, shape, guards
 
 
-@settings(max_examples=40)
+@settings(max_examples=70)
 @given(index_maps())
 def test_random_maps(case):
     check(*case)
@@ -211,7 +211,7 @@ def test_many_random_maps(case):
     check(*case)
 
 
-@settings(max_examples=50)
+@settings(max_examples=100)
 @given(st.integers(1, 9), st.integers(1, 5), st.integers(1, 4), st.integers(1, 4), st.integers(0, 3), st.integers(0, 3))
 def test_windows(count, size, stride, dilation, before, after):
     """Windows of every stride, dilation and padding, summed over a channel: no visit but to what can match."""
@@ -234,7 +234,7 @@ def _applied(e: Apply, args) -> int:
     return {"neg": lambda a: -a, "not": lambda a: not a, "and": lambda a, b: a and b}.get(e.fn, BINARY.get(e.fn))(*args)
 
 
-@settings(max_examples=50)
+@settings(max_examples=100)
 @given(st.data())
 def test_piecewise_indices_are_split_into_affine_ones(data):
     """At every point exactly one branch holds, and it is the index."""

@@ -35,7 +35,7 @@ def gradient(name, checkpoint, order=1):
     return g if order == 1 else es.grad(lambda *xs: sum((x * x).sum() for x in g(*xs)), at)
 
 
-@pytest.mark.thinned(12)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("steps", [1, 2, 4])
 @pytest.mark.parametrize("name", NAMES)
 def test_gradients_are_the_same(name, steps):
@@ -55,7 +55,7 @@ def test_second_derivatives_are_the_same(name):
         np.testing.assert_allclose(x, want, rtol=1e-11, atol=1e-12 * np.abs(want).max())
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name,steps", [("lstm", 2), ("lstm", 4), ("soft_edit_distance", 3), ("coupled_in_reverse", 2)])
 def test_compiled(name, steps):
     c = CASES[name]

@@ -178,7 +178,7 @@ def test_an_off_by_one_in_a_bound_is_caught(monkeypatch):
         assert_bounds(e, (5, 5), [], bounds(e, (5, 5)))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(integers(), boxes)
 def test_linear_form_keeps_the_value(e, extents):
     assert (values(linear(e).expr(), extents) == values(e, extents)).all()

@@ -19,7 +19,7 @@ from .formulas import add, conditions, integers, k
 U, J = Axis(0), Axis(1)
 
 
-@settings(max_examples=75)
+@settings(max_examples=150)
 @given(integers(), st.tuples(*(st.integers(1, 5) for _ in range(3))))
 def test_a_small_box_is_looked_at_whole(e, extents):
     values = Sample(extents).values(e)

@@ -105,12 +105,12 @@ def check_drawn(expressions, examples, rules=RULES) -> None:
     hold()
 
 
-@pytest.mark.parametrize("examples", [75, pytest.param(600, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("examples", [150, pytest.param(600, marks=pytest.mark.slow)])
 def test_integers_keep_their_values(examples):
     check_drawn(integers(depth=4), examples)
 
 
-@pytest.mark.parametrize("examples", [60, pytest.param(400, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("examples", [120, pytest.param(400, marks=pytest.mark.slow)])
 def test_conditions_keep_their_values(examples):
     check_drawn(conditions(depth=3), examples)
 
@@ -119,7 +119,7 @@ def test_conditions_keep_their_values(examples):
 EXACT = tuple(r for r in RULES if r.name not in ("x + 0", "x - -0", "x ** 2", "x ** -1"))
 
 
-@pytest.mark.parametrize("examples", [50, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("examples", [80, pytest.param(200, marks=pytest.mark.slow)])
 def test_floats_keep_their_values(examples):
     check_drawn(floats(), examples, EXACT)
 
@@ -131,7 +131,7 @@ def test_many_floats_keep_their_values(e, extents):
     check(e, extents, rules=EXACT)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(integers(depth=3), boxes, st.lists(conditions(depth=1), max_size=2))
 def test_guards_may_be_used(e, extents, guards):
     assert_same(e, simplify(e, extents, guards), extents, guards)

@@ -86,7 +86,7 @@ def gallery(entry: Entry, case: Mapping[str, Any], rng: np.random.Generator, che
     return True
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("entry", ENTRIES, ids=[e.name for e in ENTRIES])
 def test_the_gallery_has_its_values(entry, rng):
     """One extent after the other, at all sizes of the entry: a value, or an error that speaks of something else."""
@@ -125,7 +125,7 @@ def lengths(inputs: tuple[np.ndarray, ...]) -> list[int]:
     return sorted({n for a in inputs for n in a.shape} - {1})
 
 
-@pytest.mark.thinned(10)
+@pytest.mark.thinned(6)
 @EVERY
 @pytest.mark.parametrize("name", CASES)
 def test_recurrences(name, every, rng):

@@ -49,7 +49,7 @@ def _window(draw):
 
 
 @given(_window())
-@settings(max_examples=75)
+@settings(max_examples=150)
 def test_the_largest_extent_by_enumeration(case):
     index, r, n = case
 

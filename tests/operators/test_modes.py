@@ -33,7 +33,7 @@ def tensors(case, options, rng):
     return lambda *given: case.twin(*given, **options), arrays
 
 
-@pytest.mark.thinned(6)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("case, options", DRAWS)
 def test_evaluator(rng, case, options) -> None:
     check(evaluated, case, options, rng)
@@ -73,7 +73,7 @@ def is_equal(case, options):
     return pytest.raises(AssertionError) if differs else nullcontext()
 
 
-@pytest.mark.thinned(18)
+@pytest.mark.thinned(9)
 @pytest.mark.parametrize("case, options", DRAWS)
 def test_aten(rng, case, options) -> None:
     f, given = tensors(case, options, rng)
@@ -84,7 +84,7 @@ def test_aten(rng, case, options) -> None:
         assert case.name in REFUSED, e
 
 
-@pytest.mark.thinned(40)
+@pytest.mark.thinned(28)
 @pytest.mark.parametrize("case, options", ONES)
 def test_torch_compile(rng, case, options) -> None:
     f, given = tensors(case, options, rng)
@@ -127,7 +127,6 @@ def test_layers(rng, case, options) -> None:
     agree(outputs(found), [t.numpy() for t in outputs(wanted)], case.tolerance)
 
 
-@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", [row.name for row in OPERATORS.values() if row.onnx])
 def test_onnx(rng, name) -> None:
     onnx = pytest.importorskip("onnx")

@@ -87,7 +87,6 @@ HALVES = {
 }  # fmt: skip
 
 
-@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", HALVES)
 def test_backend(rng, name) -> None:
     x = torch.tensor(rng.normal(size=(4, 5)) * 300, dtype=torch.float16, requires_grad=True)

@@ -52,7 +52,7 @@ def test_attention(torch: Any, lengths: tuple[int, int]):
     assert_as_torch(torch, F.scaled_dot_product_attention, theirs, q, k, normal(2, 3, lengths[1], 5))
 
 
-@pytest.mark.thinned(6)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
 @pytest.mark.parametrize(
     ("steps", "labels", "inputs", "targets"),

@@ -154,7 +154,7 @@ def test_recurrence_over_two_axes_to_second_order(compiled):
     assert lines < 20_000_000
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("family", families.NESTED)
 def test_nested_choices_are_the_evaluator_s(family: Callable[..., Program]):
     f, arrays = family(4)

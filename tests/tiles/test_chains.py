@@ -114,7 +114,6 @@ def test_every_way_agrees_with_the_evaluator(name: str, rng: np.random.Generator
                 check(made, rng, Tiling(16, 16, 16, precision="ieee"), "members", ways=WATCHED[:1])
 
 
-@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", CASES)
 def test_no_tile_is_stored(name: str) -> None:
     """No part of the workspace has as many elements, unless another member reads them in another way."""

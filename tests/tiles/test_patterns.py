@@ -307,7 +307,6 @@ class Unbuilt(Evaluated):
         return [CompiledKernel(((0, 1, False),), 0, 0, "", "", predicted(k, target), 0) for k in kernels]
 
 
-@pytest.mark.thinned(2)
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_images_of_a_step_lie_channels_last(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made = Unbuilt(H100)
