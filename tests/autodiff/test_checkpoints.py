@@ -46,7 +46,7 @@ def test_gradients_are_the_same(name, steps):
         np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-12 * np.abs(want).max())
 
 
-@pytest.mark.thinned(8)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("name", ["rnn", "lstm", "second_order_filter", "coupled_in_reverse", "ragged_batch"])
 def test_second_derivatives_are_the_same(name):
     c = CASES[name]

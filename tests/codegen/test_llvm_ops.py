@@ -209,7 +209,7 @@ def test_extremum_with_a_constant(fn, side, literal):
         np.testing.assert_array_equal(out, BINARY[fn](a, NUMPY[elem](literal)))
 
 
-@pytest.mark.thinned(8)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("source", NUMPY)
 @pytest.mark.parametrize("to", NUMPY)
 def test_cast(source, to):

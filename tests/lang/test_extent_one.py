@@ -154,7 +154,7 @@ def test_recurrences(name, every, rng):
     some(check, [{n} for n in sizes], set(sizes), every, rng)
 
 
-@pytest.mark.thinned(8)
+@pytest.mark.thinned(4)
 @EVERY
 @pytest.mark.parametrize("cell", [MILSTM, SCRN, SubLSTM, LLTM, es.nn.RNN, es.nn.LSTM, es.nn.GRU])
 def test_cells(cell, every, rng):

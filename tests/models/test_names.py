@@ -28,7 +28,6 @@ def test_a_name_is_a_function_and_is_documented(name):
     assert inspect.getdoc(kind) and "dtype" in inspect.signature(kind).parameters
 
 
-@pytest.mark.thinned(4)
 @pytest.mark.parametrize("name, arguments", COUNTED)
 def test_the_page_has_the_number_of_parameters(name, arguments):
     row = next(line for line in PAGE.read_text().splitlines() if line.startswith("|") and f"`{name}`" in line)

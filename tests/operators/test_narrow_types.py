@@ -63,7 +63,7 @@ def off(case, options, kind, scale, rng):
                 yield float(np.where(np.isfinite(error), error, np.inf).max())
 
 
-@pytest.mark.thinned(24)
+@pytest.mark.thinned(16)
 @pytest.mark.parametrize("kind", [dt.f16, dt.bf16], ids=str)
 @pytest.mark.parametrize("case, options", CASES)
 def test_only_results_are_rounded(rng, case, options, kind) -> None:

@@ -105,7 +105,6 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.thinned(4)
 @pytest.mark.parametrize("case", CASES)
 def test_results_below_the_limits(case: str) -> None:
     check(*CASES[case])

@@ -129,7 +129,6 @@ NESTED += [(families.nested_where, by_first, 3.0), (families.nested_where_of_axe
 LONGEST = families.nested_where, by_first
 
 
-@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     "family,mode,growth",
     [
