@@ -64,6 +64,7 @@ def test_the_trainer_of_transformers(programs, tmp_path) -> None:
     check_losses(eager, whole, resumed, 6)
 
 
+@pytest.mark.slow
 def test_a_loop_of_accelerate(programs, tmp_path) -> None:
     pytest.importorskip("accelerate", reason="it is tested")
     from accelerate.state import AcceleratorState

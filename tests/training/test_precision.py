@@ -116,6 +116,7 @@ def test_saved_activations_take_half_the_memory():
     assert stored("bf16") <= 0.6 * stored("fp32")
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("kind", [Convolutional, Attending])
 def test_values_are_those_of_the_rounded_graph(kind):
     step, batch = step_of(kind, "bf16")
