@@ -268,6 +268,7 @@ from einsmith.ops.special import erfc as erfc
 from einsmith.ops.special import erfcx as erfcx
 from einsmith.ops.special import erfinv as erfinv
 from einsmith.ops.special import lgamma as lgamma
+from einsmith.ops.special import log_ndtr as log_ndtr
 from einsmith.ops.special import ndtri as ndtri
 from einsmith.ops.statistics import all as all
 from einsmith.ops.statistics import any as any
@@ -447,6 +448,7 @@ __all__ = [
     "log10",
     "log1p",
     "log2",
+    "log_ndtr",
     "log_softmax",
     "logaddexp",
     "logaddexp2",

@@ -174,3 +174,20 @@ erfc = pointwise_operator(
 erfcx = pointwise_operator(
     "erfcx", "exp(x*x)*erfc(x), without overflow", _erfcx, aten="special_erfcx.default", family="special"
 )
+
+
+def _log_ndtr(x: Any) -> Any:
+    below = x < 1
+    t = builder.where(below, x, 1.0) * sqrt(0.5)
+    low = builder.log(_erfcx(-t) / 2) - t * t
+    high = builder.log1p(_erfc(builder.where(below, 1.0, x) * sqrt(0.5)) / -2)
+    return builder.where(below, low, high)
+
+
+log_ndtr = pointwise_operator(
+    "log_ndtr",
+    "the logarithm of the standard normal distribution up to x",
+    _log_ndtr,
+    aten="special_log_ndtr.default",
+    family="special",
+)

@@ -11,5 +11,5 @@ from einsmith.ops.operator import MODULES, ROWS, OperatorRow
 for _module in MODULES:
     import_module(f"{__package__}.{_module}")
 
-OPERATORS: Mapping[str, OperatorRow] = ROWS
-"""All operators by name."""
+OPERATORS: Mapping[str, OperatorRow] = dict(sorted(ROWS.items()))
+"""All operators, by name and in the order of names, whichever module was imported first."""

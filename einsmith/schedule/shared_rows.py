@@ -49,7 +49,7 @@ class _Key(NamedTuple):
 @lru_cache(maxsize=256)
 def share(rows: Rows) -> Rows:
     """Return the Rows with common subexpressions evaluated by members of their own; `rows` itself if there are none."""
-    while not rows.is_online:  # a running result differs from use to use
+    while len(rows.members) > 1 and not rows.is_online:  # a running result differs from use to use
         uses = _uses(rows)
         several = [k for k, same in uses.items() if len({u.member for u in same}) > 1]
         if not several:

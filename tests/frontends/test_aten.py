@@ -54,7 +54,8 @@ DECOMPOSABLE = {
     "digits, rounding once, or NaN": """logaddexp logaddexp2 mish silu sinc softplus softshrink threshold
         threshold_backward huber_loss mse_loss smooth_l1_loss smooth_l1_loss_backward soft_margin_loss_backward
         linspace linspace.Scalar_Tensor linspace.Tensor_Scalar linspace.Tensor_Tensor frac square isfinite""",
-    "derivatives where parts have none": "std.correction std_mean.correction detach multilabel_margin_loss_forward",
+    "derivatives where parts have none": """std.correction std_mean.correction detach multilabel_margin_loss_forward
+        special_log_ndtr""",
     "indices are checked": "index_add index_copy index_fill.int_Scalar index_fill.int_Tensor take",
     "as simple": "all all.dim all.dims bernoulli empty_like new_empty sym_size.int",
 }
@@ -103,7 +104,7 @@ def row(*numbers: float) -> Any:
 SPECIAL = row(NAN, INF, -INF, 0.0, -0.0, 1.0, -1.0, 2.5, -2.5, 0.5, -0.5, 3.5)
 ENDS = row(0.0, -0.0, INF, -INF, NAN, 1e-9, -1e9, 1e200)
 SERIES = ("i0 special_i0e special_erfcx special_ndtri special_bessel_j0 special_bessel_y1 special_modified_bessel_k0 "
-          "special_airy_ai").split()  # fmt: skip
+          "special_airy_ai special_log_ndtr").split()  # fmt: skip
 WIDE = (SPECIAL.view(-1, 1), SPECIAL)
 WHOLE = (ints(9), torch.tensor([3, -3, 2, -2, 7, 1, -1, 5, 4]))
 MIXED = [(t(3), torch.tensor(2)), (ints(3, dtype=torch.int32), t()), (ints(3, dtype=torch.int32), torch.tensor(1.5)),

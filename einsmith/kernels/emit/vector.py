@@ -258,9 +258,7 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
     def is_unsafe(self, x: Expr) -> bool:
         """Return whether x holds a read that is in bounds only because of a guard around it."""
         if x not in self._unsafe:
-            for e in postorder([x]):
-                if e in self._unsafe:
-                    continue
+            for e in postorder([x], self._unsafe):
                 out = any(self._unsafe[a] for a in e.args)
                 if isinstance(e, Read) and not out and isinstance(self._slots.get(e.slot), BufferMemory):
                     lo, hi = self._range(e)
