@@ -49,7 +49,7 @@ class _Key(NamedTuple):
 @lru_cache(maxsize=256)
 def share(rows: Rows) -> Rows:
     """Return the Rows with common subexpressions evaluated by members of their own; `rows` itself if there are none."""
-    while len(rows.members) > 1 and not rows.is_online:  # a running result differs from use to use
+    while not rows.is_online:  # a running result differs from use to use
         uses = _uses(rows)
         several = [k for k, same in uses.items() if len({u.member for u in same}) > 1]
         if not several:
@@ -68,24 +68,30 @@ def _domain(t: Template) -> tuple[int, ...] | None:
 
 
 def _uses(rows: Rows) -> dict[_Key, list[_Use]]:
-    """Return the uses of every subexpression that could be shared."""
+    """Return the uses of every subexpression that could be shared: of functions that several members evaluate."""
+    stages = [
+        (m, s, stage, domain)
+        for m, member in enumerate(rows.members)
+        for s, stage in enumerate(member.kernel.stages[:1] if member.reduces else member.kernel.stages)
+        if (domain := _domain(stage.template)) is not None
+    ]
+    members_with: dict[str, set[int]] = defaultdict(set)
+    for m, _, stage, _ in stages:
+        for e in _special_functions(stage.template.parts[0].bodies):
+            members_with[e.fn].add(m)
     out: dict[_Key, list[_Use]] = defaultdict(list)
     guarded: list[tuple[_Key, _Use, Expr]] = []
-    for m, member in enumerate(rows.members):
-        for s, stage in enumerate(member.kernel.stages[:1] if member.reduces else member.kernel.stages):
-            domain = _domain(stage.template)
-            if domain is None:
-                continue
-            row = Axis(stage.template.rank if member.reduces else member.axis)
-            bodies = stage.template.parts[0].bodies
-            for e in _special_functions(bodies):
-                key_and_axes = _key(member, stage, domain, row, e)
-                if key_and_axes is not None:
-                    use = _Use(m, s, e, key_and_axes[1])
-                    out[key_and_axes[0]].append(use)
-                    guarded += [
-                        (key_and_axes[0], use, _rename(member, stage, key_and_axes[1], c)) for c in _guards(bodies, e)
-                    ]
+    for m, s, stage, domain in stages:
+        member = rows.members[m]
+        row = Axis(stage.template.rank if member.reduces else member.axis)
+        bodies = stage.template.parts[0].bodies
+        for e in _special_functions(bodies):
+            key_and_axes = _key(member, stage, domain, row, e) if len(members_with[e.fn]) > 1 else None
+            if key_and_axes is not None:
+                key, axes = key_and_axes
+                use = _Use(m, s, e, axes)
+                out[key].append(use)
+                guarded += [(key, use, _rename(member, stage, axes, c)) for c in _guards(bodies, e)]
     by_branch = {(value, k.extents, c): k for k in out for c, value in _branches(k.expr)}
     for key, use, c in guarded:
         whole = by_branch.get((key.expr, key.extents, c))

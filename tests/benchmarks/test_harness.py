@@ -347,6 +347,7 @@ def test_first_calls_are_kept_and_capped(tmp_path: Path, monkeypatch, capsys: py
         assert holds is even
 
 
+@pytest.mark.slow
 def test_a_first_call_is_all_that_is_measured_without_rounds() -> None:
     c = run_problem(TRAINING["mlp3-b64"], ["einsmith"], 1, Pace(0), 60, lambda line: None)
     assert c["peers"]["einsmith"]["first_spent"] > 0 and not c["peers"]["einsmith"].keys() & {"rounds", "bytes"}

@@ -176,6 +176,7 @@ def test_listings_are_counted() -> None:
 # ------------------------------------------------------------------------------------------------------------- cache
 
 
+@pytest.mark.slow
 @needs_triton
 def test_each_distinct_source_is_compiled_once(cache: Path, compiled: list[str]) -> None:
     a, b, more_warps = copy(by=1), copy(by=2), copy(by=1, warps=8)

@@ -85,6 +85,7 @@ def test_equals_batch_norm_of_the_whole_batch(size, rng):
     compare(size, [data(rng, n) for n in (12, 12, 7, 12)], rng)
 
 
+@pytest.mark.slow
 def test_a_rank_without_samples_takes_part(rng):
     """It adds nothing to the sums, which the others wait for."""
     compare(3, [data(rng, n) for n in (9, 2, 2, 9)], rng)

@@ -116,6 +116,7 @@ except KeyboardInterrupt: pass
 """
 
 
+@pytest.mark.slow
 def test_an_interrupt_leaves_the_step_as_after_its_last_update(place: Path) -> None:
     """The kernel is interrupted while it trains; the weights then equal those of as many steps without interruption."""
     from jupyter_client.manager import start_new_kernel

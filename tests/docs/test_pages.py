@@ -22,7 +22,8 @@ from tests.docs.blocks import ROOT, blocks, is_shown, run
 
 ELSEWHERE = {"docs/patterns.md", "docs/configurations.md"}  # test_patterns.py runs their programs one by one
 SLOW = {
-    f"docs/{page}.md" for page in ("export", "kernel_methods", "pytorch", "quantization", "recurrences", "trainers")
+    f"docs/{page}.md"
+    for page in ("export", "kernel_methods", "pytorch", "quantization", "recurrences", "trainers", "training")
 }  # pages whose programs take about two seconds or more
 PAGES = sorted(
     p

@@ -71,7 +71,7 @@ def programs(monkeypatch):
 @pytest.mark.parametrize(
     "estimator",
     [
-        Classifier(linear, lr=0.05),
+        pytest.param(Classifier(linear, lr=0.05), marks=pytest.mark.slow),
         pytest.param(Classifier(), marks=pytest.mark.slow),
         pytest.param(Regressor(), marks=pytest.mark.slow),
     ],

@@ -102,6 +102,7 @@ def test_a_subject_whose_index_is_out_of_bounds_at_one_size_does_not_fit() -> No
     assert sizes.fits(subject, [2, 9, 4]) and not sizes.fits(subject, [2, 5, 9])
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", SOURCES)
 def test_some(name, rng) -> None:
     run(name, int(rng.integers(0, SOURCES[name][1])), SOURCES[name][1], "shared")

@@ -375,6 +375,7 @@ def test_training_steps(settings, compiled) -> None:
         np.testing.assert_allclose(value, after[name], rtol=2e-3, atol=2e-4, err_msg=name)
 
 
+@pytest.mark.slow
 def test_members_of_a_fusion_by_channels_leave_out_images(monkeypatch) -> None:
     """Batch norm is fused channel by channel, where images are no rows of the fusion."""
     programs, compile_graph = [], executable.compile_graph

@@ -306,7 +306,7 @@ def fresh_dynamo():
     torch._dynamo.reset()
 
 
-@pytest.mark.thinned(8)
+@pytest.mark.thinned(16)
 @pytest.mark.parametrize("name", PLAIN)
 def test_compiled_whole(name, rng, fresh_dynamo):
     """What inductor makes around an operator does not depend on its formula: two cases go through its C++ compiler."""

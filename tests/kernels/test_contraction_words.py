@@ -185,7 +185,7 @@ def check_tiles(kernel: Kernel, most: int = 2) -> None:
     check_exact(kernel, [Configs((c,)) for c in each_value(configs)[:most]], target=target)
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("kind", ["NN", "NT", "TN", "TT"])
 @pytest.mark.parametrize("types", [BF16, (dt.u8, dt.i8), (dt.i8, dt.u8)])
 def test_products_in_tiles(kind, types):

@@ -71,7 +71,7 @@ def _is_slow(name: str, way: str, number: int) -> bool:
 
 
 @sampled(4)
-@pytest.mark.thinned(6)
+@pytest.mark.thinned(10)
 @pytest.mark.parametrize(
     "name, way",
     [

@@ -34,7 +34,7 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("case", CASES)
 def test_trains_as_torch(case, steps, rng):
     name, arguments, size = CASES[case]

@@ -185,6 +185,7 @@ ELEMENTWISE = [
         "reciprocal", "abs", "sign", "floor", "ceil", "trunc", "frac", "round", "square", "neg")),
     *(Case(n, uniform(-0.9, 0.9, (9,))) for n in ("asin", "acos", "atanh", "erfinv")),
     Case("acosh", uniform(1.1, 9, (9,))), Case("atan2", normal((9,), (9,))), Case("ndtri", uniform(0.05, 0.95, (9,))),
+    Case("log_ndtr", uniform(-9, 9, (9,))),
     *(Case(n, normal((9,), scale=2)) for n in ("erfcx", "i0", "i0e", "i1", "i1e")),
     *(Case(n, uniform(0.1, 12, (19,)), smooth=0, tolerance=1e-5) for n in (
         "bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1", "airy_ai")),

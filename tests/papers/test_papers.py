@@ -22,7 +22,7 @@ def test_no_operator_is_there_twice():
     assert len({"".join(o.text.split()) for o in OPERATORS}) == len(OPERATORS)
 
 
-@pytest.mark.thinned(8)
+@pytest.mark.thinned(16)
 @sampled
 def test_operators_agree_with_pytorch(torch, op):
     Comparison(op, 0).check(torch)

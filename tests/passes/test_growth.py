@@ -124,8 +124,7 @@ def by_first(f: Callable, arrays: list[np.ndarray]) -> Any:
     return es.value_and_grad(f, 0)(*arrays)
 
 
-# Nested special functions are compared between kernels of rows, each with all that it holds, which outgrows the rest.
-NESTED = [(f, value, 3.1 if f is families.nested_where else GROWTH) for f in families.NESTED]
+NESTED = [(f, value, GROWTH) for f in families.NESTED]
 NESTED += [(families.nested_where, by_first, 3.0), (families.nested_where_of_axes, by_first, 3.0)]
 LONGEST = families.nested_where, by_first
 

@@ -95,7 +95,7 @@ def test_padding_stands_for_zero(rng):
     np.testing.assert_allclose(q(x), layer(x), atol=0.03 * np.abs(layer(x)).max())
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("kind", [Net, Attention])
 @pytest.mark.parametrize("method", METHODS)
 def test_results_are_near_those_of_float32(kind, method, rng):

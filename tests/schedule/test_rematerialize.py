@@ -124,7 +124,7 @@ def test_a_limit_changes_no_bit(name, rng):
     assert min(kept) < (0.93 if little else 0.85)
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("name", MODELS)
 def test_the_limit_that_is_named_can_be_met(name, rng):
     x, y = batch(name, rng)

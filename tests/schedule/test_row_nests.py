@@ -194,7 +194,7 @@ MASKS = {"window": "abs(i - j) <= 5", "below": "j <= i - 3", "above": "j - i >= 
 """Conditions on the keys that a query sees. Of 65 queries, some or none see none of 37 keys."""
 
 
-@pytest.mark.thinned(16)
+@pytest.mark.thinned(32)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("special", [0.0, -np.inf, np.inf, np.nan])
 @pytest.mark.parametrize("mask", MASKS)

@@ -744,6 +744,7 @@ def planted(monkeypatch) -> Iterator[None]:
     autoconfig._CHOSEN.clear()
 
 
+@pytest.mark.slow
 def test_faults_are_found_in_another_process(planted, monkeypatch) -> None:
     monkeypatch.setattr(workshop, "PROCESSOR_LIMIT", 1.5)
     traced = trace_call(es.op("y[i,j] = x[i,j] * 2.5"), (np.ones(SHAPE, np.float32),), {})

@@ -90,6 +90,7 @@ def bert(rng, tmp_path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_fine_tuning(bert, capsys) -> None:
     example = load("fine_tune")
     pieces = example.WordPieces(bert / "vocab.txt")

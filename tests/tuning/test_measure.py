@@ -49,6 +49,7 @@ def test_the_example_of_an_own_pattern():
 def test_patterns_are_part_of_the_key(monkeypatch):
     class Mine:
         name = "mine"
+        version = 1
 
     before = cpu_kernels.identity()
     monkeypatch.setattr(autoconfig, "PATTERNS", [*autoconfig.PATTERNS, Mine()])
