@@ -219,7 +219,7 @@ def limited(kernel: Kernel, is_short: bool) -> LimitedKernel:
 
 
 @sampled(4)
-@pytest.mark.thinned(7)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("is_short", [True, False])
 @pytest.mark.parametrize("case", ROWS)
 def test_only_the_first_rows_are_needed(case, is_short, rng) -> None:
