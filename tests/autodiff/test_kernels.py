@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 import einsmith as es
+from tests.programs import program_of
 
 
 def kernels(f, *args):
     """The kernels of a transformed or jitted function's program, without those that check indices."""
-    jitted = f if hasattr(f, "_cache") else f._jitted
-    jitted(*args)
-    ((run, _),) = jitted._cache.values()
+    f(*args)
+    run = program_of(f)
     return [c for c in run.plan.calls if any(d.is_float for n in c.nodes for d in n.template.dtypes)]
 
 

@@ -18,6 +18,7 @@ from einsmith.runtime.cuda.executable_graph import ExecutableGraph
 from einsmith.runtime.cuda.launches import ByteRange, DeviceLaunch, TileCode, edges, overlaps
 from einsmith.runtime.cuda.program import CudaProgram
 from einsmith.tiles.ir import TileBuilder, TileFunction, TileParameter
+from tests.programs import program_of
 from tests.tiles.memory import Fault
 
 
@@ -103,7 +104,7 @@ def test_each_left_out_edge_is_noticed(card: Callable[..., Cuda]) -> None:
     f, arrays = network(default_rng())
     compiled = es.jit(f, device="cuda")
     want = compiled(*arrays)
-    (run,) = [run for run, _ in compiled._cache.values()]
+    run = program_of(compiled)
     program = run.program
     assert isinstance(program, CudaProgram)
     device, whole = made.card.device, program.edges

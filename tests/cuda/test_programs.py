@@ -18,6 +18,7 @@ from einsmith.driver.cuda import Cuda
 from tests.data.test_mnist import idx_bytes
 from tests.driver.test_second_backend import NETWORKS
 from tests.passes import ragged
+from tests.programs import program_of
 
 Insert = Callable[..., Cuda]
 
@@ -158,7 +159,7 @@ def test_loops_whose_bounds_come_with_the_batch(reverse: bool, card: Insert) -> 
         want = es.interpret(es.grad(loss, (0, 1, 2, 3)))(w, x, u, h0, lengths)
         for a, b in zip(compiled(w, x, u, h0, lengths), want, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-11)
-    ((run, _),) = compiled._cache.values()
+    run = program_of(compiled)
     bounded = [x for x in run.program.launches if "i64" in [p.elem for p in x.code.function.parameters[-2:]]]
     assert len(bounded) > steps and made.card.device.launches == 4
 

@@ -24,6 +24,7 @@ from einsmith.tiles.persistent import Persistent
 from einsmith.tiles.triton_text import triton_text
 from tests.lang.recurrences import CASES
 from tests.passes.ragged import gru
+from tests.programs import program_of
 from tests.tiles import card as tiles_card
 from tests.tiles.memory import Fault
 from tests.tiles.test_persistent import without_barrier
@@ -110,7 +111,7 @@ def test_loops_whose_bounds_come_with_the_batch(reverse: bool, card: Insert, alw
         given = [*arrays, np.array(lengths)]
         for got, want in zip(flatten(there(*given))[0], flatten(plain(*given))[0], strict=True):
             np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
-    (run,) = [run for run, _ in there._cache.values()]
+    run = program_of(there)
     codes = persistent(run.program)
     bounded = [c for c in codes if any(p.elem == "i64" and p.size == 1 for p in c.function.parameters)]
     assert len(codes) == loops(run.program) and bounded

@@ -17,7 +17,6 @@ import einsmith as es
 import einsmith.functional as F
 from benchmarks import plans
 from benchmarks.models import TRAINING
-from einsmith.api import jit
 from einsmith.api.tracing import trace_call
 from einsmith.base import caches
 from einsmith.base.dtypes import f32
@@ -36,6 +35,7 @@ from einsmith.passes import pipeline
 from einsmith.tuning.kernels.decisions import name_of
 from einsmith.tuning.kernels.override import overriding
 from tests.gallery.entries import ENTRIES
+from tests.programs import program_of
 
 ROOT = Path(__file__).parents[2]
 MODELS = ("lenet5", "mlp3", "capsulenet", "milstm", "lstm-lm", "sublstm")
@@ -138,7 +138,7 @@ def test_a_loop_keeps_what_it_packs_where_its_plan_is_on_disk(rng, planned) -> N
         state = state or {k: np.array(v) for k, v in net.state_dict().items()}
         net.load_state_dict(state)
         count, (first, _) = planned.during(lambda net=net: net(x))
-        ((run, _),) = jit._JITTED[net]._cache.values()
+        run = program_of(net)
         net.weight_hh_l0.data[...] *= 2
         results.append((count, run.binding.kept.nbytes, first, net(x)[0]))
     (count, nbytes, *want), (none, again, *got) = results

@@ -3,6 +3,7 @@
 import numpy as np
 
 import einsmith as es
+from tests.programs import program_of
 
 
 def test_pairwise_distances_need_less_than_three_matrices():
@@ -13,7 +14,7 @@ def test_pairwise_distances_need_less_than_three_matrices():
     rng = np.random.default_rng()
     x, y = rng.standard_normal((2, n, k)).astype(np.float32)
     value, (dx, dy) = step(x, y)
-    ((run, _),) = step._jitted._cache.values()
+    run = program_of(step)
     allocated = run.arena.nbytes + value.nbytes + dx.nbytes + dy.nbytes
     assert allocated < 3 * n * n * 4
     rows = rng.integers(0, n, 5)

@@ -14,6 +14,7 @@ from einsmith.base import environment
 from einsmith.driver import bound_program, cpu_kernels, executable
 from einsmith.runtime.arena import Arena
 from einsmith.runtime.program import Program
+from tests.programs import programs_of
 
 pytestmark = pytest.mark.skipif(bool(environment.check_level()), reason="checked programs have memory of their own")
 
@@ -42,7 +43,7 @@ def agree(found, n: int) -> None:
 
 
 def programs(f) -> list[executable.Executable]:
-    return [run for run, _ in f._cache.values()]
+    return programs_of(f)
 
 
 def poison(f) -> None:

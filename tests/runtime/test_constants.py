@@ -22,6 +22,7 @@ from einsmith.passes.constants import split_constants
 from einsmith.runtime.assemble import ArenaLayout
 from einsmith.runtime.memory import ChangeWatch, Memory
 from einsmith.schedule.plan import KernelCall
+from tests.programs import program_of
 
 
 class Network(es.nn.Module):
@@ -70,9 +71,8 @@ def check(net: Network, x: np.ndarray) -> None:
 
 
 def run_of(net: es.nn.Module) -> Executable:
-    from einsmith.api import jit
 
-    ((run, _),) = jit._JITTED[net]._cache.values()
+    run = program_of(net)
     return run
 
 

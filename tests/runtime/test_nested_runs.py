@@ -16,6 +16,7 @@ import einsmith.functional as F
 from einsmith.base import locks
 from einsmith.codegen.entry import watch
 from einsmith.runtime import interrupts, nested, queues
+from tests.programs import program_of
 
 
 def slow(points=4 * 10**6):
@@ -79,7 +80,7 @@ def test_short_runs_too(rng, monkeypatch):
     f = es.jit(lambda x: x * 2 + 1)
     x, other = rng.standard_normal((2, 17))
     f(x)
-    ((run, _),) = f._cache.values()
+    run = program_of(f)
     plain = run.program.run
 
     def interrupted():

@@ -9,6 +9,7 @@ import pytest
 
 import einsmith as es
 from einsmith.runtime.thread_count import get_threads
+from tests.programs import programs_of
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +48,7 @@ def test_programs_of_a_scope_have_its_threads(rng):
     for n in (1, 2):
         with es.threads(n):
             np.testing.assert_allclose(f(x), x @ x, rtol=1e-4, atol=1e-4)
-        assert sorted(run.threads for run, _ in f._cache.values()) == [1, 2][:n]
+        assert sorted(run.threads for run in programs_of(f)) == [1, 2][:n]
 
 
 def test_threadpoolctl():

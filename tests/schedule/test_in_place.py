@@ -9,6 +9,7 @@ import pytest
 
 import einsmith as es
 from einsmith.schedule import arena
+from tests.programs import program_of
 
 N = 17
 CASES = {
@@ -63,7 +64,7 @@ def test_places_and_values(case, rng):
     f = es.jit(program(text, OPS))
     got = f(*arrays)
     np.testing.assert_allclose(got, program(text, numpy_ops())(*arrays), rtol=1e-9, atol=1e-9)
-    ((run, _),) = f._cache.values()
+    run = program_of(f)
     assert sum(x.overwrites is not None for x in run.lives()) == count, str(f.plan)
 
 

@@ -33,6 +33,7 @@ from einsmith.schedule.layout.order import (
 from einsmith.schedule.plan import LayoutChoice
 from einsmith.schedule.planner import fuse
 from tests.fuzz.check import agree
+from tests.programs import program_of
 
 # -------------------------------------------------------------------------------------------------------------- orders
 
@@ -343,7 +344,7 @@ def test_another_order_is_no_place_to_write_over():
             run = es.jit(lambda x, v, w: es.functional.tanh(x @ v + x @ w) @ w)
             got = run(x, v, w)
         np.testing.assert_allclose(got, np.tanh(x @ v + x @ w) @ w, rtol=1e-9, atol=1e-9)
-        ((made, _),) = run._cache.values()
+        made = program_of(run)
         assert sum(life.overwrites is not None for life in made.lives()) == count
 
 

@@ -10,6 +10,7 @@ from einsmith.lang import trace
 from einsmith.runtime import queues
 from einsmith.runtime.program import Program
 from einsmith.training.description import measure
+from tests.programs import program_of
 
 INPUTS, CLASSES = 6, 3
 
@@ -283,7 +284,7 @@ def test_a_call_that_waits_runs_what_the_program_has_become(rng, monkeypatch) ->
     f = es.jit(lambda x: (x * 2 + 1).sum())
     x = rng.standard_normal((5, 7))
     f(x)
-    ((run, _),) = f._cache.values()
+    run = program_of(f)
     other = run.with_decisions({})
     old, new, ran = run.program, other.program, []
     plain = Program.run

@@ -11,6 +11,7 @@ import einsmith as es
 from einsmith.base.environment import CHECK
 from einsmith.runtime import buffers
 from einsmith.runtime.program import Program
+from tests.programs import program_of
 
 
 def make(seed=0, optimizer=None, name="mlp3", **kw):
@@ -218,7 +219,7 @@ def test_timing_kernels_writes_into_living_memory(monkeypatch):
     f = es.value_and_grad(lambda x: es.functional.sum(x * x))
     x = np.ones((300, 300), np.float32)
     f(x)
-    ((run, _),) = f._jitted._cache.values()
+    run = program_of(f)
     alive = []
     make = buffers.recycle
 
