@@ -222,12 +222,14 @@ def test_no_planted_name_is_written_through(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("plant", [os.symlink, os.link, lambda victim, lock: os.mkfifo(lock)])
-def test_a_planted_lock_file_is_not_written_to(tmp_path: Path, plant: Any) -> None:
+def test_a_planted_lock_file_is_not_written_to(tmp_path: Path, plant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folders, "PATIENCE", 0)
     victim = tmp_path / "victim"
     victim.write_text("precious")
     plant(victim, tmp_path / ".run.lock")
-    with pytest.raises(OSError), folders.turn(tmp_path / "run"):
+    with pytest.raises(OSError) as refused, folders.turn(tmp_path / "run"):
         pass
+    assert not isinstance(refused.value, folders.TakenError)  # the file's own error, not that of a lock that is held
     assert victim.read_text() == "precious" and not folders.is_locked(tmp_path / "run")
 
 
