@@ -177,12 +177,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     a.add_argument("--report", default="", help="a file for the table, JSON")
     o = a.parse_args(arguments)
     names = [x for x in o.only.split(",") if x]
-    chosen = [p for p in PLANTS if not names or p.name in names or p.kind in names]
+    ways = o.by.split(",")
+    chosen = [p for p in PLANTS if (not names or p.name in names or p.kind in names) and {*ways} & {*ways_of(p)}]
     print(f"{'fault':<20}{'kind':<12}{'by':<8}{'seconds':>8}{'cases':>7}  case")
     rows, missed = [], []
     for p in chosen:
         made = {}
-        for way in [w for w in o.by.split(",") if w in ways_of(p)]:
+        for way in [w for w in ways if w in ways_of(p)]:
             made[way] = s = search(p, way, 60 * o.minutes, o.seed)
             told = "" if s.found else "NOT FOUND "
             told += f"{s.case}: {s.message[:100]}"
