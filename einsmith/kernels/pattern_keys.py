@@ -34,4 +34,4 @@ def code_of(pattern: Any) -> bytes | None:
 
 def key_of(pattern: Any) -> bytes:
     """Return `code_of`, or where that is None a key valid in this process alone."""
-    return code_of(pattern) or (b"" if is_builtin(pattern) else _PROCESS_SALT)
+    return _PROCESS_SALT if (code := code_of(pattern)) is None else code

@@ -102,11 +102,10 @@ def find(name: str) -> Callable[..., Any]:
     if name in _OTHERS:
         module, function = _OTHERS[name]
         return getattr(_import(module), function)
-    if name not in ROWS:
-        for module in MODULES:
-            _import(module)
-            if name in ROWS:
-                break
+    for module in MODULES:
+        if name in ROWS:
+            break
+        _import(module)
     if name not in ROWS:
         raise AttributeError(f"module 'einsmith.ops' has no attribute {name!r}", name=name)
     return ROWS[name].call

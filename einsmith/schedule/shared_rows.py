@@ -70,22 +70,22 @@ def _domain(t: Template) -> tuple[int, ...] | None:
 def _uses(rows: Rows) -> dict[_Key, list[_Use]]:
     """Return the uses of every subexpression that could be shared: of functions that several members evaluate."""
     stages = [
-        (m, s, stage, domain)
+        (m, s, stage, domain, _special_functions(stage.template.parts[0].bodies))
         for m, member in enumerate(rows.members)
         for s, stage in enumerate(member.kernel.stages[:1] if member.reduces else member.kernel.stages)
         if (domain := _domain(stage.template)) is not None
     ]
     members_with: dict[str, set[int]] = defaultdict(set)
-    for m, _, stage, _ in stages:
-        for e in _special_functions(stage.template.parts[0].bodies):
+    for m, *_, functions in stages:
+        for e in functions:
             members_with[e.fn].add(m)
     out: dict[_Key, list[_Use]] = defaultdict(list)
     guarded: list[tuple[_Key, _Use, Expr]] = []
-    for m, s, stage, domain in stages:
+    for m, s, stage, domain, functions in stages:
         member = rows.members[m]
         row = Axis(stage.template.rank if member.reduces else member.axis)
         bodies = stage.template.parts[0].bodies
-        for e in _special_functions(bodies):
+        for e in functions:
             key_and_axes = _key(member, stage, domain, row, e) if len(members_with[e.fn]) > 1 else None
             if key_and_axes is not None:
                 key, axes = key_and_axes

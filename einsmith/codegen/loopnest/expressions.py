@@ -7,7 +7,7 @@ from collections.abc import Generator, Sequence
 
 from einsmith.codegen.loopnest.nest import Builder, SSAValue, elem_of
 from einsmith.ir.analysis.widths import modulo
-from einsmith.ir.nodes import Apply, Axis, Const, Expr, Read
+from einsmith.ir.nodes import Apply, Axis, Const, Expr, Read, postorder
 
 Memo = dict[tuple[Expr, int | None], SSAValue]
 """Emitted values, by the expression and the id of the guard under which its reads may touch memory."""
@@ -22,6 +22,8 @@ class ExpressionEmitter(ABC):
     """
 
     b: Builder
+    unsafe: dict[Expr, bool]
+    """What `is_unsafe` has returned."""
 
     def op(self, fn: str, *args: SSAValue | int) -> SSAValue:
         """Emit a function of the IR; scalars are splatted where they meet vectors."""
@@ -54,8 +56,14 @@ class ExpressionEmitter(ABC):
         None where the value must be computed from the expression's operands. `elem` may be wider than their type."""
 
     @abstractmethod
+    def may_leave_bounds(self, x: Read) -> bool:
+        """Return whether a read may be out of bounds where a guard around it does not hold."""
+
     def is_unsafe(self, x: Expr) -> bool:
-        """Return whether x holds a read that may be out of bounds where a guard around it does not hold."""
+        """Return whether x holds a read that `may_leave_bounds`; decided once for each expression."""
+        for e in postorder([x], self.unsafe):
+            self.unsafe[e] = any(self.unsafe[a] for a in e.args) or (isinstance(e, Read) and self.may_leave_bounds(e))
+        return self.unsafe[x]
 
     def guard_of(self, x: Expr, guard: SSAValue | None) -> SSAValue | None:
         """Return the guard under which to emit x, given the guard around it; None where x needs none."""

@@ -15,7 +15,7 @@ from einsmith.codegen.loopnest.expressions import ExpressionEmitter, Memo
 from einsmith.codegen.loopnest.nest import BYTES, Builder, SSAValue, elem_of
 from einsmith.codegen.loopnest.shuffle import covering, pick_lanes, place_lanes, transpose_blocks
 from einsmith.codegen.loopnest.walk import digits
-from einsmith.ir.nodes import Apply, Axis, Const, Expr, Read, outermost, postorder
+from einsmith.ir.nodes import Apply, Axis, Const, Expr, Read, outermost
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 
 _COMPUTED_BYTES = 4
@@ -72,6 +72,7 @@ class LaneCursor(ExpressionEmitter):
         self.final_mask: SSAValue | None = None
         self.supplied: Mapping[int, SSAValue] = {}
         self.memo: Memo = {}
+        self.unsafe = {}
         if count is not None:
             self.mask = b.op("lt", b.iota(n, "i32"), b.const(count, "i32", n))
         x = b.index(start)
@@ -206,9 +207,8 @@ class LaneCursor(ExpressionEmitter):
             return self.const(0, elem)
         return self.cast(self.opaque[x.position], elem)
 
-    def is_unsafe(self, x: Expr) -> bool:
-        reads = (e for e in postorder([x]) if isinstance(e, Read))
-        return any(e.slot not in self.s.supplied_slots and not self.s.is_safe(e) for e in reads)
+    def may_leave_bounds(self, x: Read) -> bool:
+        return x.slot not in self.s.supplied_slots and not self.s.is_safe(x)
 
     def read(self, x: Read, guard: SSAValue | None) -> SSAValue:
         if x.slot in self.s.supplied_slots:

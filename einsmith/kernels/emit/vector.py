@@ -72,7 +72,7 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         self._scope: tuple = ()
         self._flats: dict[Read, LinearForm] = {}
         self._ranges: dict[Read, tuple[int | None, int | None]] = {}
-        self._unsafe: dict[Expr, bool] = {}
+        self.unsafe = {}
 
     # -- axes and slots
 
@@ -100,7 +100,7 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         if isinstance(source, SSAValue):
             self.pin(source)
         else:
-            self._unsafe.clear()
+            self.unsafe.clear()
         self._memo.clear()
 
     # -- integers
@@ -255,16 +255,11 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
             self._ranges[x] = self._facts.bounds(self.flat(x).expr())
         return self._ranges[x]
 
-    def is_unsafe(self, x: Expr) -> bool:
-        """Return whether x holds a read that is in bounds only because of a guard around it."""
-        if x not in self._unsafe:
-            for e in postorder([x], self._unsafe):
-                out = any(self._unsafe[a] for a in e.args)
-                if isinstance(e, Read) and not out and isinstance(self._slots.get(e.slot), BufferMemory):
-                    lo, hi = self._range(e)
-                    out = lo is None or hi is None or lo < 0 or hi >= self.memory(e.slot).buffer.size
-                self._unsafe[e] = out
-        return self._unsafe[x]
+    def may_leave_bounds(self, x: Read) -> bool:
+        if not isinstance(self._slots.get(x.slot), BufferMemory):
+            return False
+        lo, hi = self._range(x)
+        return lo is None or hi is None or lo < 0 or hi >= self.memory(x.slot).buffer.size
 
     def read(self, x: Read, guard: SSAValue | None = None) -> SSAValue:
         """Return the element or vector that x reads; where `guard` fails, any value, and memory is not touched."""
