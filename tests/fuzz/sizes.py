@@ -123,8 +123,15 @@ def compare(subject: Subject, sizes: Sequence[int], mode: str, guards: Guards, g
             want = _as_tuple(each(*arrays))
             guards.poison = POISON[k % 2]
             got = _as_tuple(shared(*map(guards.place, arrays)))
+            exact: tuple = ()
             for n, (a, b) in enumerate(zip(got, want, strict=True)):
-                _agree(a, b, f"{what} {n} at {size} of {list(sizes)}", tolerance)
+                try:
+                    _agree(a, b, f"{what} {n} at {size} of {list(sizes)}", tolerance)
+                except AssertionError:
+                    with np.errstate(all="ignore"):
+                        exact = exact or _as_tuple(es.interpret(f)(*arrays))
+                    if not _is_as_exact(a, b, exact[n]):
+                        raise
             guards.check()
         count += shared.plan.count("that other sizes share")
     return count
@@ -144,6 +151,16 @@ def _agree(a: np.ndarray, b: np.ndarray, what: str, tolerance: float) -> None:
         # Terms of about 1 cancel in what is smaller, up to their rounding.
         scale = float(np.nanmax(np.abs(np.where(np.isfinite(b), b, 0)), initial=0.01))
         np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance * scale, err_msg=what)
+
+
+def _is_as_exact(a: np.ndarray, b: np.ndarray, exact: np.ndarray) -> bool:
+    """Return whether floats `a` are as near the exact numbers as `b`, up to the luck of rounding (a ratio of 3 was
+    seen): where terms cancel, both may be far off."""
+    if a.dtype.kind != "f" or not (np.isfinite(a) == np.isfinite(b)).all():
+        return False
+    finite = np.isfinite(a) & np.isfinite(exact)
+    error, other = (np.abs(x[finite] - exact[finite]).max(initial=0) for x in (a, b))
+    return bool(error <= 8 * other)
 
 
 # ------------------------------------------------------------------------------------------------------------ subjects

@@ -24,6 +24,7 @@ from einsmith.kernels.contraction.geometry import Geometry
 from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
 from einsmith.kernels.contraction.problem import problems
 from einsmith.kernels.contraction.search import candidates
+from einsmith.kernels.contraction.space import explain_illegal
 from einsmith.kernels.emit.access import OperandAccess
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
 from tests.kernels.cover import _candidates, each_value
@@ -344,6 +345,18 @@ def test_windows_of_a_block_of_an_output_axis():
     assert HaloBlock(1, 28) in halo_blocks(p, 0, MAX_HALO_BYTES)
     found = [c for c in candidates(kernel, (p,), host()) if c.windows == ((0, HaloBlock(1, 28)),)]
     assert {(c.tm, c.tn) for c in found} == {(2, 1), (1, 2)}
+
+
+def test_a_task_has_one_block_of_a_window():
+    """Also where the work is so little that one task would do it all."""
+    kernel = conv_dx(1, 1, 420, 420, 1, 1, 1, 1)
+    (p,) = problems(kernel.root)
+    found = [
+        c for c in candidates(kernel, (p,), host()) if isinstance(c, Tiled) and (0, HaloBlock(1, 210)) in c.windows
+    ]
+    assert found and {explain_illegal(kernel, p, c, host()) for c in found} == {""}
+    with pytest.raises(CompileError, match=r"1 tasks .* 2 blocks"):
+        CONTRACTION.lower(kernel, Configs((replace(found[0], tm=1, tn=1),)), host())
 
 
 def test_a_window_of_a_block_of_k_may_be_larger():

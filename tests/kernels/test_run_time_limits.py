@@ -157,6 +157,13 @@ def batched(rows, m, k):
     return plain((rows, m, m), [(dt.f32, (rows, m, k)), (dt.f32, (rows, m, k))], over("sum", (k,), body))
 
 
+def matrices(rows, others, size):
+    """Small matrices times others: rows of results, as many as the limit leaves, make whole vectors together."""
+    b, o, i, j, r = axes(5)
+    params = [(dt.f32, (rows, size, size)), (dt.f32, (others, size, size))]
+    return plain((rows, others, size, size), params, over("sum", (size,), mul(read(0, b, i, r), read(1, o, r, j))))
+
+
 def convolution(rows, channels, filters, size):
     n, o, y, x, c, ky, kx = axes(7)
     params = [(dt.f32, (rows, channels, size + 2, size + 2)), (dt.f32, (filters, channels, 3, 3))]
@@ -197,6 +204,7 @@ ROWS = {
     "product": product(37, 20, 24),
     "tall product": product(300, 48, 64),
     "batched product": batched(9, 12, 16),
+    "matrices": matrices(13, 8, 4),
     "convolution": convolution(5, 3, 8, 6),
     "convolution to points": convolution(20, 6, 17, 1),
     "pointwise": pointwise(37, 40),

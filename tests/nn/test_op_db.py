@@ -23,7 +23,7 @@ OTHERS = {
     "unfold",  # of torch.nn.functional, not of torch
     "full", "zeros", "ones", "eye", "linspace", "arange",  # take no tensors
     "triplet_margin_with_distance_loss",  # samples with modules of torch
-    "one_hot",  # samples of integers alone
+    "one_hot", "bincount",  # samples of integers alone
 }  # fmt: skip
 OPS = {}
 for _op in torch_testing("common_methods_invocations").op_db:

@@ -58,7 +58,6 @@ REFUSED = {
 }  # fmt: skip
 """Where PyTorch traces these, shapes or branches depend on values, or it gives operators that it does not export."""
 REWRITTEN = {
-    "multilabel_margin_loss": lambda o: True,  # labels after the end count
     "l1_loss": lambda o: o["weight"] is not None,  # which is left out
     "cosine_similarity": lambda o: o.get("eps", 0) > 1,  # its derivative is that of a length that eps does not bound
 }

@@ -132,6 +132,10 @@ class Geometry(HaloSetting):
         tail = masked_tail(self.p)
         self.tail = tail if self.kc % tail == 0 and self.k_max % tail == 0 else 1
         self.tasks = self.B * config.split * config.tm * config.tn
+        for i, w in self.halos:
+            tasks = config.tm if i == int(config.swap) else config.tn
+            if w.block and not self.halo_k_blocks and tasks != w.blocks:
+                raise CompileError(f"{tasks} tasks do not hold a halo copy's {w.blocks} blocks, one each, in {config}")
 
     def _orient_operands(self) -> None:
         """Choose how the operands are read by tiles and packing."""

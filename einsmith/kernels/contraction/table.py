@@ -101,11 +101,12 @@ def _add_other_tasks(t: ConfigTable, target: Any) -> Array:
     walks_buffer = (inner == BUFFER) & (t.a != PANEL) & (t.b != PANEL) & (t.numbers.has_halos == 0)
     small = (t.tm * t.tn > 1) & (t.numbers.batch * t.split == 1)
     small &= may_be_one_task(t.numbers.m * t.numbers.n * t.numbers.k, target)
+    small &= (t.numbers.a_parts == 0) & (t.numbers.b_parts == 0)  # a task holds one block of a halo copy that is cut
     rows, places = [t.rows], [np.arange(len(t.mr))]
     for applies, choose in (
         (walks_buffer, divide_for_cache),
         (t.order == BY_K, _divide_by_core),
-        (small, _keep_one_task),
+        (small, lambda *_: 1),  # no other core need be woken
     ):
         if len(which := np.nonzero(applies)[0]):
             columns = t.rows[:, which]
@@ -215,11 +216,6 @@ def _divide_by_core(t: ConfigTable, which: Array, target: Any) -> tuple[Array, A
     tn = np.minimum(np.ceil(x.columns / (t.nv * t.lanes)), np.ceil(target.cores / x.batch))
     tm, tn = _divide_waiting_sums(t, tn, target)
     return np.maximum(1, tm)[which], tn[which]
-
-
-def _keep_one_task(t: ConfigTable, which: Array, target: Any) -> tuple[Array, Array]:
-    """Return one task along M and one along N for configurations `which`, so that no other core need be woken."""
-    return np.ones(len(which)), np.ones(len(which))
 
 
 def divide_for_cache(t: ConfigTable, which: Array, target: Any) -> tuple[Array, Array]:

@@ -131,14 +131,17 @@ class TileEpilogue:
             return
         if self.taken is not None:
             self.taken.begin_tile(t, x)
-        if rows is not None:
-            for i in range(0, mr, step):
-                self._emit_rows(t, x, m0, b.const(i), rows[i : i + step])
-        else:
-            assert self.scratch_sums is not None
-            with b.loop(0, mr, step=step) as loop:
-                places = [b.add(loop.var, i) for i in range(step)]
-                self._emit_rows(t, x, m0, loop.var, [self.scratch_sums.load(x.number, at, nv) for at in places])
+        # A tile that ends at a run-time limit may have rows that make no whole vectors together; each is stored alone.
+        whole = mr - mr % step
+        for first, end, count in ((0, whole, step), (whole, mr, 1)):
+            if rows is not None:
+                for i in range(first, end, count):
+                    self._emit_rows(t, x, m0, b.const(i), rows[i : i + count])
+            elif first < end:
+                assert self.scratch_sums is not None
+                with b.loop(first, end, step=count) as loop:
+                    places = [b.add(loop.var, i) for i in range(count)]
+                    self._emit_rows(t, x, m0, loop.var, [self.scratch_sums.load(x.number, at, nv) for at in places])
         if self.lines is not None:
             self.lines.flush(t, x)
 
@@ -156,7 +159,7 @@ class TileEpilogue:
         if self.lines is not None:
             for v, (_, values) in enumerate(self.epilogue.values(results, parts[0], sums[0])):
                 self.lines.put(row, v, values)
-        elif self.stacked > 1:
+        elif len(rows) > 1:
             self.epilogue.store_stacked(results, parts, sums)
         else:
             if self.taken is not None:
