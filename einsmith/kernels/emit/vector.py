@@ -322,7 +322,7 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         is_below = first is None or first - lead < 0
         if lead and (is_below and not is_guarded or any(k % stride for k, _, _ in part.terms)):
             lead = 0
-        starts = list(range(low - lead, high + 1, n))
+        starts: Sequence[int] = range(low - lead, high + 1, n)
         if len(starts) > MAX_WIDE_LOADS:
             return None
         # Whether the last load may leave the buffer.
