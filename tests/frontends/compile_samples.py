@@ -271,7 +271,7 @@ def operators(dtype: torch.dtype) -> list[Any]:
         name = f"{op.name}.{op.variant_test_name}".rstrip(".")
         if op.name in EMPTY or op.name in DRAWS or dtype not in op.supported_dtypes("cpu"):
             continue
-        if op.name in TIES and not dtype.is_floating_point:
+        if op.name in {*TIES, "sinc"} and not dtype.is_floating_point:  # zeros of sinc are a rounding error there
             continue
         if op.name.startswith("jiterator") or name in LEFT_OUT:
             continue
