@@ -13,6 +13,7 @@ from einsmith.base.errors import EinsmithError
 from einsmith.base.locks import Awaited, Guard, Reentrant, join
 from einsmith.runtime.queues import RunQueue
 from tests import lock_order
+from tests.threads import inside, readers, waits
 
 
 def run(*functions, seconds=60):
@@ -53,7 +54,7 @@ def test_a_cycle_of_waiting_threads_ends_in_an_error(kind, count):
     for lock in chain:  # what is left is sound
         with lock:
             pass
-    assert not locks._waits and not locks._inside.get(threading.get_ident())
+    assert not waits() and threading.get_ident() not in inside()
 
 
 def test_waiting_without_a_cycle_is_no_error():
@@ -96,9 +97,9 @@ def test_holding_one_joined_guard_holds_all():
 def test_guards_are_joined_when_one_is_first_held():
     parts = [Guard(), Guard()]
     both = Guard(parts)
-    assert parts[0]._root() is not parts[1]._root()
+    assert not parts[0].is_joined(parts[1])
     with both:
-        assert parts[0]._root() is parts[1]._root() is both._root()
+        assert parts[0].is_joined(parts[1]) and parts[0].is_joined(both)
 
 
 def test_a_guard_stays_held_while_it_is_joined_by_its_holder():
@@ -143,15 +144,19 @@ def test_joining_waits_for_holders_and_excludes_them_afterwards():
     assert total == [4 * 149]
 
 
-def test_unreferenced_guards_are_freed(new_objects):
+def count_locks():
+    """Return the number of awaited locks in memory."""
     gc.collect()
-    before = len(locks._free_in_child)
+    return sum(issubclass(type(x), Awaited) for x in gc.get_objects())
+
+
+def test_unreferenced_guards_are_freed(new_objects):
+    before = count_locks()
     kept = Guard()
     for _ in range(100):
         with Guard([kept]):
             pass
-    gc.collect()
-    assert len(locks._free_in_child) <= before + 1
+    assert count_locks() <= before + 1
 
 
 def reading(guard):
@@ -180,7 +185,7 @@ def test_a_guard_is_held_when_its_readers_have_finished():
         order.append("changed")
     guards[1].__exit__()
     thread.join()
-    assert order == ["read", "changed", "changed"] and not guards[0]._root()._lock.readers
+    assert order == ["read", "changed", "changed"] and not readers(guards[0])
 
 
 def test_a_reader_changes_values_itself():
@@ -191,10 +196,10 @@ def test_a_reader_changes_values_itself():
         pass
     join([one, two])
     me = threading.get_ident()
-    assert one._root()._lock.readers == {me: 3}
+    assert readers(one) == {me: 3}
     one.end_reading(), two.end_reading(), one.end_reading()
     with two:
-        assert not one._root()._lock.readers
+        assert not readers(one)
 
 
 def test_reads_end_at_a_mark():
@@ -221,13 +226,13 @@ def test_a_reader_that_waits_for_who_waits_for_it():
     thread = threading.Thread(target=change)
     thread.start()
     entered.wait()
-    while thread.ident not in locks._waits:
+    while thread.ident not in waits():
         time.sleep(0.001)
     with pytest.raises(EinsmithError, match="wait for each other"), held:
         raise AssertionError
     read.end_reading()
     thread.join()
-    assert errors == ["changed"] and not locks._waits
+    assert errors == ["changed"] and not waits()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -246,7 +251,7 @@ def test_a_child_forgets_the_reads_of_other_threads():
     child = os.fork()
     if not child:
         with guard:
-            os._exit(len(guard._root()._lock.readers))
+            os._exit(len(readers(guard)))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     leave.set()
     thread.join()
@@ -317,7 +322,7 @@ def test_a_fork_lets_threads_go_on_that_a_holder_waits_for(kind, length, monkeyp
     for t in threads:
         t.start()
     held.wait()
-    while len(locks._waits) < length:
+    while len(waits()) < length:
         time.sleep(0.001)
     child = os.fork()
     if not child:
@@ -329,7 +334,7 @@ def test_a_fork_lets_threads_go_on_that_a_holder_waits_for(kind, length, monkeyp
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     for t in threads:
         t.join(60)
-    assert not locks._waits
+    assert not waits()
 
 
 def test_the_order_of_locks_is_watched():

@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from einsmith.base import locks, processes, workers
+from einsmith.base import processes, workers
 from einsmith.base.workers import Failed, Lost, Worker
 from tests.base.test_processes import state, wait
+from tests.threads import inside
 
 SERVER = """
 import os, signal, sys, threading, time
@@ -357,7 +358,7 @@ def test_a_fork_waits_until_a_process_has_started(worker: Worker, monkeypatch: p
         os._exit(0 if done.is_set() and worker._process is None else 1)
     assert os.waitpid(child, 0)[1] == 0
     thread.join(60)
-    assert not errors and not locks._inside
+    assert not errors and not inside()
 
 
 def test_a_process_sees_nothing_of_the_parents_other_descriptors(worker: Worker) -> None:

@@ -15,6 +15,7 @@ from einsmith.base import locks
 from einsmith.codegen.entry import watch
 from einsmith.runtime import interrupts, pool, queues
 from tests.runtime.test_nested_runs import Threads, during, slow, until
+from tests.threads import readers, waits
 
 
 @pytest.fixture(autouse=True)
@@ -114,17 +115,17 @@ def test_a_training_step_waits_for_reads(rng):
         with guard:
             guard.begin_reading()
         try:
-            until(lambda: len(locks._waits) == 1)
+            until(lambda: len(waits()) == 1)
             order.append("read")
         finally:
             guard.end_reading()
 
     reader = threads.start(read)
-    until(lambda: reader.ident in guard._root()._lock.readers)
+    until(lambda: reader.ident in readers(guard))
     step(x, t)
     order.append("trained")
     threads.join()
-    assert order == ["read", "trained"] and not guard._root()._lock.readers
+    assert order == ["read", "trained"] and not readers(guard)
 
 
 def test_a_change_that_waits_for_a_read_which_waits_for_its_run(rng, monkeypatch):
@@ -144,7 +145,7 @@ def test_a_change_that_waits_for_a_read_which_waits_for_its_run(rng, monkeypatch
         np.testing.assert_array_equal(f(x), wants[0])
     threads.join()
     np.testing.assert_array_equal(found[0], wants[1])
-    assert not locks._waits
+    assert not waits()
 
 
 @pytest.mark.thinned(2)

@@ -14,6 +14,7 @@ import einsmith as es
 from einsmith.base import locks
 from einsmith.data import fetch
 from einsmith.runtime import interrupts, nested, queues, signals
+from tests.threads import inside, is_free, waits
 
 from .test_interrupts import run
 
@@ -216,26 +217,14 @@ class _Raising:
         return getattr(self.lock, name)
 
 
-def is_free(lock) -> bool:
-    found: list[bool] = []
-
-    def look():
-        found.append(lock.acquire(blocking=False))
-        if found[0]:
-            lock.release()
-
-    thread = threading.Thread(target=look)
-    thread.start()
-    thread.join()
-    return found[0]
-
-
-def test_no_lock_stays_taken():
-    lock = locks.Awaited("testing")
-    plain, lock._lock = lock._lock, _Raising(lock._lock)
+def test_no_lock_stays_taken(monkeypatch):
+    plain = threading.RLock()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading, "RLock", lambda: _Raising(plain))
+        lock = locks.Awaited("testing")
     with pytest.raises(KeyboardInterrupt), lock:
         raise AssertionError("taken")
-    assert is_free(plain) and not locks._inside.get(threading.get_ident())
+    assert is_free(plain) and threading.get_ident() not in inside()
 
 
 def test_programs_that_end_anywhere_leave_the_pool_free(rng, handlers):
@@ -273,16 +262,17 @@ def test_predictions_that_end_anywhere_leave_no_lock_held(rng, handlers):
     model = es.nn.Linear(3, 2)
     x = rng.standard_normal((5, 3)).astype("f")
     want = model(x)
-    lock = model.weight.memory.guard._root()._lock
+    guard = model.weight.memory.guard
     handlers(signal.SIGALRM, end)
     for after in rng.uniform(2e-5, 2e-4, 4000):
         with pytest.raises(Ended):
             signal.setitimer(signal.ITIMER_REAL, after)
             while True:
                 model(x)
-        assert not lock._depth and not lock._lock._is_owned() and not model.weight.memory.guard._held
-        assert threading.get_ident() not in locks._inside
-    assert is_free(lock._lock)
+        assert threading.get_ident() not in inside()
+        with guard:
+            assert guard.mark() == (1, 1, 0)
+    assert is_free(guard)
     np.testing.assert_array_equal(model(x), want)
 
 
@@ -460,8 +450,8 @@ def test_steps_that_end_anywhere_leave_no_lock_held(rng, handlers):
             signal.setitimer(signal.ITIMER_REAL, after)
             while True:
                 step(x, t)
-        assert not locks._inside
-    assert is_free(step.store.guard._root()._lock._lock)
+        assert not inside()
+    assert is_free(step.store.guard)
 
 
 def test_ctrl_c_ends_a_step_that_waits_for_another_thread(rng):
@@ -474,7 +464,7 @@ def test_ctrl_c_ends_a_step_that_waits_for_another_thread(rng):
     def average():
         with step.store.guard:
             held.set()
-            while main not in locks._waits:
+            while main not in waits():
                 pass
             os.kill(os.getpid(), signal.SIGINT)
             leave.wait(60)
@@ -487,4 +477,4 @@ def test_ctrl_c_ends_a_step_that_waits_for_another_thread(rng):
     assert not leave.is_set() and thread.is_alive()
     leave.set()
     thread.join()
-    assert step.steps == 1 and not locks._waits and not locks._inside
+    assert step.steps == 1 and not waits() and not inside()

@@ -17,6 +17,7 @@ from einsmith.base import locks
 from einsmith.codegen.entry import watch
 from einsmith.runtime import interrupts, nested, queues
 from tests.programs import program_of
+from tests.threads import waits
 
 
 def slow(points=4 * 10**6):
@@ -243,7 +244,7 @@ def test_who_waits_in_the_middle_of_a_run_gets_the_error(rng, through, first, mo
 
     def release():
         if first == "handler":
-            until(lambda: threading.main_thread().ident in locks._waits)
+            until(lambda: threading.main_thread().ident in waits())
         go.set()
 
     monkeypatch.setattr(queues, "usable_cores", lambda: 1)
@@ -259,7 +260,7 @@ def test_who_waits_in_the_middle_of_a_run_gets_the_error(rng, through, first, mo
         releasing = Threads()
         releasing.start(release)
         if first == "thread":
-            until(lambda: all(t.ident in locks._waits for t in threads.threads))
+            until(lambda: all(t.ident in waits() for t in threads.threads))
         with pytest.raises(es.EinsmithError, match="flag"), guards[-1]:
             raise AssertionError("taken")
         releasing.join()
@@ -267,7 +268,7 @@ def test_who_waits_in_the_middle_of_a_run_gets_the_error(rng, through, first, mo
     queues.FIRST.callers.clear()
     threads.join()
     assert len(done) == through + 1
-    assert not locks._waits
+    assert not waits()
 
 
 def test_a_run_waits_within_a_run_for_one_that_ends(rng):
@@ -280,7 +281,7 @@ def test_a_run_waits_within_a_run_for_one_that_ends(rng):
     def use():
         with model.weight.memory.guard:
             held.set()
-            until(lambda: threading.main_thread().ident in locks._waits)
+            until(lambda: threading.main_thread().ident in waits())
             time.sleep(3 * locks.LOOK)
 
     def handler():
@@ -325,7 +326,7 @@ def test_a_function_that_another_thread_calls_within_a_run(rng, holds, monkeypat
         np.testing.assert_array_equal(f(x), want)
     threads.join()
     np.testing.assert_array_equal(found[0] * 2, want)
-    assert not locks._waits
+    assert not waits()
 
 
 def test_a_handler_waits_while_its_thread_waits():
@@ -339,9 +340,9 @@ def test_a_handler_waits_while_its_thread_waits():
             until(lambda: n in seen)
 
     def note(number, frame):
-        threads.start(lambda: (until(lambda: locks._waits.get(main) is inner), seen.append(1)))
+        threads.start(lambda: (until(lambda: waits().get(main) is inner), seen.append(1)))
         with inner:
-            seen.append(locks._waits.get(main))
+            seen.append(waits().get(main))
         seen.append(0)
 
     main = threading.get_ident()
@@ -350,11 +351,11 @@ def test_a_handler_waits_while_its_thread_waits():
     for event in held:
         event.wait()
     before = signal.signal(signal.SIGALRM, note)
-    threads.start(lambda: (until(lambda: locks._waits.get(main) is outer), os.kill(os.getpid(), signal.SIGALRM)))
+    threads.start(lambda: (until(lambda: waits().get(main) is outer), os.kill(os.getpid(), signal.SIGALRM)))
     try:
         with outer:
             pass
     finally:
         signal.signal(signal.SIGALRM, before)
     threads.join()
-    assert seen == [1, outer, 0] and not locks._waits
+    assert seen == [1, outer, 0] and not waits()
