@@ -202,10 +202,6 @@ class Once:
         mark = object()
         return self._marks.setdefault(key, mark) is mark
 
-    def clear(self) -> None:
-        """Forget every mark."""
-        self._marks.clear()
-
 
 def cache_clear() -> None:
     """Drop everything that is compiled or cached in memory; it is rebuilt where needed. Weights, states and code on

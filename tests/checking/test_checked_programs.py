@@ -30,6 +30,7 @@ from einsmith.schedule import pipeline as plan_passes
 from einsmith.schedule.arena import arena
 from einsmith.schedule.kernel import Rows
 from einsmith.schedule.serial import from_data, to_data
+from tests.caches import CODE, bound
 from tests.fuzz.variants import streaming
 from tests.schedule.test_recurrent_chains import SIZES, recurrence
 from tests.schedule.test_reduction_chains import CHAINS, arguments, compile_with
@@ -40,7 +41,7 @@ def checked(monkeypatch, tmp_path):
     """Runs are checked; what is compiled meanwhile is forgotten, since it may be wrong."""
     monkeypatch.setenv("EINSMITH_CHECK", "1")
     monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(cpu_kernels, "_NATIVE", Cache(cpu_kernels._NATIVE.bound))
+    monkeypatch.setattr(cpu_kernels, "_NATIVE", Cache(bound(CODE)))
     monkeypatch.setattr(native, "_loaded", WeakValueDictionary())
     return tmp_path
 

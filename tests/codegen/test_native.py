@@ -23,6 +23,7 @@ from einsmith.codegen.cache import build, native, objects
 from einsmith.codegen.llvm import jit
 from einsmith.codegen.llvm.nest import emit_module
 from einsmith.codegen.loopnest.nest import Builder, Function
+from tests.caches import forget
 from tests.codegen.test_llvm_ops import TARGET
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,7 +35,7 @@ def cache(tmp_path, monkeypatch):
     where = tmp_path / "cache"
     monkeypatch.setenv("EINSMITH_CACHE_DIR", str(where))
     monkeypatch.setattr(native, "_loaded", WeakValueDictionary())
-    objects._warned.clear()
+    forget("reasons not to keep compiled code")
     monkeypatch.setattr(objects, "_written", {})
     return where
 

@@ -19,7 +19,6 @@ from einsmith.driver import registry, workshop
 from einsmith.driver.bound_program import BoundProgram
 from einsmith.driver.cuda import Cuda
 from einsmith.driver.executable import Executable
-from einsmith.kernels import autoconfig
 from einsmith.runtime.comparison import list_written_buffers
 from einsmith.runtime.cuda.launches import TileCode
 from einsmith.tiles.ir import TileBuilder, TileParameter
@@ -27,6 +26,7 @@ from einsmith.tuning.kernels import database, records, session, worker
 from einsmith.tuning.kernels.measure import MachineCode
 from einsmith.tuning.kernels.override import overriding
 from einsmith.tuning.programs import exploring, graph_search, kernel_search, online, proposing, trial, vetting
+from tests.caches import CHOICES, forget
 from tests.cuda.planted import CRASH, FASTEST, PlantedConfig
 
 Insert = Callable[..., Cuda]
@@ -38,7 +38,7 @@ def store(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(database, "_unusable", {})
     monkeypatch.setattr(workshop._WorkshopProcess, "idle", False)  # tests leave it no processor
-    autoconfig._CHOSEN.clear()
+    forget(CHOICES)
 
 
 def compiled(formula: str, *arrays: np.ndarray, device: str | None = "cuda:0") -> BoundProgram:
@@ -202,7 +202,7 @@ def test_training_goes_on_while_kernels_are_tuned(card: Insert, monkeypatch) -> 
     assert len(run.program._flights) == 1
     steps.step.fit([steps.batch] * 3, progress=False)
     assert len(run.program._flights) == 2, "steps begin before the last one has ended"
-    autoconfig._CHOSEN.clear()
+    forget(CHOICES)
     card(planted=True)
     again = Steps(monkeypatch, "static").step
     assert losses == [again(*steps.batch) for _ in losses]

@@ -12,6 +12,7 @@ import einsmith as es
 from einsmith.api.tracing import trace_call
 from einsmith.driver.executable import Executable
 from einsmith.kernels import autoconfig
+from tests.caches import CHOICES, forget
 
 DOCS = Path(__file__).parents[2] / "docs"
 TEXT = "".join((DOCS / page).read_text() for page in ("patterns.md", "configurations.md"))
@@ -26,7 +27,7 @@ def names(request, monkeypatch) -> dict:
     exec(compile(BLOCKS[request.param], str(DOCS), "exec"), found)
     yield found
     monkeypatch.undo()
-    autoconfig._CHOSEN.clear()
+    forget(CHOICES)
 
 
 def test_every_program_is_tested() -> None:
@@ -38,7 +39,7 @@ def test_a_pattern_of_ones_own(names, monkeypatch) -> None:
     np.testing.assert_allclose(names["y"], np.sqrt(np.arange(4096)), rtol=1e-6)
     (pattern,) = (p for p in autoconfig.PATTERNS if p.name == "roots")
     monkeypatch.setattr(autoconfig, "PATTERNS", [pattern])
-    autoconfig._CHOSEN.clear()
+    forget(CHOICES)
     for n in (4096, 16):
         x = np.random.default_rng(n).random(n, np.float32)
         traced = trace_call(es.op("y[i] = sqrt(x[i])"), (x,), {})

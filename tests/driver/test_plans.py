@@ -34,6 +34,7 @@ from einsmith.lang.lower import LOWERED
 from einsmith.passes import pipeline
 from einsmith.tuning.kernels.decisions import name_of
 from einsmith.tuning.kernels.override import overriding
+from tests.caches import forget
 from tests.gallery.entries import ENTRIES
 from tests.programs import program_of
 
@@ -47,7 +48,7 @@ def cache(tmp_path, monkeypatch) -> Path:
     monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("EINSMITH_PLANS", "1")
     monkeypatch.setattr(objects, "_written", {})
-    objects._warned.clear()
+    forget("reasons not to keep compiled code")
     return tmp_path / "cache"
 
 

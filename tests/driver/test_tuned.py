@@ -16,7 +16,6 @@ from einsmith.cli.explain import gather
 from einsmith.cli.kernel_report import text_of
 from einsmith.cli.report_page import page
 from einsmith.cost.facts import Target
-from einsmith.driver import cpu_kernels, tuned
 from einsmith.driver.executable import Executable
 from einsmith.driver.objects import ObjectCode
 from einsmith.kernels import autoconfig
@@ -27,6 +26,7 @@ from einsmith.tuning.kernels.decisions import format_choice, parse_choice
 from einsmith.tuning.kernels.override import overriding
 from einsmith.tuning.kernels.records import Record
 from einsmith.tuning.programs import graph_search
+from tests.caches import CODE, forget
 from tests.kernels.runner import WIDE
 from tests.kernels.samples import capsule_da, strided_conv_dx, strided_dx
 from tests.kernels.test_space import KERNELS, mutants
@@ -37,8 +37,7 @@ def store(tmp_path, monkeypatch) -> None:
     """A store of the test's own; what other tests have compiled is not met."""
     monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(database, "_unusable", {})
-    cpu_kernels._NATIVE.clear()
-    tuned._WARNED.clear()
+    forget(CODE, UNFOLLOWED)
 
 
 def compiled(formula: str, *arrays: np.ndarray, threads: int = 1) -> Executable:
@@ -90,6 +89,7 @@ def test_texts_of_configurations_outside_the_space(rng) -> None:
             assert parse_choice(KERNELS[name], WIDE, format_choice(contraction, config)).config == config
 
 
+UNFOLLOWED = "records of tuning that cannot be followed"
 PRODUCT = "C[i,j] = sum[k](A[i,k]*B[k,j])"
 
 
@@ -127,7 +127,7 @@ def test_unusable_records_are_ignored_with_a_warning(rng, text) -> None:
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         (run,) = compiled(PRODUCT, a, b).kernels
-        cpu_kernels._NATIVE.clear()  # from disk, where nothing is lowered
+        forget(CODE)  # from disk, where nothing is lowered
         (again,) = compiled(PRODUCT, a, b).kernels
     assert (run.config, run.tuned, run.decision) == (before.kernels[0].config, False, "")
     assert run.unfollowed == again.unfollowed and bool(run.unfollowed) == bool(text)
@@ -146,7 +146,7 @@ def test_another_process_says_it_of_code_that_it_finds_on_disk(rng) -> None:
     recorded(run.calls[0].kernel, run.target, "mine a=1")
     with pytest.warns(es.EinsmithWarning, match="mine a=1"):
         compiled(PRODUCT, a, b)
-    cpu_kernels._NATIVE.clear(), tuned._WARNED.clear()
+    forget(CODE, UNFOLLOWED)
     with pytest.warns(es.EinsmithWarning, match="mine a=1"):
         compiled(PRODUCT, a, b)
 

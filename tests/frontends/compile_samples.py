@@ -21,6 +21,7 @@ from torch._dynamo.backends.registry import lookup_backend
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 import einsmith.frontends.torch  # noqa: F401 - registers the backend
+from tests.caches import forget
 from tests.nn.twin import torch_testing
 
 TOLERANCE = {torch.float64: 1e-7, torch.float32: 2e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
@@ -140,10 +141,9 @@ def _compiled(
     module: Call, tensors: list[torch.Tensor], gradients: bool, **options: Any
 ) -> tuple[Run, list[str], bool]:
     """(`run` by the backend, what it said, whether it draws random numbers of its own)."""
-    from einsmith.frontends.torch_compile import options as backend_options
     from einsmith.frontends.torch_compile import region
 
-    backend_options._SAID.clear()
+    forget("operators that run in PyTorch")
     made: list[region.Region] = []
     prepare = region.Region.prepare
 

@@ -34,8 +34,9 @@ from torch.utils._pytree import tree_map
 
 import einsmith as es
 import einsmith.frontends.torch  # registers the backend
+import einsmith.frontends.torch_compile.options  # noqa: F401 - has the bound of what is said once
 from benchmarks.models_of_others import MODELS, Trained, converted, get, missing
-from einsmith.frontends.torch_compile import options
+from tests.caches import forget
 
 WHOLE = ("bert", "gpt2", "llama", "vit", "t5", "whisper_encoder")
 """Those of which no operator may run in PyTorch."""
@@ -164,7 +165,7 @@ def row(name: str) -> Row:
     with Widened():
         exact = steps(made, torch.float64, lambda m: m)
     eager = distance(steps(made, torch.float32, lambda m: m), exact)
-    options._SAID.clear()
+    forget("operators that run in PyTorch")
     torch._dynamo.reset()
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")

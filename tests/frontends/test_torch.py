@@ -30,8 +30,8 @@ from einsmith.driver import bound_program
 from einsmith.driver.bound_program import BoundProgram
 
 torch = pytest.importorskip("torch", reason="the operators under test are PyTorch's")
-from einsmith.frontends import torch_operator  # noqa: E402
 from einsmith.frontends.torch import operator  # noqa: E402
+from tests.caches import bound  # noqa: E402
 from tests.frontends.formulas import CASES  # noqa: E402
 
 BACKEND = "inductor" if any(shutil.which(c) for c in ("c++", "g++", "clang++")) else "aot_eager"
@@ -95,8 +95,8 @@ def test_only_wanted_gradients_are_computed(rng):
 
 
 def test_sizes_come_and_go(rng, monkeypatch):
-    for bound in (bound_program.PROGRAMS, torch_operator._TRACED):
-        monkeypatch.setattr(bound, "entries", 4)
+    for narrow in (bound_program.PROGRAMS, bound("traced operators of PyTorch")):
+        monkeypatch.setattr(narrow, "entries", 4)
     f = operator(es.op("y[i] = sum[k](exp(a[i,k]) * exp(a[i,k])) + a[i,0]"))
     known = f._definition
     for n in (*range(1, 11), 200, *range(1, 11)):

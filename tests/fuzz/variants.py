@@ -22,6 +22,7 @@ from einsmith.runtime.pool import native_entry
 from einsmith.schedule import row_nests
 from einsmith.schedule.kernel import Rows
 from einsmith.schedule.layout import forced
+from tests import caches
 
 Cell = tuple[str, str, str, str]
 """(pattern, gene of the configuration and its value, element type, length of the tail along an axis)."""
@@ -145,13 +146,13 @@ def nested_depth(kernel: Any, target: Target) -> int:
 
 def _forget_nests() -> None:
     row_nests.block_kernels.cache_clear()
-    autoconfig._CHOSEN.clear()
+    caches.forget(caches.CHOICES)
     forget()
 
 
 def forget(code: bool = False) -> None:
     """Compiles anew what is asked for next. With `code` what no program holds is unloaded."""
-    cpu_kernels._NATIVE.clear()
+    caches.forget(caches.CODE)
     native._loaded.clear()
     if code:
         jit.unload()

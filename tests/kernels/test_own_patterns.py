@@ -14,6 +14,7 @@ from einsmith.base.errors import CheckError, CompileError
 from einsmith.codegen.loopnest.nest import Builder
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
+from tests.caches import CHOICES, forget
 
 SHAPE = (7, 11)
 _numbers = iter(range(10**6))
@@ -58,7 +59,7 @@ def registered(monkeypatch: pytest.MonkeyPatch):
 
     yield register
     monkeypatch.undo()
-    autoconfig._CHOSEN.clear()
+    forget(CHOICES)
 
 
 def _call() -> np.ndarray:

@@ -11,9 +11,10 @@ import pytest
 import einsmith as es
 from einsmith import nn
 from einsmith.base import environment
-from einsmith.driver import bound_program, cpu_kernels, executable
+from einsmith.driver import bound_program, executable
 from einsmith.runtime.arena import Arena
 from einsmith.runtime.program import Program
+from tests.caches import CODE, bound
 from tests.programs import programs_of
 
 pytestmark = pytest.mark.skipif(bool(environment.check_level()), reason="checked programs have memory of their own")
@@ -176,8 +177,8 @@ def test_training_with_changing_batch_sizes_is_the_same_with_few_programs(monkey
     assert plain.compiler.arena.block.array.nbytes == max(
         run.binding.reserved for run in plain.compiler.programs.values()
     )
-    for bound in (bound_program.PROGRAMS, cpu_kernels._NATIVE.bound):
-        monkeypatch.setattr(bound, "entries", 2)
+    for narrow in (bound_program.PROGRAMS, bound(CODE)):
+        monkeypatch.setattr(narrow, "entries", 2)
     few, again = trained(sizes)
     assert again == losses and len(few.compiler.programs) <= 2
     for (name, a), (_, b) in zip(plain.store.arrays(), few.store.arrays(), strict=True):

@@ -18,11 +18,11 @@ import einsmith as es
 from einsmith.api.jit import run_arrays
 from einsmith.base import caches, environment
 from einsmith.codegen.llvm import jit
-from einsmith.driver import bound_program, cpu_kernels
+from einsmith.driver import bound_program
 from einsmith.ir import interned
-from einsmith.kernels import autoconfig
 from einsmith.lang import op
 from einsmith.ops import call
+from tests.caches import CHOICES, CODE, bound, forget
 
 ROOT = Path(__file__).resolve().parents[2]
 MAPS = Path("/proc/self/maps")
@@ -33,8 +33,8 @@ unchecked = pytest.mark.skipif(bool(environment.check_level()), reason="checked 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few programs, kernels and choices are kept."""
-    for bound in (bound_program.PROGRAMS, cpu_kernels._NATIVE.bound, autoconfig._CHOSEN.bound):
-        monkeypatch.setattr(bound, "entries", 6)
+    for few in (bound_program.PROGRAMS, bound(CODE), bound(CHOICES)):
+        monkeypatch.setattr(few, "entries", 6)
 
 
 def function():
@@ -74,7 +74,7 @@ def test_shapes_come_and_go(few, new_objects, sizes) -> None:
         for n in sizes:
             kept[n] = f(given(n), B)
             assert agrees(kept[n], n) and agrees(f(given(n), B), n)
-            assert bound_program.PROGRAMS.held()[0] <= 6 and len(cpu_kernels._NATIVE) <= 6
+            assert bound_program.PROGRAMS.held()[0] <= 6 and bound(CODE).held()[0] <= 6
             # A program and the cache of kernels may have one each; the rest is about to be unloaded.
             assert len(f._quick) <= 6 and len(f._ready) <= 6 and len(f._depends) <= 6
         gc.collect(), jit.unload()
@@ -88,13 +88,13 @@ def test_shapes_come_and_go(few, new_objects, sizes) -> None:
 def test_the_maps_of_code_come_back(few, new_objects) -> None:
     f = function()
     f(given(1), B)
-    cpu_kernels._NATIVE.clear(), gc.collect(), jit.unload()
+    forget(CODE), gc.collect(), jit.unload()
     loaded = len(jit._loaded)
     for n in range(2, 8):
         f(given(n), B)
     assert len(jit._loaded) > loaded + 3
     del f
-    cpu_kernels._NATIVE.clear(), gc.collect(), jit.unload()
+    forget(CODE), gc.collect(), jit.unload()
     assert len(jit._loaded) <= loaded
 
 
@@ -108,9 +108,7 @@ def test_nodes_die_with_the_caches_that_hold_them() -> None:
 
 def check_that_nodes_die() -> None:
     def everything_forgotten() -> int:
-        for bound in caches.BOUNDS:
-            for cache in bound.caches():
-                cache.clear()
+        forget(*(b.name for b in caches.BOUNDS))
         for memo in [x for x in gc.get_objects() if isinstance(x, functools._lru_cache_wrapper)]:
             if memo.__module__.startswith("einsmith.") and memo.cache_parameters()["maxsize"] is not None:
                 memo.cache_clear()
@@ -142,7 +140,7 @@ def test_equal_calls_do_not_depend_on_each_other() -> None:
     held = [kept()]
     assert kept() is held[0]
     assert run_arrays(held[0], (np.ones(2),), {}).tolist() == [2, 2]
-    call._CALLS.clear()
+    forget("calls of functions of tensors")
     again = kept()
     assert again is not held[0]
     assert run_arrays(again, (Given(),), {}).tolist() == [2, 2, 2]
@@ -154,7 +152,7 @@ def test_values_of_static_parameters_come_and_go(few, monkeypatch: pytest.Monkey
     for _ in range(2):
         for k in range(12):
             assert shifted(np.arange(12.0), k=k).tolist() == list(range(k, k + 12))
-            assert len(shifted._bound) <= 6
+            assert op.BOUND.held()[0] <= 6
 
 
 def test_threads_evict_what_others_run(few) -> None:

@@ -12,6 +12,7 @@ import einsmith as es
 from einsmith.distributed.group import ProcessGroup
 from einsmith.distributed.transport import Alone
 from einsmith.runtime import pool, queues, thread_count
+from tests.caches import forget
 
 
 @pytest.fixture
@@ -27,7 +28,7 @@ def limit(monkeypatch):
 
     def set_limit(count):
         pool.stop()
-        pool._said.clear()
+        forget("numbers of threads that the system has not started")
         most[0] = count
         monkeypatch.setattr(threading.Thread, "start", limited)
 

@@ -20,7 +20,7 @@ import pytest
 import einsmith as es
 from einsmith.api.tracing import trace_call
 from einsmith.base.errors import ArgumentError
-from einsmith.driver import cpu, cpu_kernels, workshop
+from einsmith.driver import cpu, workshop
 from einsmith.driver.backend import Answer
 from einsmith.driver.bound_program import BoundProgram
 from einsmith.driver.executable import Executable
@@ -37,6 +37,7 @@ from einsmith.tuning.programs.online import Exploration
 from einsmith.tuning.programs.proposing import Proposer
 from einsmith.tuning.programs.trial import PREDICTION_ERROR, KernelRecord, expect_saving, judge
 from einsmith.tuning.programs.vetting import Vetter
+from tests.caches import CHOICES, CODE, forget
 from tests.tuning.planted import FAULTS, SHAPE, Planted
 
 
@@ -45,7 +46,7 @@ def store(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(database, "_unusable", {})
     monkeypatch.setattr(workshop._WorkshopProcess, "idle", False)  # tests leave it no processor
-    cpu_kernels._NATIVE.clear()
+    forget(CODE)
 
 
 def network() -> es.nn.Module:
@@ -741,7 +742,7 @@ def planted(monkeypatch) -> Iterator[None]:
     autoconfig.register(Planted())
     yield
     monkeypatch.undo()
-    autoconfig._CHOSEN.clear()
+    forget(CHOICES)
 
 
 @pytest.mark.slow

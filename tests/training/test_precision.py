@@ -10,12 +10,12 @@ import pytest
 import einsmith as es
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import ArgumentError, EinsmithWarning
-from einsmith.driver import compile as compiling
 from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import Apply, Compute, Piece, Reduce, nbytes, postorder
 from einsmith.ir.views import is_view
 from einsmith.kernels.contraction.problem import problems
 from einsmith.kernels.contraction.words import narrow
+from tests.caches import forget
 
 pytestmark = pytest.mark.filterwarnings("ignore:precision=:einsmith.base.errors.EinsmithWarning")
 
@@ -206,7 +206,7 @@ def test_compiled_functions_have_a_precision():
 
 
 def test_storage_alone_is_said_once(monkeypatch):
-    compiling._WARNED.clear()
+    forget("precisions that are stored only")
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         for _ in range(2):

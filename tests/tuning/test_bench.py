@@ -28,6 +28,7 @@ from einsmith.tuning.kernels.measure import HostRunner, compile_kernel, example_
 from einsmith.tuning.kernels.race import MIN_ROUNDS, bounds, is_decided
 from einsmith.tuning.kernels.session import Part, tune
 from einsmith.tuning.kernels.worker import fault_of
+from tests.caches import CHOICES, forget
 from tests.kernels.samples import product
 from tests.kernels.test_contraction_words import narrowed
 from tests.tuning.planted import FAULTS, SHAPE, Planted
@@ -42,7 +43,7 @@ def planted(monkeypatch):
     autoconfig.register(Planted())
     yield
     monkeypatch.undo()
-    autoconfig._CHOSEN.clear()
+    forget(CHOICES)
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +116,7 @@ def test_a_pattern_of_a_class_that_no_other_process_knows(scaled, monkeypatch):
         bench.begin(*scaled, 1)
         assert "no other process can import the pattern 'local'" in bench.prepare(1, Candidate("local", "wrong"))
         assert bench.prepare(0, _choice(*scaled)) == ""
-    autoconfig._CHOSEN.clear()
+    forget(CHOICES)
 
 
 def _fault(f, wrong, *arrays):
@@ -227,7 +228,7 @@ def test_patterns_that_no_other_process_can_have_are_named_once(monkeypatch):
 
     known = Planted()
     monkeypatch.setattr(autoconfig, "PATTERNS", [*autoconfig.PATTERNS, known, Local(), Script()])
-    bench_module._WARNED.clear()
+    forget("patterns that tuning leaves out")
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         for _ in range(3):

@@ -26,6 +26,7 @@ from einsmith.tuning.calibration import store
 from einsmith.tuning.kernels import database, records
 from einsmith.tuning.kernels.records import Record
 from tests import untrusted
+from tests.caches import forget
 from tests.kernels.samples import conv, product
 
 HERE = Target()
@@ -37,7 +38,7 @@ KERNEL = product(13, 37, 19)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A store of the test's own, which does not exist yet."""
     monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path))
-    database._reported.clear()
+    forget("problems of the store of tuned configurations")
     monkeypatch.setattr(database, "_unusable", {})
     yield tmp_path / "tuning"
 
