@@ -127,7 +127,7 @@ class PeerProcess(workers.Worker):
     @property
     def alive(self) -> bool:
         """Whether it can be asked again after an error."""
-        return bool(self.version) and self._process is not None and self._process.poll() is None
+        return bool(self.version) and self.process is not None and self.process.poll() is None
 
     def ready(self, allowance: Allowance) -> None:
         """Wait until the library is imported. Raises WorkerError."""
@@ -141,9 +141,9 @@ class PeerProcess(workers.Worker):
         return self._answer(name, arguments, allowance)
 
     def _answer(self, name: str, arguments: tuple, allowance: Allowance) -> Any:
-        if self._process is None:
+        if self.process is None:
             self._spawn()
-        self._wall, self._computed = time.monotonic(), processes.tree_seconds(self._process.pid)  # type: ignore[union-attr]
+        self._wall, self._computed = time.monotonic(), processes.tree_seconds(self.process.pid)  # type: ignore[union-attr]
         self._signal(signal.SIGCONT)
         try:
             return self._exchange(name, arguments, max(0.0, allowance.left))
@@ -162,15 +162,15 @@ class PeerProcess(workers.Worker):
         """Return the seconds since the request that count: those that the process computed, where that is less, and
         at least a part of those by the clock."""
         now = time.monotonic() - self._wall
-        computed = None if self._process is None else processes.tree_seconds(self._process.pid)
+        computed = None if self.process is None else processes.tree_seconds(self.process.pid)
         if computed is None or self._computed is None:
             return now
         return max(now / PATIENCE, min(now, computed - self._computed))
 
     def _signal(self, number: int) -> None:
-        if self._process is not None:
+        if self.process is not None:
             with suppress(ProcessLookupError):
-                self._process.send_signal(number)
+                self.process.send_signal(number)
 
 
 class Crew:

@@ -59,7 +59,7 @@ class Worker:
     def __init__(self, server: str, limit: float = inf, start: float = inf, hidden: str = ""):
         self.limit, self.hidden = limit, hidden
         self._server, self._start_limit = server, start
-        self._process: subprocess.Popen | None = None
+        self.process: subprocess.Popen | None = None
         self._begin_arguments: tuple = ()
         self._begun = False
         self.over = False
@@ -83,7 +83,7 @@ class Worker:
         if self.over:
             raise Lost("the process is over")
         if not self._begun:
-            if self._process is None:
+            if self.process is None:
                 self._spawn()
             self._exchange("begin", self._begin_arguments, self._start_limit)
             self._begun = True
@@ -105,7 +105,7 @@ class Worker:
         if self.hidden:
             environment = {name: x for name, x in environment.items() if not name.startswith(self.hidden)}
         with _STARTING:
-            self._process = subprocess.Popen(
+            self.process = subprocess.Popen(
                 processes.command(self._server),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -114,8 +114,8 @@ class Worker:
                 bufsize=0,
             )
         self.starts += 1
-        assert self._process.stdin is not None
-        os.set_blocking(self._process.stdin.fileno(), False)  # a process that does not read meets the time limit, too
+        assert self.process.stdin is not None
+        os.set_blocking(self.process.stdin.fileno(), False)  # a process that does not read meets the time limit, too
         if self.over:  # killed while the process was starting
             self.close()
             raise Lost("the process is over")
@@ -168,7 +168,7 @@ class Worker:
 
     def _wait(self, event: int, end: float) -> int:
         """Wait until the process's input takes data (POLLOUT) or its output has some (POLLIN); return the pipe."""
-        process = self._process
+        process = self.process
         if process is None or process.stdin is None or process.stdout is None:
             raise Lost("the process belongs to the one that this one was forked from")
         pipe = (process.stdin if event == select.POLLOUT else process.stdout).fileno()
@@ -185,9 +185,9 @@ class Worker:
 
     def _explain_end(self) -> str:
         """Return a description of how the process ended, after it has closed a pipe."""
-        assert self._process is not None
+        assert self.process is not None
         try:
-            code = self._process.wait(1.0)
+            code = self.process.wait(1.0)
         except subprocess.TimeoutExpired:
             return "the process has closed its input or output"
         return (
@@ -198,13 +198,13 @@ class Worker:
         """End the process for good: no other one starts. Any thread may call this; the one that waits for an answer
         gets an error."""
         self.over = True
-        process = self._process
+        process = self.process
         if process is not None:
             process.kill()
 
     def close(self) -> None:
         """End the process; the next request starts another one."""
-        process = self._process
+        process = self.process
         if process is not None:
             process.kill()
             process.wait()
@@ -212,7 +212,7 @@ class Worker:
 
     def leave(self) -> None:
         """Forget the process without ending it."""
-        process, self._process, self._begun = self._process, None, False
+        process, self.process, self._begun = self.process, None, False
         if process is not None:
             process.poll()  # notes that a forked child has no such process
             for pipe in (process.stdin, process.stdout):

@@ -22,7 +22,7 @@ from einsmith.base.system.sources import system
 from einsmith.codegen.cache import native
 from einsmith.codegen.entry.machine import FLUSH
 
-_NAMES = ("einsmith_each", "einsmith_trap", "einsmith_trap_state")
+NAMES = ("einsmith_each", "einsmith_trap", "einsmith_trap_state")
 _PLACE = 64
 """Byte of the state at which the actions begin that the handler has replaced, one for each signal."""
 
@@ -40,14 +40,14 @@ class FaultSignals(NamedTuple):
     flags: int
 
 
-_LINUX = FaultSignals((11,), 16, 152, 136, 0x4 | 0x08000000 | 0x40000000)  # SIGSEGV
-_MACOS = FaultSignals((11, 10), 24, 16, 12, 0x40 | 0x1 | 0x10)  # SIGSEGV, SIGBUS
+LINUX = FaultSignals((11,), 16, 152, 136, 0x4 | 0x08000000 | 0x40000000)  # SIGSEGV
+MACOS = FaultSignals((11, 10), 24, 16, 12, 0x40 | 0x1 | 0x10)  # SIGSEGV, SIGBUS
 
 
 def fault_signals() -> FaultSignals:
     """Return how this system tells of accesses to forbidden pages. Raises CheckError on other systems than Linux and
     macOS."""
-    known = {"linux": _LINUX, "darwin": _MACOS}.get(system())
+    known = {"linux": LINUX, "darwin": MACOS}.get(system())
     if known is None:
         raise CheckError(
             "EINSMITH_CHECK and searches run kernels on guarded pages, of which only Linux and macOS tell; unset it, "
@@ -118,7 +118,9 @@ attributes #0 = { nounwind }
 """
 
 
-class _Native(NamedTuple):
+class TrapHelpers(NamedTuple):
+    """The compiled helpers: their addresses by name, and the words that they share."""
+
     each: Callable[..., None]
     trap: int
     state: Any
@@ -126,17 +128,17 @@ class _Native(NamedTuple):
 
 
 @cache
-def _native() -> _Native:
+def _native() -> TrapHelpers:
     of, target = fault_signals(), native.host_target()
-    text = _emit_helpers(target.triple, of, mmap.PAGESIZE)
-    addresses = native.compile_text(text, _NAMES, target).addresses
+    text = emit_helpers(target.triple, of, mmap.PAGESIZE)
+    addresses = native.compile_text(text, NAMES, target).addresses
     word, pointer = ctypes.c_int64, ctypes.c_void_p
-    each = ctypes.CFUNCTYPE(None, pointer, pointer, pointer, word, word, word, word)(addresses[_NAMES[0]])
-    state = ctypes.CFUNCTYPE(pointer)(addresses[_NAMES[2]])()
-    return _Native(each, addresses[_NAMES[1]], (ctypes.c_uint64 * 32).from_address(state), addresses)
+    each = ctypes.CFUNCTYPE(None, pointer, pointer, pointer, word, word, word, word)(addresses[NAMES[0]])
+    state = ctypes.CFUNCTYPE(pointer)(addresses[NAMES[2]])()
+    return TrapHelpers(each, addresses[NAMES[1]], (ctypes.c_uint64 * 32).from_address(state), addresses)
 
 
-def _emit_helpers(triple: str, of: FaultSignals, page: int) -> str:
+def emit_helpers(triple: str, of: FaultSignals, page: int) -> str:
     """Return the helpers' LLVM text. page: the system's page size in bytes."""
     arch = triple.split("-")[0]
     family = {"x86_64": "x86", "aarch64": "aarch64", "arm64": "aarch64"}.get(arch, "other")

@@ -67,11 +67,11 @@ class Shop:
         self._limit, self._idle = limit, idle
         if idle:
             os.nice(19)
-        self._choose_policy()
+        self.choose_policy()
         bench.register(patterns)
         self._backend = None if make is None else make()
 
-    def _choose_policy(self) -> None:
+    def choose_policy(self) -> None:
         """Run only while a processor is idle, if the system can do that, unless programs other than the trainer, whose
         threads this process must not delay, leave no processor idle."""
         spare = self._watch.spare()
@@ -81,7 +81,7 @@ class Shop:
 
     def _start_clock(self) -> float:
         """Limit the processor seconds of the answer that begins now; return the processor seconds used so far."""
-        self._choose_policy()
+        self.choose_policy()
         signal.setitimer(signal.ITIMER_PROF, self._limit)
         return time.process_time()
 
@@ -100,7 +100,7 @@ class Shop:
             first = [c for text in guesses if (c := candidate_of(kernel, target, text)) is not None]
             search = Search(kernel, target, first=first)
             self._searches[kernel, target] = search
-            predicted = _predict_others(search)
+            predicted = predict_others(search)
         for text, seconds in measurements:
             c = candidate_of(kernel, target, text)
             if c is not None:
@@ -124,7 +124,7 @@ class Shop:
         return worker.fault_of(subject, codes[1], seed), time.process_time() - start
 
 
-def _predict_others(search: Search) -> list[float] | None:
+def predict_others(search: Search) -> list[float] | None:
     """Return the predicted times of a kernel's configurations, as ratios to that of the model's choice
     (`Answer.predicted`); None where the choice is predicted to take no time, as a pattern may do."""
     choice = search.choice
@@ -134,7 +134,7 @@ def _predict_others(search: Search) -> list[float] | None:
     return sorted(r for rank in others if 0 < (r := rank / choice.cost.rank) < inf)[:MAX_PREDICTED]
 
 
-class _WorkshopProcess(Worker):
+class WorkshopProcess(Worker):
     """The workshop process, seen from its parent."""
 
     server = "einsmith.driver.workshop:Shop"
@@ -151,7 +151,7 @@ class _WorkshopProcess(Worker):
         """Clock time at which the latest pause ends."""
         self.is_prepared = False
         """Whether the process was started ahead and has not begun."""
-        self._paused_at, self._paused_seconds = 0.0, 0.0
+        self._paused_at, self.paused_seconds = 0.0, 0.0
         """Clock time since when the process is paused (0: it is not), and total seconds of earlier pauses."""
 
     def pause(self, seconds: float) -> None:
@@ -169,7 +169,7 @@ class _WorkshopProcess(Worker):
     def _stop_or_go_on(self) -> None:
         """Stop or resume the process according to the latest call of `pause`."""
         with self._pausing:
-            process, now = self._process, time.monotonic()
+            process, now = self.process, time.monotonic()
             paused = self._awaited and now < self._until
             if process is None or not (paused or self.paused):
                 return
@@ -177,17 +177,18 @@ class _WorkshopProcess(Worker):
             if paused:
                 self._paused_at = self._paused_at or now
             else:
-                self._paused_seconds, self._paused_at = self._paused_seconds + now - self._paused_at, 0.0
+                self.paused_seconds, self._paused_at = self.paused_seconds + now - self._paused_at, 0.0
                 self.resumed += 1
 
     @property
     def paused(self) -> bool:
+        """Whether the process is stopped."""
         return bool(self._paused_at)
 
     def prepare(self) -> None:
         """Start the process, which imports the server meanwhile. Only the main thread starts it ahead: the process ends
         with the thread that started it."""
-        if threading.current_thread() is threading.main_thread() and self._process is None and not self.over:
+        if threading.current_thread() is threading.main_thread() and self.process is None and not self.over:
             with suppress(OSError):  # the first request tries again, and reports it
                 self._spawn()
                 self.is_prepared = True
@@ -201,7 +202,7 @@ class _WorkshopProcess(Worker):
     def _read_clock(self) -> float:
         with self._pausing:
             self._stop_or_go_on()
-            return (self._paused_at or time.monotonic()) - self._paused_seconds
+            return (self._paused_at or time.monotonic()) - self.paused_seconds
 
     def _receive(self, end: float) -> tuple[bool, Any]:
         self._awaited = self._begun
@@ -216,7 +217,7 @@ class ProcessWorkshop(Workshop):
     """A workshop (`backend.Workshop`) that hands requests to the workshop process."""
 
     def __init__(self, target: Target, threads: int, make: Callable[[], Backend]):
-        self._worker = _WorkshopProcess(make)
+        self._worker = WorkshopProcess(make)
         self._lock = locks.Reentrant("waiting for the workshop process")
         self.target, self.threads = target, threads
         self._measurements: dict[Kernel, list[Measurement]] = {}

@@ -33,22 +33,22 @@ class Comparison:
 
     def __init__(self, kernel: Kernel, own: CompiledKernel, other: CompiledKernel, allocate: Allocate = host):
         self.kernel, self.other = kernel, other
-        self._written = list_written_buffers(kernel)
-        self._memory: list[list[Block]] = []
-        self._work: list[Block] = []
+        self.written = list_written_buffers(kernel)
+        self.results: list[list[Block]] = []
+        self.workspaces: list[Block] = []
         self.ways: list[SideRun] = []
         for compiled in (own, other):
-            blocks = [allocate(kernel.buffers[n].nbytes + 2 * ZONE_BYTES) for n in self._written]
+            blocks = [allocate(kernel.buffers[n].nbytes + 2 * ZONE_BYTES) for n in self.written]
             workspace = allocate(max(MIN_WORKSPACE_BYTES, compiled.workspace))
-            self._memory.append(blocks)
-            self._work.append(workspace)
-            places = {n: b.address + ZONE_BYTES for n, b in zip(self._written, blocks, strict=True)}
+            self.results.append(blocks)
+            self.workspaces.append(workspace)
+            places = {n: b.address + ZONE_BYTES for n, b in zip(self.written, blocks, strict=True)}
             self.ways.append(SideRun(compiled, places, workspace.address))
         self.clear()
 
     def clear(self) -> None:
         """Reset the memory of both configurations to equal content."""
-        for block in (x for blocks in self._memory for x in blocks):
+        for block in (x for blocks in self.results for x in blocks):
             content = np.full(block.nbytes, ZONE_BYTE, np.uint8)
             content[ZONE_BYTES:-ZONE_BYTES] = 0
             block.write(content)
@@ -56,7 +56,7 @@ class Comparison:
     def difference(self) -> str:
         """Return in words how the other configuration's results are wrong; empty where they are correct."""
         terms = max((prod(b.extents) for b in _reductions(self.kernel)), default=1)
-        for n, *blocks in zip(self._written, *self._memory, strict=True):
+        for n, *blocks in zip(self.written, *self.results, strict=True):
             buffer, own, other = self.kernel.buffers[n], *(b.read() for b in blocks)
             if (other[:ZONE_BYTES] != ZONE_BYTE).any() or (other[-ZONE_BYTES:] != ZONE_BYTE).any():
                 return f"memory beside buffer {n} is written"

@@ -18,14 +18,14 @@ from einsmith.codegen.entry import watch
 from einsmith.codegen.llvm import jit
 from einsmith.runtime import buffers, signals
 
-_WATCH = buffers.zeros((len(watch.WATCH_WORDS),), np.int64)
+WORDS = buffers.zeros((len(watch.WATCH_WORDS),), np.int64)
 """The words that codegen/entry/watch.py reads and writes."""
-_WATCH[watch.WATCH_WORDS.index("interval")] = watch.INTERVAL
+WORDS[watch.WATCH_WORDS.index("interval")] = watch.INTERVAL
 _HANDLING = watch.WATCH_WORDS.index("handling")
 _RAISED = (ctypes.c_void_p * 3)()
 """Type, value and traceback of the exception that a handler has raised inside a run."""
-signals.is_handling = lambda: bool(_WATCH[_HANDLING])
-jit.provide(watch.WATCH, lambda: buffers.address(_WATCH))
+signals.is_handling = lambda: bool(WORDS[_HANDLING])
+jit.provide(watch.WATCH, lambda: buffers.address(WORDS))
 jit.provide(watch.RAISED, lambda: ctypes.addressof(_RAISED))
 
 

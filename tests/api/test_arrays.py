@@ -11,6 +11,7 @@ import pytest
 import einsmith as es
 from einsmith.base.arrays import to_array
 from einsmith.base.errors import DtypeError
+from tests.programs import arena_of
 
 DOUBLED = es.op("y[i] = 2 * A[i]")
 
@@ -214,7 +215,7 @@ def test_a_copy_of_a_compiled_function_compiles_for_itself(copied) -> None:
         other = copied(model)
         other.linear.weight.data[...] = 1
         other.linear.bias.data[...] = 0
-        assert other.squares is not model.squares and other.squares._arena is not model.squares._arena
+        assert other.squares is not model.squares and arena_of(other.squares) is not arena_of(model.squares)
         assert other.both(x).tolist() == other(x).tolist() == [[24, 24]] * 4
         assert model.both(x).tolist() == model(x).tolist() != [[24, 24]] * 4
         assert other.squares.static == {"n"} and other.squares.__name__ == "_powers"

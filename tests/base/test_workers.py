@@ -114,8 +114,8 @@ def worker(server: str) -> Iterator[Worker]:
 
 
 def pid(worker: Worker) -> int:
-    assert worker._process is not None
-    return worker._process.pid
+    assert worker.process is not None
+    return worker.process.pid
 
 
 def ended(process: int) -> bool:
@@ -124,7 +124,7 @@ def ended(process: int) -> bool:
 
 def answers_again(worker: Worker, starts: int) -> None:
     """A lost process is ended and reaped; the next request is the first one of another process."""
-    assert worker._process is None
+    assert worker.process is None
     assert worker.ask("count") == (1, ("a", 1)) and worker.starts == starts
 
 
@@ -238,8 +238,8 @@ def test_part_of_an_answer_meets_the_limit(worker: Worker) -> None:
 
 def test_garbage_between_requests_is_no_answer(worker: Worker) -> None:
     worker.ask("write_later", b"x" * 100)
-    assert worker._process is not None
-    select.select([worker._process.stdout], [], [])  # until it has come
+    assert worker.process is not None
+    select.select([worker.process.stdout], [], [])  # until it has come
     with pytest.raises(Lost, match="not an answer"):
         worker.ask("count")
     answers_again(worker, 2)
@@ -295,7 +295,7 @@ def test_a_worker_killed_while_its_process_starts_is_over(worker: Worker, monkey
     worker.kill()
     go_on.set()
     thread.join(60)
-    assert [str(e) for e in errors] == ["the process is over"] and worker._process is None
+    assert [str(e) for e in errors] == ["the process is over"] and worker.process is None
 
 
 def test_no_descriptors_stay_open(worker: Worker) -> None:
@@ -325,12 +325,12 @@ def test_a_process_ends_with_its_parent(server: str, action: str) -> None:
 
 def test_a_forked_child_leaves_its_parents_processes_alone(worker: Worker) -> None:
     worker.start()
-    process, held = pid(worker), worker._process
+    process, held = pid(worker), worker.process
     assert held is not None and held.stdin is not None
     pipe = held.stdin.fileno()
     child = os.fork()
     if not child:
-        good = worker._process is None and not os.path.exists(f"/proc/self/fd/{pipe}")
+        good = worker.process is None and not os.path.exists(f"/proc/self/fd/{pipe}")
         worker.close()
         good = good and worker.ask("pid") != process  # it may have one of its own
         worker.close()
@@ -355,7 +355,7 @@ def test_a_fork_waits_until_a_process_has_started(worker: Worker, monkeypatch: p
     begun.wait(60)
     child = os.fork()
     if not child:
-        os._exit(0 if done.is_set() and worker._process is None else 1)
+        os._exit(0 if done.is_set() and worker.process is None else 1)
     assert os.waitpid(child, 0)[1] == 0
     thread.join(60)
     assert not errors and not inside()

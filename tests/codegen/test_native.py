@@ -23,7 +23,7 @@ from einsmith.codegen.cache import build, native, objects
 from einsmith.codegen.llvm import jit
 from einsmith.codegen.llvm.nest import emit_module
 from einsmith.codegen.loopnest.nest import Builder, Function
-from tests.caches import forget
+from tests.caches import forget, forget_code
 from tests.codegen.test_llvm_ops import TARGET
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,7 +71,7 @@ class Maker:
 
 
 def compiled(make: Maker, key: bytes = b"key"):
-    native._loaded.clear()
+    forget_code()
     return native.compile_many([(key, make)], TARGET)[0]
 
 
@@ -251,14 +251,14 @@ def test_what_cannot_be_cleared_is_said(cache, monkeypatch):
 @pytest.mark.parametrize("parallel", [False, True])
 def test_many_kernels_with_and_without_worker_processes(parallel, monkeypatch):
     monkeypatch.setattr(build, "PARALLEL_FROM", 4 if parallel else 10**6)
-    monkeypatch.setattr(build, "_workers", (lambda n: 2) if parallel else (lambda n: 0))
+    monkeypatch.setattr(build, "count_workers", (lambda n: 2) if parallel else (lambda n: 0))
     makers = [Maker(n, {"n": n}) for n in range(20)]
     items = [(b"%d" % n, m) for n, m in enumerate(makers)]
     out = native.compile_many([*items, items[3]], TARGET)
     assert [call(c.addresses["k"]) for c in out] == [*range(20), 3]
     assert [c.metadata["n"] for c in out] == [*range(20), 3]
     assert [m.calls for m in makers] == [1] * 20
-    native._loaded.clear()
+    forget_code()
     native.compile_many(items, TARGET)
     assert [m.calls for m in makers] == [1] * 20
 
@@ -266,9 +266,9 @@ def test_many_kernels_with_and_without_worker_processes(parallel, monkeypatch):
 def test_workers_and_this_process_make_the_same_code(monkeypatch):
     f = constant(12345)
     here = jit.emit_object(emit_module([f], TARGET), TARGET)
-    crew = build._Crew(1, TARGET)
+    crew = build.Crew(1, TARGET)
     try:
-        crew.waiting.put(build._Job("key", emit_module([f], TARGET), ("k",), {}))
+        crew.waiting.put(build.Job("key", emit_module([f], TARGET), ("k",), {}))
         job, data = crew.ready.get(timeout=30)
     finally:
         crew.close()
@@ -278,23 +278,23 @@ def test_workers_and_this_process_make_the_same_code(monkeypatch):
 def test_a_worker_that_dies_leaves_its_job_to_us(monkeypatch):
     real = subprocess.Popen
     monkeypatch.setattr(workers.subprocess, "Popen", lambda args, **kw: real([sys.executable, "-c", "pass"], **kw))
-    monkeypatch.setattr(build, "_workers", lambda n: 1)
+    monkeypatch.setattr(build, "count_workers", lambda n: 1)
     out = native.compile_many([(b"%d" % n, Maker(n)) for n in range(9)], TARGET)
     assert [call(c.addresses["k"]) for c in out] == list(range(9))
 
 
 def test_a_text_that_a_worker_rejects_is_a_compile_error():
     """This process compiles it again, for its error; other jobs are done all the same."""
-    crew = build._Crew(1, TARGET)
+    crew = build.Crew(1, TARGET)
     texts = ["define void @k( {", emit_module([constant(1)], TARGET)]
     try:
-        crew.waiting.put(build._Job("wrong", texts[0], ("k",), {}))
+        crew.waiting.put(build.Job("wrong", texts[0], ("k",), {}))
         crew.threads[0].join(30)
-        assert not crew.threads[0].is_alive() and crew.workers[0]._process is None
-        crew.waiting.put(build._Job("right", texts[1], ("k",), {}))
+        assert not crew.threads[0].is_alive() and crew.workers[0].process is None
+        crew.waiting.put(build.Job("right", texts[1], ("k",), {}))
         with pytest.raises(CompileError, match="LLVM rejects"):
-            crew._next()
-        assert crew._next()[0].key == "right"
+            crew.finish_job()
+        assert crew.finish_job()[0].key == "right"
     finally:
         crew.close()
 
@@ -302,17 +302,17 @@ def test_a_text_that_a_worker_rejects_is_a_compile_error():
 def test_a_crew_that_is_closed_leaves_no_process():
     """Whatever it does: starting, waiting for a job, compiling."""
     for n in range(6):
-        crew = build._Crew(1, TARGET)
+        crew = build.Crew(1, TARGET)
         if n > 2:
-            crew.waiting.put(build._Job("key", emit_module([constant(n)], TARGET), ("k",), {}))
+            crew.waiting.put(build.Job("key", emit_module([constant(n)], TARGET), ("k",), {}))
         time.sleep(0.02 * n)
         crew.close()
-        assert all(w._process is None for w in crew.workers) and not any(t.is_alive() for t in crew.threads)
+        assert all(w.process is None for w in crew.workers) and not any(t.is_alive() for t in crew.threads)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_kernel_that_cannot_be_made_raises_and_nothing_hangs(workers, monkeypatch):
-    monkeypatch.setattr(build, "_workers", lambda n: workers)
+    monkeypatch.setattr(build, "count_workers", lambda n: workers)
 
     def broken():
         raise CompileError("no pattern takes it")

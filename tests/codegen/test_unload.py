@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,8 +19,10 @@ from einsmith.codegen.llvm.nest import emit_module
 from einsmith.codegen.loopnest.nest import Builder, Function
 from einsmith.runtime.program import Program
 from einsmith.runtime.steps import RunLaunch
+from tests.caches import count_objects
 from tests.codegen.test_llvm_ops import TARGET
 from tests.codegen.test_native import called
+from tests.threads import inside
 
 MAPS = Path("/proc/self/maps")
 needs_maps = pytest.mark.skipif(not MAPS.exists(), reason="needs /proc/self/maps")
@@ -57,11 +60,11 @@ def test_code_goes_with_its_last_address(new_objects) -> None:
     del address
     gc.collect(), jit.unload()
     assert any(lo <= place < hi for lo, hi in maps()) and call(also) == 1.0
-    known = len(jit._loaded)
+    known = count_objects()
     del also
-    assert len(jit._loaded) == known and list(jit._released)  # not in a finalizer
+    assert count_objects() == known  # not in a finalizer
     jit.unload()
-    assert len(jit._loaded) == known - 1 and not jit._released
+    assert count_objects() == known - 1
 
 
 @needs_maps
@@ -77,13 +80,17 @@ def test_objects_share_maps_and_give_them_back(new_objects) -> None:
     assert len(maps()) - before < 4
 
 
-def test_linkers_go_with_their_objects() -> None:
+def test_linkers_go_with_their_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    linkers: list[Any] = []
+    make = jit.llvm.create_lljit_compiler
+    monkeypatch.setattr(
+        jit.llvm, "create_lljit_compiler", lambda *a, **k: (linkers.append(make(*a, **k)), linkers[-1])[1]
+    )
     code = jit.emit_object(emit_module([scaled(3)], TARGET), TARGET)
-    first = jit.load(code, ["scaled"])
-    while first._number % jit._OBJECTS_PER_LINKER:  # one that others have nothing of
+    while not linkers:  # one that others have nothing of
         first = jit.load(code, ["scaled"])
-    linker, _ = jit._loaded[first._number]
-    for _ in range(2 * jit._OBJECTS_PER_LINKER):
+    linker = linkers.pop()
+    while len(linkers) < 2:
         jit.load(code, ["scaled"])
     assert call(first.addresses()["scaled"]) == 6 and not linker.closed
     del first
@@ -97,13 +104,13 @@ def test_unloading_ends_before_other_threads_enter_llvm(monkeypatch: pytest.Monk
 
     class Part:
         def close(self) -> None:
-            ended.append(jit._lock._lock._is_owned())
+            ended.append(threading.get_ident() in inside())
 
         def __del__(self) -> None:
-            ended.append(jit._lock._lock._is_owned())
+            ended.append(threading.get_ident() in inside())
 
     monkeypatch.setattr(jit, "_loaded", {-1: (Part(), Part()), -2: (Part(), Part())})
-    jit._released.extend((-1, -2))
+    jit.Code({}, -1, 0, {}), jit.Code({}, -2, 0, {})
     jit.unload()
     assert len(ended) == 6 and all(ended)
 

@@ -110,10 +110,10 @@ def test_each_left_out_edge_is_noticed(card: Callable[..., Cuda]) -> None:
     device, whole = made.card.device, program.edges
     assert len(whole) > 10
     for left_out in whole:
-        program._graph = ExecutableGraph(device, program._nodes, [e for e in whole if e != left_out])
+        program.graph = ExecutableGraph(device, program.nodes, [e for e in whole if e != left_out])
         with pytest.raises(Fault):
             compiled(*arrays)
-    program._graph = ExecutableGraph(device, program._nodes, whole)
+    program.graph = ExecutableGraph(device, program.nodes, whole)
     np.testing.assert_array_equal(compiled(*arrays)[0], want[0])
 
 

@@ -192,7 +192,7 @@ def test_fit_begins_a_step_before_the_last_one_ends(card: Insert, monkeypatch: p
 
     def counted(device, graph, stream):
         (program,) = {id(run.program): run.program for _, run in seen[0].compiler.programs.items()}.values()
-        open_runs.append(sum(f.is_open for f in program._flights))
+        open_runs.append(sum(f.is_open for f in program.flights))
         launch(device, graph, stream)
 
     seen: list[es.TrainStep] = []

@@ -163,18 +163,18 @@ def test_each_left_out_grid_barrier_is_noticed(card: Insert, always) -> None:
     device = card(multiprocessors=2).card.device
     step, _ = trained("milstm", 5, "cuda")
     (program,) = programs_of(step)
-    x, nodes, tried = default_rng(5).standard_normal((7, 6, 3)).astype(np.float32), list(program._nodes), 0
+    x, nodes, tried = default_rng(5).standard_normal((7, 6, 3)).astype(np.float32), list(program.nodes), 0
     for n, node in enumerate(nodes):
         f = node.code.function
         for k in range(sum(op.name == "grid_barrier" for op in operations(f.body))):
             code = replace(node.code, function=without_barrier(f, k))
             changed = [*nodes[:n], node._replace(function=device.load(code), code=code), *nodes[n + 1 :]]
-            program._nodes, program._graph = changed, ExecutableGraph(device, changed, program.edges)
+            program.nodes, program.graph = changed, ExecutableGraph(device, changed, program.edges)
             with pytest.raises(Fault):
                 step(x, np.arange(7) % 4)
             tried += 1
     assert tried >= 4
-    program._nodes, program._graph = nodes, ExecutableGraph(device, nodes, program.edges)
+    program.nodes, program.graph = nodes, ExecutableGraph(device, nodes, program.edges)
     step(x, np.arange(7) % 4)
 
 

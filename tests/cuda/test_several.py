@@ -125,10 +125,10 @@ def test_a_bucket_is_summed_as_soon_as_it_is_complete(cards, many_buckets) -> No
     program = run_.program
     assert not any(isinstance(s, Notify) for s in program.steps)
     assert sum(isinstance(s, AllReduce) for s in program.steps) == 4
-    sums = [n for n, node in enumerate(program._nodes) if isinstance(node, CollectiveNode)]
-    before = before_of(len(program._nodes), program.edges)
+    sums = [n for n, node in enumerate(program.nodes) if isinstance(node, CollectiveNode)]
+    before = before_of(len(program.nodes), program.edges)
     assert all(a in before[b] for a, b in zip(sums, sums[1:], strict=False))
-    last = max(n for n, node in enumerate(program._nodes) if not isinstance(node, CollectiveNode))
+    last = max(n for n, node in enumerate(program.nodes) if not isinstance(node, CollectiveNode))
     assert last not in before[sums[0]] and last in before[sums[-1]]
     assert "sums over" not in "".join(program.describe(range(len(program.steps))))
 
@@ -154,20 +154,20 @@ def test_each_left_out_edge_to_a_sum_is_noticed(cards, many_buckets) -> None:
         step(*mine)
         ((_, run_),) = step.compiler.programs.items()
         program, device = run_.program, made[group.rank].card.device
-        whole, nodes = program.edges, program._nodes
+        whole, nodes = program.edges, program.nodes
         left_out = [e for e in whole if isinstance(nodes[e[1]], CollectiveNode) and e[0] != e[1]]
         faults = []
         for edge in left_out:
             meet.wait()
             if isinstance(nodes[edge[0]], CollectiveNode):
                 continue  # the order of sums, which the other card's depends on
-            program._graph = ExecutableGraph(device, nodes, [e for e in whole if e != edge])
+            program.graph = ExecutableGraph(device, nodes, [e for e in whole if e != edge])
             try:
                 step(*mine)
                 faults.append(None)
             except (Fault, GroupError) as e:
                 faults.append(str(e))
-        program._graph = ExecutableGraph(device, nodes, whole)
+        program.graph = ExecutableGraph(device, nodes, whole)
         return len(faults), faults, step(*mine)
 
     for count, faults, loss in run(2, work):

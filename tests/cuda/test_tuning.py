@@ -37,7 +37,7 @@ FORMULA = "y[i,j] = x[i,j] * 2.5 + x[j,i]"
 def store(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(database, "_unusable", {})
-    monkeypatch.setattr(workshop._WorkshopProcess, "idle", False)  # tests leave it no processor
+    monkeypatch.setattr(workshop.WorkshopProcess, "idle", False)  # tests leave it no processor
     forget(CHOICES)
 
 
@@ -199,9 +199,9 @@ def test_training_goes_on_while_kernels_are_tuned(card: Insert, monkeypatch) -> 
     # Candidates that run beside the program's kernels are more launches. All other programs share one graph, and one
     # that is timed.
     assert device.graphs == 2 + steps.compared and device.swaps > 0
-    assert len(run.program._flights) == 1
+    assert len(run.program.flights) == 1
     steps.step.fit([steps.batch] * 3, progress=False)
-    assert len(run.program._flights) == 2, "steps begin before the last one has ended"
+    assert len(run.program.flights) == 2, "steps begin before the last one has ended"
     forget(CHOICES)
     card(planted=True)
     again = Steps(monkeypatch, "static").step

@@ -80,12 +80,12 @@ def alternatives(run: Executable, nth: int) -> dict[Kernel, str]:
 
 def is_stored(x: Comparison) -> bool:
     """Whether both have made anything but zeros: what depends on the past is zero in a first turn."""
-    return all(any(b.array[ZONE_BYTES:-ZONE_BYTES].any() for b in blocks) for blocks in x._memory)
+    return all(any(b.array[ZONE_BYTES:-ZONE_BYTES].any() for b in blocks) for blocks in x.results)
 
 
 def is_noise(x: Comparison) -> bool:
     """Whether a result is what is left of terms that cancel: the gradient of a bias before a batch norm."""
-    made = zip(x._written, x._memory[0], strict=True)
+    made = zip(x.written, x.results[0], strict=True)
     return any(
         np.abs(b.array[ZONE_BYTES:-ZONE_BYTES].view(x.kernel.buffers[n].dtype.numpy)).max() < 1e-7 for n, b in made
     )
@@ -138,13 +138,13 @@ def test_faults_of_alternative_kernels_are_found() -> None:
     program = run.with_decisions(alternatives(run, 0), compare=True)
     program(batch)
     for x in program.comparisons.values():
-        buffer, made = x.kernel.buffers[x._written[0]], x._memory[1][0].array
+        buffer, made = x.kernel.buffers[x.written[0]], x.results[1][0].array
         if not buffer.dtype.is_float or is_noise(x) or not is_stored(x):
             continue
         values = made[ZONE_BYTES:-ZONE_BYTES].view(buffer.dtype.numpy)
         at = int(np.argmax(np.abs(values)))
         values[at] *= 1.01
-        assert f"buffer {x._written[0]}: 1 of" in x.difference()
+        assert f"buffer {x.written[0]}: 1 of" in x.difference()
         values[at] = np.nan
         assert "the first is nan" in x.difference()
         x.clear()

@@ -11,7 +11,7 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from einsmith.checking import trap
-from einsmith.codegen.cache import build, native, objects
+from einsmith.codegen.cache import build, objects
 from einsmith.codegen.llvm import jit
 from einsmith.cost.facts import Target
 from einsmith.driver import compile, cpu_kernels
@@ -153,7 +153,7 @@ def _forget_nests() -> None:
 def forget(code: bool = False) -> None:
     """Compiles anew what is asked for next. With `code` what no program holds is unloaded."""
     caches.forget(caches.CODE)
-    native._loaded.clear()
+    caches.forget_code()
     if code:
         jit.unload()
 

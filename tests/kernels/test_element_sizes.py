@@ -59,9 +59,9 @@ def test_memory_takes_its_bytes(make, config, dtype):
     want = pattern.cost(make(dt.f32), config, WIDE)
     assert pattern.cost(make(dtype), config, mine).memory == pytest.approx(factor * want.memory)
     (box,), (other,) = boxes_of(make(dtype)), boxes_of(make(dt.f32))
-    again = costs._reloaded_bytes(schedule(other, config), WIDE)
+    again = costs.reloaded_bytes(schedule(other, config), WIDE)
     assert (again > 0) == (make is pairs)
-    assert costs._reloaded_bytes(schedule(box, config), mine) == factor * again
+    assert costs.reloaded_bytes(schedule(box, config), mine) == factor * again
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_reads_of_a_point_have_their_own_bytes():
             body = apply("mul", body, cast(read(2, i, r, dtype=m), dt.f32))
         kernel = plain((n, n), [(t, (n, n)) for t in (dt.f32, dt.f32, *masks)], Reduce("max", (n,), (body,)))
         (box,) = boxes_of(kernel)
-        return costs._reloaded_bytes(schedule(box, COLUMN), replace(WIDE, l2=1 << 9))
+        return costs.reloaded_bytes(schedule(box, COLUMN), replace(WIDE, l2=1 << 9))
 
     of_bytes, of_floats = again(dt.u8) - again(), again(dt.f64) - again()
     assert of_bytes > 0 and of_floats == 8 * of_bytes
@@ -99,7 +99,7 @@ def test_rows_as_long_in_bytes_jump_as_far(n):
     (box,), (other,) = boxes_of(columns(dt.f64, 1 << 16, n)), boxes_of(columns(dt.f32, 1 << 16, 2 * n))
     for config, part in ((COLUMN, 1), (ROW, 0.5)):
         s, t = schedule(box, config._replace(lanes=8)), schedule(other, config)
-        assert costs._conflict_fraction(s) == part * costs._conflict_fraction(t) > 0
+        assert costs.conflict_fraction(s) == part * costs.conflict_fraction(t) > 0
 
 
 def test_lines_of_results():
@@ -111,7 +111,7 @@ def test_lines_of_results():
         buffers = (KernelBuffer(dtype, (512, 7, n)), KernelBuffer(dtype, (512, n), non_temporal=True))
         kernel = Kernel((Stage(t, (("buffer", 0),), (1,)),), buffers)
         (box,) = boxes_of(kernel)
-        return costs._fetched_bytes(kernel, schedule(box, COLUMN))
+        return costs.fetched_bytes(kernel, schedule(box, COLUMN))
 
     assert [fetched(dt.f64, n) for n in (8, 12, 16)] == [0, 512 * 12 * 8, 0]
     assert [fetched(dt.f32, n) for n in (8, 12, 16)] == [512 * 8 * 4, 512 * 12 * 4, 0]
@@ -125,7 +125,7 @@ def test_strips_of_results():
         body = apply("max", read(0, i, r, dtype=dtype), read(1, r, j, dtype=dtype))
         kernel = plain((512, n), [(dtype, (512, 9)), (dtype, (9, n))], Reduce("min", (9,), (body,)))
         (box,) = boxes_of(kernel)
-        waited[dtype, n] = costs._stalled_bytes(kernel, schedule(box, TILE), WIDE)
+        waited[dtype, n] = costs.stalled_bytes(kernel, schedule(box, TILE), WIDE)
     assert waited[dt.f64, 2048] == waited[dt.f32, 4096] and waited[dt.f64, 2050] == waited[dt.f32, 4100]
     assert max(waited.values()) > 0
 

@@ -15,7 +15,7 @@ from einsmith.driver import bound_program, executable
 from einsmith.runtime.arena import Arena
 from einsmith.runtime.program import Program
 from tests.caches import CODE, bound
-from tests.programs import programs_of
+from tests.programs import arena_of, entries_of, programs_of
 
 pytestmark = pytest.mark.skipif(bool(environment.check_level()), reason="checked programs have memory of their own")
 
@@ -49,7 +49,7 @@ def programs(f) -> list[executable.Executable]:
 
 def poison(f) -> None:
     """What is not written yet is not used: all bits set is no number."""
-    f._arena.block.array.fill(0xFF)
+    arena_of(f).block.array.fill(0xFF)
 
 
 def test_shapes_share_one_block_as_large_as_the_largest_needs() -> None:
@@ -60,8 +60,8 @@ def test_shapes_share_one_block_as_large_as_the_largest_needs() -> None:
                 poison(f)
             agree(f(*arguments(n)), n)
     assert len(programs(f)) == 5
-    assert f._arena.block.array.nbytes == max(run.binding.reserved for run in programs(f))
-    assert {run.arena.ctypes.data for run in programs(f)} == {f._arena.block.address}
+    assert arena_of(f).block.array.nbytes == max(run.binding.reserved for run in programs(f))
+    assert {run.arena.ctypes.data for run in programs(f)} == {arena_of(f).block.address}
     assert all(run.program.scratch.nbytes == 0 for run in programs(f))
 
 
@@ -89,16 +89,16 @@ def test_shapes_run_in_threads_at_once_while_the_block_grows() -> None:
     threads = [threading.Thread(target=run, args=(n,)) for n in sizes]
     for t in threads:
         t.start()
-    known = f._arena.block.number
+    known = arena_of(f).block.number
     for n in (40, 50):
         agree(f(*arguments(n)), n)
     for _ in range(25):
-        f._arena.clear()
+        arena_of(f).clear()
         f(*arguments(3))
     ended.set()
     for t in threads:
         t.join()
-    assert not failed and f._arena.block.number > known + 2
+    assert not failed and arena_of(f).block.number > known + 2
 
 
 def test_memory_goes_with_the_last_program_and_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +108,7 @@ def test_memory_goes_with_the_last_program_and_comes_back(monkeypatch: pytest.Mo
     x, u = arguments(20)
     monkeypatch.setattr(bound_program.PROGRAMS, "entries", 1)
     assert (g(x) == x + 1).all()
-    assert not programs(f) and f._arena.block.array.nbytes == 0 and not f._quick and not f._ready and not f._depends
+    assert not programs(f) and arena_of(f).block.array.nbytes == 0 and not any(entries_of(f))
     _, outputs = run([x, u])  # whoever still has the program runs it
     agree((outputs[0], outputs[1:]), 20)
     agree(f(x, u), 20)
@@ -142,7 +142,7 @@ def test_an_interrupted_move_is_repeated(monkeypatch: pytest.MonkeyPatch) -> Non
 
     known = offsets()
     assert len(known) > 5 and min(known) >= 0 and max(known) < run.arena_bytes
-    f._arena.reserve(1 << 22)
+    arena_of(f).reserve(1 << 22)
 
     def interrupted(self: object, address: int) -> None:
         raise KeyboardInterrupt

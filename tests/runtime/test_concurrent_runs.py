@@ -163,14 +163,14 @@ def test_a_stopped_run_stops_no_other(rng, whose):
         with queues.FIRST.lock:
             state = pool.pool_of(queues.FIRST).address
         mine = whose == "its own"
-        interrupts._WATCH[words["thread"]] = threading.get_ident() if mine else threading.get_ident() + 64
-        interrupts._WATCH[words["pool"]], interrupts._WATCH[words["threads"]] = state if mine else 0, 2
-        interrupts._WATCH[words["stopped"]] = 1
+        interrupts.WORDS[words["thread"]] = threading.get_ident() if mine else threading.get_ident() + 64
+        interrupts.WORDS[words["pool"]], interrupts.WORDS[words["threads"]] = state if mine else 0, 2
+        interrupts.WORDS[words["stopped"]] = 1
         try:
             with es.threads(2):
                 found.append(f(x))
         finally:
-            interrupts._WATCH[words["stopped"]] = 0
+            interrupts.WORDS[words["stopped"]] = 0
 
     threads.start(run)
     threads.join()

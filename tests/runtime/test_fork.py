@@ -269,7 +269,7 @@ def test_workers_that_compile_hear_nothing_of_a_child(tmp_path):
     out = script(
         """
     from einsmith.codegen.cache import build as worker
-    worker.PARALLEL_FROM, worker._workers = 2, lambda kernels: 1 if kernels > 1 else 0
+    worker.PARALLEL_FROM, worker.count_workers = 2, lambda kernels: 1 if kernels > 1 else 0
     def many():
         n = f"{os.getpid()}{next(numbers)}"
         x = np.ones((7, 5))

@@ -41,7 +41,7 @@ from einsmith.runtime import interrupts
 
 def signal_in_a_run(number=signal.SIGINT):
     def wait():
-        while not interrupts._WATCH[0]:
+        while not interrupts.WORDS[0]:
             time.sleep(0.001)
         print("running", flush=True)
         os.kill(os.getpid(), number)
@@ -72,7 +72,7 @@ def same_as_ever():  # the pool, its locks and caches are sound, in other thread
     x = np.array([0.3, 1.7])
     want = np.sin(x[:, None]*np.arange(1001)).sum(1)
     np.testing.assert_allclose(short(x), want, rtol=1e-9, atol=1e-9)
-    assert list(interrupts._WATCH)[:1] + list(interrupts._WATCH)[4:6] == [0, 0, 0]
+    assert list(interrupts.WORDS)[:1] + list(interrupts.WORDS)[4:6] == [0, 0, 0]
 """
 
 CASES = {

@@ -22,7 +22,8 @@ from einsmith.driver import bound_program
 from einsmith.ir import interned
 from einsmith.lang import op
 from einsmith.ops import call
-from tests.caches import CHOICES, CODE, bound, forget
+from tests.caches import CHOICES, CODE, bound, count_objects, forget
+from tests.programs import entries_of
 
 ROOT = Path(__file__).resolve().parents[2]
 MAPS = Path("/proc/self/maps")
@@ -76,9 +77,9 @@ def test_shapes_come_and_go(few, new_objects, sizes) -> None:
             assert agrees(kept[n], n) and agrees(f(given(n), B), n)
             assert bound_program.PROGRAMS.held()[0] <= 6 and bound(CODE).held()[0] <= 6
             # A program and the cache of kernels may have one each; the rest is about to be unloaded.
-            assert len(f._quick) <= 6 and len(f._ready) <= 6 and len(f._depends) <= 6
+            assert max(entries_of(f)) <= 6
         gc.collect(), jit.unload()
-        counts.append((maps(), len(jit._loaded)))
+        counts.append((maps(), count_objects()))
     assert counts[2][0] <= counts[0][0] + 8 and counts[2][1] <= counts[0][1] + 2, counts
     assert all(agrees(found, n) for n, found in kept.items())  # results outlive the programs that made them
 
@@ -89,13 +90,13 @@ def test_the_maps_of_code_come_back(few, new_objects) -> None:
     f = function()
     f(given(1), B)
     forget(CODE), gc.collect(), jit.unload()
-    loaded = len(jit._loaded)
+    loaded = count_objects()
     for n in range(2, 8):
         f(given(n), B)
-    assert len(jit._loaded) > loaded + 3
+    assert count_objects() > loaded + 3
     del f
     forget(CODE), gc.collect(), jit.unload()
-    assert len(jit._loaded) <= loaded
+    assert count_objects() <= loaded
 
 
 @unchecked

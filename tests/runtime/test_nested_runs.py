@@ -15,7 +15,7 @@ import einsmith as es
 import einsmith.functional as F
 from einsmith.base import locks
 from einsmith.codegen.entry import watch
-from einsmith.runtime import interrupts, nested, queues
+from einsmith.runtime import interrupts, nested, queues, signals
 from tests.programs import program_of
 from tests.threads import waits
 
@@ -37,14 +37,14 @@ def during(handler):
     came = []
 
     def called(number, frame):
-        if interrupts._WATCH[interrupts._HANDLING] and not came:
+        if signals.is_handling() and not came:
             came.append(True)
             handler()
         elif not came:
             signal.setitimer(signal.ITIMER_REAL, OFTEN)
 
     interval = watch.WATCH_WORDS.index("interval")
-    interrupts._WATCH[interval] = 0
+    interrupts.WORDS[interval] = 0
     before = signal.signal(signal.SIGALRM, called)
     signal.setitimer(signal.ITIMER_REAL, OFTEN)
     try:
@@ -52,7 +52,7 @@ def during(handler):
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-        interrupts._WATCH[interval] = watch.INTERVAL
+        interrupts.WORDS[interval] = watch.INTERVAL
     assert came
     assert threading.get_ident() not in nested.under_way
 

@@ -45,7 +45,7 @@ from tests.tuning.planted import FAULTS, SHAPE, Planted
 def store(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(database, "_unusable", {})
-    monkeypatch.setattr(workshop._WorkshopProcess, "idle", False)  # tests leave it no processor
+    monkeypatch.setattr(workshop.WorkshopProcess, "idle", False)  # tests leave it no processor
     forget(CODE)
 
 
@@ -197,7 +197,7 @@ def test_candidates_with_other_results_never_stay(simulated, monkeypatch) -> Non
     difference = Comparison.difference
 
     def planted(self: Comparison) -> str:
-        buffer, made = self.kernel.buffers[self._written[0]], self._memory[1][0].array
+        buffer, made = self.kernel.buffers[self.written[0]], self.results[1][0].array
         values = made[4096:-4096].view(buffer.dtype.numpy)
         values[len(values) // 2] = 77
         return difference(self)
@@ -345,7 +345,7 @@ def test_trials_count_towards_the_memory_limit(simulated, monkeypatch) -> None:
     def noted(self: Executable, texts: Any, compare: bool = False) -> Executable:
         found = with_decisions(self, texts, compare)
         if compare:
-            memory = (a for x in found.comparisons.values() for a in (*x._work, *x._memory[0], *x._memory[1]))
+            memory = (a for x in found.comparisons.values() for a in (*x.workspaces, *x.results[0], *x.results[1]))
             tried.append((len(texts), found.held_bytes + sum(a.nbytes for a in memory)))
         return found
 

@@ -48,7 +48,7 @@ from einsmith.tuning.programs import exploring, online, proposing
 exploring.MAX_COST_SHARE = inf
 proposing.MIN_KERNEL_SHARE, proposing.MAX_FAILURES, proposing.MIN_GAIN_SHARE = 0.0, 10**9, 0.0
 online.judge = lambda ratios: True
-workshop._WorkshopProcess.idle = False
+workshop.WorkshopProcess.idle = False
 
 folder, size, steps = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 try:

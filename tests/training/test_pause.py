@@ -25,15 +25,15 @@ LARGE = bytes(1 << 20)
 
 
 @pytest.fixture
-def aside(monkeypatch) -> Iterator[workshop._WorkshopProcess]:
-    monkeypatch.setattr(workshop._WorkshopProcess, "server", "tests.training.sleeper:Sleeper")
-    monkeypatch.setattr(workshop._WorkshopProcess, "idle", False)
-    made = workshop._WorkshopProcess()
+def aside(monkeypatch) -> Iterator[workshop.WorkshopProcess]:
+    monkeypatch.setattr(workshop.WorkshopProcess, "server", "tests.training.sleeper:Sleeper")
+    monkeypatch.setattr(workshop.WorkshopProcess, "idle", False)
+    made = workshop.WorkshopProcess()
     yield made
     made.close()
 
 
-def asked(aside: workshop._WorkshopProcess, *arguments: object) -> tuple[threading.Thread, list[tuple]]:
+def asked(aside: workshop.WorkshopProcess, *arguments: object) -> tuple[threading.Thread, list[tuple]]:
     """A thread that asks, and what it is answered."""
     answers: list[tuple] = []
     thread = threading.Thread(target=lambda: answers.append(aside.ask("work", *arguments)), daemon=True)
@@ -41,10 +41,10 @@ def asked(aside: workshop._WorkshopProcess, *arguments: object) -> tuple[threadi
     return thread, answers
 
 
-def state(aside: workshop._WorkshopProcess) -> str:
+def state(aside: workshop.WorkshopProcess) -> str:
     """Of the process, as the system has it: T is stopped."""
-    assert aside._process is not None
-    return Path(f"/proc/{aside._process.pid}/stat").read_text().rpartition(")")[2].split()[0]
+    assert aside.process is not None
+    return Path(f"/proc/{aside.process.pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def test_an_expired_pause_ends(aside) -> None:
@@ -55,7 +55,7 @@ def test_an_expired_pause_ends(aside) -> None:
         time.sleep(0.01)
     assert state(aside) == "T" and aside.resumed == 0
     thread.join(60)
-    assert answers and not aside.paused and aside.resumed == 1 and aside._paused_seconds >= 1.5
+    assert answers and not aside.paused and aside.resumed == 1 and aside.paused_seconds >= 1.5
 
 
 def test_an_idle_process_answers(aside) -> None:
@@ -80,10 +80,10 @@ def test_a_process_that_has_not_begun_is_not_stopped(aside) -> None:
 
 def test_a_process_starts_ahead(aside) -> None:
     aside.prepare()
-    process = aside._process
+    process = aside.process
     assert aside.is_prepared and process is not None
     aside.start()
-    assert not aside.is_prepared and aside._process is process
+    assert not aside.is_prepared and aside.process is process
 
 
 def test_another_thread_starts_no_process_ahead(aside) -> None:
@@ -91,7 +91,7 @@ def test_another_thread_starts_no_process_ahead(aside) -> None:
     thread = threading.Thread(target=aside.prepare)
     thread.start()
     thread.join()
-    assert aside._process is None and not aside.is_prepared
+    assert aside.process is None and not aside.is_prepared
 
 
 @pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="the system has no such policy")
@@ -121,7 +121,7 @@ def test_a_process_beside_busy_processors_is_not_starved(monkeypatch, allowed: b
         (0.0, os.SCHED_OTHER if allowed else os.SCHED_IDLE),
     ):
         spare.append(now)
-        shop._choose_policy()
+        shop.choose_policy()
         assert policies[-1] == policy
     spare.append(0.6)
     shop = workshop.Shop()
@@ -145,7 +145,7 @@ def test_a_process_yields_to_the_trainer(monkeypatch, other: bool) -> None:
     shop = workshop.Shop()
     shop.begin(20.0, (), True)
     now[0] = 1.0
-    shop._choose_policy()
+    shop.choose_policy()
     assert policies[-1] == (os.SCHED_OTHER if other else os.SCHED_IDLE)
 
 

@@ -21,16 +21,16 @@ def searched(chosen: float, *ranks: float) -> Any:
 
 
 def test_predictions_are_ratios_to_the_choice() -> None:
-    assert workshop._predict_others(searched(2.0, 6.0, 3.0)) == pytest.approx([1.5, 3.0])
-    assert workshop._predict_others(searched(1.0, *range(2, 99))) == [float(n) for n in range(2, 18)]
+    assert workshop.predict_others(searched(2.0, 6.0, 3.0)) == pytest.approx([1.5, 3.0])
+    assert workshop.predict_others(searched(1.0, *range(2, 99))) == [float(n) for n in range(2, 18)]
 
 
 def test_predictions_that_are_no_times_are_dropped() -> None:
     """A pattern may predict that a configuration takes no time."""
-    assert workshop._predict_others(searched(1.0, 0.0, 2.0)) == [2.0]
-    assert workshop._predict_others(searched(1e-300, 1e300, 2e-300)) == [2.0], "no infinite ratio"
-    assert workshop._predict_others(searched(0.0, 0.0, 1.0)) is None
-    assert inf not in (workshop._predict_others(searched(5e-324, 1.0)) or [])
+    assert workshop.predict_others(searched(1.0, 0.0, 2.0)) == [2.0]
+    assert workshop.predict_others(searched(1e-300, 1e300, 2e-300)) == [2.0], "no infinite ratio"
+    assert workshop.predict_others(searched(0.0, 0.0, 1.0)) is None
+    assert inf not in (workshop.predict_others(searched(5e-324, 1.0)) or [])
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ def test_a_worker_that_is_killed_is_started_again(scaled):
     with BenchProcess() as bench:
         bench.begin(kernel, target, 1)
         bench.prepare(0, _choice(kernel, target))
-        os.kill(bench._process.pid, signal.SIGKILL)
+        os.kill(bench.process.pid, signal.SIGKILL)
         with pytest.raises(Lost, match="died of SIGKILL"):
             bench.race([0, 0], 0.05)
         assert not bench.ready(0)
@@ -170,7 +170,7 @@ def test_a_worker_ends_with_the_process_that_started_it(planted, scaled):
         "bench = BenchProcess()\n"
         "bench.begin(*kernel_of(es.op('y[i,j] = x[i,j] * 2.5'), np.ones(SHAPE, np.float32)), 1)\n"
         "bench.prepare(0, Candidate('planted', 'prints'))\n"
-        "print(bench._process.pid, flush=True)\n"
+        "print(bench.process.pid, flush=True)\n"
         "bench.prepare(1, Candidate('planted', 'hang'))\n"
     )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}

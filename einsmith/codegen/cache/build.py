@@ -30,14 +30,16 @@ MAX_WORKERS = 7
 _SERVER = f"{Path(jit.__file__).with_name('worker.py')}:Compiler"
 
 
-class _Job(NamedTuple):
+class Job(NamedTuple):
+    """A kernel's LLVM IR text to compile, and what its cache entry is made of."""
+
     key: str
     text: str
     names: tuple[str, ...]
     metadata: dict[str, Any]
 
 
-def _compile(job: _Job, target: Any) -> CachedObject:
+def _compile(job: Job, target: Any) -> CachedObject:
     """Compile a job in this process."""
     with recording.phase("LLVM", functions=", ".join(job.names)):
         return CachedObject(jit.emit_object(job.text, target), job.names, job.metadata)
@@ -53,12 +55,12 @@ def build(missing: Makers, target: Any) -> Iterator[tuple[str, CachedObject]]:
     """
     target = jit.resolve(target)
     jit.machine(target.cpu, target.features, target.triple)  # refuses a CPU name that would end the process
-    crew = _Crew(_workers(len(missing)), target)
+    crew = Crew(count_workers(len(missing)), target)
     try:
         for key, make in missing.items():
             with recording.phase("lower a kernel"):
                 functions, metadata = make()
-                job = _Job(key, emit_module(functions, target), tuple(f.name for f in functions), metadata)
+                job = Job(key, emit_module(functions, target), tuple(f.name for f in functions), metadata)
             if environment.debug() >= 5:
                 messages.say(f"; {', '.join(job.names)}\n{job.text}")
             if not crew.workers:
@@ -71,20 +73,20 @@ def build(missing: Makers, target: Any) -> Iterator[tuple[str, CachedObject]]:
         crew.close()
 
 
-def _workers(kernels: int) -> int:
+def count_workers(kernels: int) -> int:
     """Return the number of worker processes worth starting besides this process for a number of kernels."""
     if kernels < PARALLEL_FROM or not sys.executable or not processes.can_wait_for_pipes():
         return 0
     return min(len(processors.allowed()) - 1, MAX_WORKERS, kernels // 4)
 
 
-class _Crew:
+class Crew:
     """Worker processes, each with a thread that feeds it from one queue."""
 
     def __init__(self, count: int, target: Any):
         self.target = target = jit.resolve(target)
-        self.waiting: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self.ready: queue.SimpleQueue[tuple[_Job, bytes]] = queue.SimpleQueue()
+        self.waiting: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self.ready: queue.SimpleQueue[tuple[Job, bytes]] = queue.SimpleQueue()
         self.workers = [Worker(_SERVER) for _ in range(count)]
         self.threads: list[threading.Thread] = []
         for worker in self.workers:
@@ -108,10 +110,10 @@ class _Crew:
     def collect(self, count: int) -> Iterator[tuple[str, CachedObject]]:
         """Compile along with the workers until all `count` jobs are done; yield each key and entry."""
         for _ in range(count):
-            job, data = self._next()
+            job, data = self.finish_job()
             yield job.key, CachedObject(data, job.names, job.metadata)
 
-    def _next(self) -> tuple[_Job, bytes]:
+    def finish_job(self) -> tuple[Job, bytes]:
         """Wait for a job that a worker has finished, or compile a waiting job in this process; return the job and its
         result."""
         while True:

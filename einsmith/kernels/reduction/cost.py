@@ -50,7 +50,7 @@ def _count_streams(s: ReductionSchedule) -> int:
 
 
 @lru_cache(maxsize=4096)
-def _conflict_fraction(s: ReductionSchedule) -> float:
+def conflict_fraction(s: ReductionSchedule) -> float:
     """Return the fraction by which memory time grows because consecutive iterations read different rows.
 
     The fewer bytes are read of a row, the larger it is. It is largest where rows lie a multiple of a page apart, as
@@ -244,16 +244,16 @@ def _estimate_work(s: ReductionSchedule, target: Target) -> _Work:
         each = after + len(rest) + merges * INSTRUCTIONS.merge.get(kind, 1.0) * len(box.bodies)
         arithmetic += box.points * each / rate
         special += box.points * after_seconds * c.lanes
-        return _Work(arithmetic, special, box.points, _reloaded_bytes(s, target))
+        return _Work(arithmetic, special, box.points, reloaded_bytes(s, target))
     results = box.points / extent * s.vectors
     merges = 0.0 if s.paired_box is None else (2.0 + INSTRUCTIONS.step.get(kind, 1.0)) * len(box.bodies)
     arithmetic += results * (after + boxes.access_cost(rest, s.axis, c.lanes) + 4 + merges) / rate
     special += results * c.lanes * after_seconds
     parts = box.points // extent * -(-extent // (c.lanes * c.unroll))
-    return _Work(arithmetic, special, parts, _reloaded_bytes(s, target))
+    return _Work(arithmetic, special, parts, reloaded_bytes(s, target))
 
 
-def _reloaded_bytes(s: ReductionSchedule, target: Target) -> float:
+def reloaded_bytes(s: ReductionSchedule, target: Target) -> float:
     """Return the bytes that are reloaded from beyond L2.
 
     An operand that does not depend on an output axis is read again at each of its points, unless all that is read of
@@ -279,7 +279,7 @@ def _reloaded_bytes(s: ReductionSchedule, target: Target) -> float:
     return out
 
 
-def _stalled_bytes(kernel: Kernel, s: ReductionSchedule, target: Target) -> float:
+def stalled_bytes(kernel: Kernel, s: ReductionSchedule, target: Target) -> float:
     """Return the bytes of results whose line fetches stall a tile that writes several rows at once (`waited_part`)."""
     box, (tile, axis) = s.box, (s.tile, s.axis)
     if tile is None or axis is None or axis != box.rank - 1 or s.along_row:
@@ -289,7 +289,7 @@ def _stalled_bytes(kernel: Kernel, s: ReductionSchedule, target: Target) -> floa
     return waited * box.points * float(waited_part(box.extents[tile], target.overheads.streams))
 
 
-def _fetched_bytes(kernel: Kernel, s: ReductionSchedule) -> int:
+def fetched_bytes(kernel: Kernel, s: ReductionSchedule) -> int:
     """Return the bytes of non-temporal results whose vectors begin within cache lines.
 
     These lines are fetched before they are written."""
@@ -316,13 +316,13 @@ def cost(kernel: Kernel, box_list: Sequence[Box], config: ReductionConfig, targe
         tasks *= parts
         partial = parts * box_list[0].points * sum([e.dtype.itemsize for e in box_list[0].bodies])
         extra = 1e-6 + target.seconds_for_bytes(2 * partial, partial, tasks)  # written, and read by a second launch
-    memory = target.seconds_for_bytes(moved + sum([_fetched_bytes(kernel, s) for s in schedules]), footprint, tasks)
+    memory = target.seconds_for_bytes(moved + sum([fetched_bytes(kernel, s) for s in schedules]), footprint, tasks)
     if footprint > target.l1 and box_list:
         beyond_l2 = footprint > target.l2 * tasks  # beyond L2, rows that are read in turn stall too
         extra += memory * max(
-            max(_conflict_fraction(s), beyond_l2 * target.overheads.crowding(_count_streams(s))) for s in schedules
+            max(conflict_fraction(s), beyond_l2 * target.overheads.crowding(_count_streams(s))) for s in schedules
         )
-    strips = sum([_stalled_bytes(kernel, s, target) for s in schedules])
+    strips = sum([stalled_bytes(kernel, s, target) for s in schedules])
     extra += target.overheads.strips * strips / LINE * target.cycle_seconds / tasks * (strips > target.l2 * tasks)
     reloaded = sum([w.reloaded for w in work])
     if reloaded:

@@ -116,12 +116,12 @@ class CudaProgram:
         self._spare: Block
         self._words_block: Block
         self._guards: GuardWords | None = None
-        self._graph: ExecutableGraph | None = None
+        self.graph: ExecutableGraph | None = None
         self._timed: ExecutableGraph | None = None
         """The graph with events between the launches."""
-        self._flights: deque[Flight] = deque()
+        self.flights: deque[Flight] = deque()
         self._bind(assembler, origin)
-        self._nodes: Sequence[Node] = ()
+        self.nodes: Sequence[Node] = ()
         self._communicators = {id(s.communicator): s.communicator for s in self.steps if isinstance(s, AllReduce)}
         self.launches: list[DeviceLaunch | DeviceSum] = []
         self.edges: list[tuple[int, int]] = []
@@ -158,7 +158,7 @@ class CudaProgram:
         self._sent_bytes, self._received_bytes = sizes[True], sizes[False]
         if origin is not None and (origin._sent_bytes, origin._received_bytes) == (sizes[True], sizes[False]):
             self._sent, self._received, self._spare = origin._sent, origin._received, origin._spare
-            self._flights, self._graph, self._timed = origin._flights, origin._graph, origin._timed
+            self.flights, self.graph, self._timed = origin.flights, origin.graph, origin._timed
             self._guards, self._words_block = origin._guards, origin._words_block
         else:
             self._sent, self._received = memory.block(sizes[True]), memory.block(sizes[False])
@@ -222,9 +222,9 @@ class CudaProgram:
                 continue
             code, f = next(codes), x.code.function
             nodes.append(LaunchNode(device.load(code), code, f.programs, x.pointers, f.cooperative))
-        self._nodes = nodes
-        if self._graph is None or not self._graph.fits(nodes, self.edges):
-            self._graph = ExecutableGraph(device, nodes, self.edges)
+        self.nodes = nodes
+        if self.graph is None or not self.graph.fits(nodes, self.edges):
+            self.graph = ExecutableGraph(device, nodes, self.edges)
         self._addresses = list(self._own)
         self._relocations = self._find_relocations()
         device.synchronize(device.stream)
@@ -245,7 +245,7 @@ class CudaProgram:
         """Let the launches access the inputs and outputs at these addresses."""
         if addresses == self._addresses:
             return
-        nodes = list(self._nodes)
+        nodes = list(self.nodes)
         for k, (now, at) in enumerate(zip(self._addresses, addresses, strict=True)):
             for n, pointers in self._relocations[k].items() if now != at else ():
                 node = nodes[n]
@@ -254,7 +254,7 @@ class CudaProgram:
                 for i, offset in pointers:
                     moved[i] = at + offset
                 nodes[n] = node._replace(pointers=tuple(moved))
-        self._nodes, self._addresses = nodes, list(addresses)
+        self.nodes, self._addresses = nodes, list(addresses)
 
     def _clear_status(self) -> None:
         """Set the status to 0: no check has failed."""
@@ -277,12 +277,12 @@ class CudaProgram:
     @property
     def codes(self) -> list[DeviceCode]:
         """The machine code of each launch."""
-        return [node.code for node in self._nodes if isinstance(node, LaunchNode)]
+        return [node.code for node in self.nodes if isinstance(node, LaunchNode)]
 
     def describe(self, steps: Sequence[int]) -> list[str]:
         """Describe the machine code of some steps, one line for each function."""
         lines: dict[str, int] = {}
-        for launch, node in zip(self.launches, self._nodes, strict=True):
+        for launch, node in zip(self.launches, self.nodes, strict=True):
             if isinstance(launch, DeviceLaunch) and isinstance(node, LaunchNode) and launch.step in steps:
                 f, code = launch.code.function, node.code.binary
                 spills = f"{code.stack} bytes of spills" if code.stack else "no spills"
@@ -383,8 +383,8 @@ class CudaProgram:
 
     def launch(self, stream: Any) -> None:
         """Launch the steps in a stream, on what inputs and bound arrays have on the device."""
-        assert self._graph is not None
-        self._graph.launch(self._nodes, stream)
+        assert self.graph is not None
+        self.graph.launch(self.nodes, stream)
 
     def copy_on(self, stream: Any, to: int, source: int, nbytes: int, is_here: bool) -> None:
         """Copy bytes to the device in a stream, from this process's memory (`is_here`) or from the device's."""
@@ -404,11 +404,11 @@ class CudaProgram:
 
     def _take_flight(self) -> Flight:
         """Return memory for another run in flight."""
-        if len(self._flights) < IN_FLIGHT and all(f.is_open for f in self._flights):
-            self._flights.append(Flight(self.card.device, self.card.memory, self._sent_bytes, self._received_bytes))
+        if len(self.flights) < IN_FLIGHT and all(f.is_open for f in self.flights):
+            self.flights.append(Flight(self.card.device, self.card.memory, self._sent_bytes, self._received_bytes))
         else:
-            self._flights.rotate(-1)
-        flight = self._flights[-1]
+            self.flights.rotate(-1)
+        flight = self.flights[-1]
         if flight.is_open:
             raise RuntimeError("too many runs are in flight")
         return flight
@@ -422,7 +422,7 @@ class CudaProgram:
                 array[:] = flight.received[start : start + array.size]
             status = int(flight.received[self._received_bytes - PLACED :][:4].view(np.int32)[0])
             flight.is_open, flight.outputs = False, []
-            if not any(f.is_open for f in self._flights):
+            if not any(f.is_open for f in self.flights):
                 if status:
                     self._clear_status()
                 for copy in self._stored:
@@ -442,12 +442,12 @@ class CudaProgram:
 
         def launch() -> None:
             nonlocal begun
-            if self._timed is None or not self._timed.fits(self._nodes, []):
-                events = [device.event() for _ in range(len(self._nodes) + 1)]
-                self._timed = ExecutableGraph(device, self._nodes, [], events)
+            if self._timed is None or not self._timed.fits(self.nodes, []):
+                events = [device.event() for _ in range(len(self.nodes) + 1)]
+                self._timed = ExecutableGraph(device, self.nodes, [], events)
             device.synchronize(device.stream)
             begun = perf_counter_ns()
-            self._timed.launch(self._nodes, device.stream)
+            self._timed.launch(self.nodes, device.stream)
 
         self._fetch_others()
         with self.card.lock:

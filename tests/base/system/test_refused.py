@@ -36,9 +36,9 @@ def test_other_processes(windows: None) -> None:
 
 def test_kernels_are_compiled_in_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build.processors, "allowed", lambda: [0, 1, 2, 3])
-    assert build._workers(100) == 3
+    assert build.count_workers(100) == 3
     systems.windows(monkeypatch)
-    assert build._workers(100) == 0
+    assert build.count_workers(100) == 0
 
 
 @pytest.mark.parametrize(("mode", "tune"), [("dynamic", 0), ("static", 60)])
@@ -80,7 +80,7 @@ def test_the_end_of_a_parent_is_told_on_linux_alone(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("triple", ["arm64-apple-darwin23.0.0", "x86_64-apple-darwin"])
 def test_the_handler_of_macos(triple: str) -> None:
     """It compiles, and refers to what is there."""
-    text = trap._emit_helpers(triple, trap._MACOS, 16384)
+    text = trap.emit_helpers(triple, trap.MACOS, 16384)
     code = jit.emit_object(text, SimpleNamespace(cpu="generic", features="", triple=triple))
     assert object_symbols.undefined(code) - {"_memset", "_bzero"} == {"_mprotect", "_sigaction"}
 
@@ -92,12 +92,12 @@ def test_the_handler_reads_macos_structures(monkeypatch: pytest.MonkeyPatch) -> 
     low = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     target = trap.native.host_target()
     addresses = trap.native.compile_text(
-        trap._emit_helpers(target.triple, trap._MACOS, page), trap._NAMES, target
+        trap.emit_helpers(target.triple, trap.MACOS, page), trap.NAMES, target
     ).addresses
     handler = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)(addresses["einsmith_trap"])
     state = ctypes.CFUNCTYPE(ctypes.c_void_p)(addresses["einsmith_trap_state"])()
     words = (ctypes.c_uint64 * 32).from_address(state)
-    helpers = trap._Native(lambda *_: None, addresses["einsmith_trap"], words, addresses)
+    helpers = trap.TrapHelpers(lambda *_: None, addresses["einsmith_trap"], words, addresses)
     calls: list[tuple[int, bytes | None]] = []
 
     def sigaction(signal: int, action: object, old: object) -> int:
