@@ -53,7 +53,7 @@ class Row(NamedTuple):
     expected: list[np.ndarray]
 
 
-def _error(results: list[np.ndarray], expected: list[np.ndarray]) -> float:
+def relative_error(results: list[np.ndarray], expected: list[np.ndarray]) -> float:
     """Return the largest difference of two lists of arrays, relative to the largest element of each array."""
     worst = 0.0
     for got, want in zip(results, expected, strict=True):
@@ -184,7 +184,7 @@ def measure(rounds: int) -> list[dict]:
     """
     others, rows = list(operators()), list(programs())
     for row in [*others, *rows]:
-        if not (off := _error(row.results, row.expected)) <= TOLERANCE:
+        if not (off := relative_error(row.results, row.expected)) <= TOLERANCE:
             sys.exit(f"{row.name} differs from PyTorch in float64 by {off:.1e} of its largest element")
     ours, theirs = [o.ours for o in others], [o.theirs for o in others]
     turns = {}

@@ -54,7 +54,7 @@ def empty_operator() -> Callable[[torch.Tensor], torch.Tensor]:
 def program_alone(f: TorchOperator, x: torch.Tensor) -> Callable[[], object]:
     """The native program of f with its table of addresses, without torch."""
     f(x)
-    compiled = next(iter(f._definition._compiled.values()))
+    compiled = next(iter(f._definition.compiled.values()))
     y = torch.empty_like(x)
     return lambda: compiled.run_at([x.data_ptr()], [y.data_ptr()])
 

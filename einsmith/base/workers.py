@@ -61,7 +61,7 @@ class Worker:
         self._server, self._start_limit = server, start
         self.process: subprocess.Popen | None = None
         self._begin_arguments: tuple = ()
-        self._begun = False
+        self.begun = False
         self.over = False
         """Whether no process may start any more (`kill`)."""
         self.starts = 0
@@ -76,17 +76,17 @@ class Worker:
 
     def set_up(self, *arguments: Any) -> None:
         """Set the arguments of the server's `begin`, which is called before the next request and after each restart."""
-        self._begin_arguments, self._begun = arguments, False
+        self._begin_arguments, self.begun = arguments, False
 
     def start(self) -> None:
         """Start the process and call the server's `begin`, unless both have happened. Raises as `ask` does."""
         if self.over:
             raise Lost("the process is over")
-        if not self._begun:
+        if not self.begun:
             if self.process is None:
                 self._spawn()
             self._exchange("begin", self._begin_arguments, self._start_limit)
-            self._begun = True
+            self.begun = True
 
     def ask(self, name: str, *arguments: Any, limit: float | None = None) -> Any:
         """Call a method of the server and return its result.
@@ -212,7 +212,7 @@ class Worker:
 
     def leave(self) -> None:
         """Forget the process without ending it."""
-        process, self.process, self._begun = self.process, None, False
+        process, self.process, self.begun = self.process, None, False
         if process is not None:
             process.poll()  # notes that a forked child has no such process
             for pipe in (process.stdin, process.stdout):

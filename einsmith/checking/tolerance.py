@@ -308,14 +308,14 @@ class Analysis:
         if e.dtype.is_bool and e.args[0].dtype.is_bool:
             value = np.asarray(FUNCTIONS[e.fn].numpy(*(v for v, _ in args)))
             return value, np.broadcast_to(sum(u for _, u in args), value.shape)
-        value = template_evaluator._apply(e, [v for v, _ in args])
+        value = template_evaluator.apply_function(e, [v for v, _ in args])
         error = np.zeros(value.shape)
         uncertain = np.zeros(value.shape, bool)
         for v, u in args:
             uncertain = uncertain | (np.isinf(u) & ~np.isfinite(v) if e.dtype.is_bool else _mask_lost_infinities(v, u))
         if any(u.any() for _, u in args):
             for signs in itertools.product((-1, 1), repeat=len(args)):
-                corner = template_evaluator._apply(
+                corner = template_evaluator.apply_function(
                     e, [v + s * u if u.any() else v for s, (v, u) in zip(signs, args, strict=True)]
                 )
                 if e.dtype.is_bool:

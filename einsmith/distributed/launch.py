@@ -17,7 +17,7 @@ from einsmith.distributed.group import SAY, ProcessGroup
 from einsmith.distributed.transport import Alone, Transport
 from einsmith.runtime.thread_count import recount_cores
 
-_MPI = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK", "MV2_COMM_WORLD_SIZE")
+MPI = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK", "MV2_COMM_WORLD_SIZE")
 """Variables, at least one of which each MPI launcher sets: Open MPI, MPICH and Intel MPI, PMIx (Slurm), MVAPICH."""
 _TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """Variables of which torchrun sets all."""
@@ -50,7 +50,7 @@ def init() -> ProcessGroup:
 
 def find_launcher(variables: Mapping[str, str]) -> str:
     """Return "MPI", "torchrun" or "none", by the environment variables of launchers. Raises GroupError for both."""
-    mpi = [name for name in _MPI if name in variables]
+    mpi = [name for name in MPI if name in variables]
     torchrun = all(name in variables for name in _TORCHRUN)
     if mpi and torchrun:
         raise GroupError(

@@ -194,7 +194,7 @@ class WorkshopProcess(Worker):
                 self.is_prepared = True
 
     def start(self) -> None:
-        if not self._begun:
+        if not self.begun:
             self.is_prepared = False
             self.set_up(PROCESSOR_LIMIT, sendable_patterns(), self.idle, self._make)
         super().start()
@@ -205,7 +205,7 @@ class WorkshopProcess(Worker):
             return (self._paused_at or time.monotonic()) - self.paused_seconds
 
     def _receive(self, end: float) -> tuple[bool, Any]:
-        self._awaited = self._begun
+        self._awaited = self.begun
         try:
             return super()._receive(end)
         finally:

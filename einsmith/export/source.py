@@ -19,7 +19,7 @@ from einsmith.export.processors import Processor
 from einsmith.export.program import ARENA, FUNCTIONS, SPARE, TABLE, Data, WordTarget
 
 RUNTIME = Path(__file__).parent / "runtime"
-_REGIONS = (TABLE, FUNCTIONS, SPARE, ARENA, "constants", "results")
+REGIONS = (TABLE, FUNCTIONS, SPARE, ARENA, "constants", "results")
 """Regions of memory that words point to, in the order of runtime/machine.c; tensors follow, one region each."""
 _FILE_TYPES = {
     "f64": "F64",
@@ -33,7 +33,7 @@ _FILE_TYPES = {
     "u8": "U8",
     "bool": "BOOL",
 }
-_VIOLATED = 2000
+VIOLATED = 2000
 """Return code of a failing first check, as in runtime/machine.c; other checks follow in order."""
 _LINE = 64
 """Alignment of constants and results, in bytes."""
@@ -102,7 +102,7 @@ class LibrarySource:
         self.violations: list[str] = []
         self.functions: list[int] = []
         self._tensor = {t.name: n for n, t in enumerate(subject.memories.tensors)}
-        self._region = {id(t.array): len(_REGIONS) + n for n, t in enumerate(subject.memories.tensors)}
+        self._region = {id(t.array): len(REGIONS) + n for n, t in enumerate(subject.memories.tensors)}
         self._offset: dict[int, int] = {}
         self.constants = self._pack(subject.memories.constants)
         results = 0
@@ -158,15 +158,15 @@ class LibrarySource:
         if owner == FUNCTIONS:
             if offset not in self.functions:
                 self.functions.append(offset)
-            return _REGIONS.index(FUNCTIONS), self.functions.index(offset)
+            return REGIONS.index(FUNCTIONS), self.functions.index(offset)
         if isinstance(owner, str):
-            return _REGIONS.index(owner), offset
+            return REGIONS.index(owner), offset
         if isinstance(owner, tuple):
-            return _REGIONS.index("results"), starts[owner[1]] + offset
+            return REGIONS.index("results"), starts[owner[1]] + offset
         array = bind[owner]
         if id(array) in self._region:
             return self._region[id(array)], offset
-        return _REGIONS.index("constants"), self._offset[id(array)] + offset
+        return REGIONS.index("constants"), self._offset[id(array)] + offset
 
     def _program(self, n: int, data: Data) -> tuple[str, int]:
         """Add the tables of program `n`. Return its entry in the table of programs, and the bytes of its results."""
@@ -179,7 +179,7 @@ class LibrarySource:
         for word, message in data.checks.items():
             if message not in self.violations:
                 self.violations.append(message)
-            words[word] = _VIOLATED + self.violations.index(message)
+            words[word] = VIOLATED + self.violations.index(message)
         relocations, patches, results = [], [], []
         for word, place in sorted(data.places.items()):
             if isinstance(place.owner, tuple) and place.owner[0] == "argument":
@@ -239,7 +239,7 @@ class LibrarySource:
         )
         self._array("char *const", "violations", [quote(v) for v in self.violations])
         numbers = [
-            f"{{{kind}, {which}, {len(_REGIONS) + self._tensor[n]}}}" for n, (kind, which) in s.memories.numbers.items()
+            f"{{{kind}, {which}, {len(REGIONS) + self._tensor[n]}}}" for n, (kind, which) in s.memories.numbers.items()
         ]
         self._array("struct number", "numbers", numbers)
         settings = []

@@ -31,7 +31,7 @@ from einsmith.lang import trace
 from einsmith.nn.module import Module
 from einsmith.nn.parameter import Buffer, Parameter
 
-_TELLS_GUARDS = "_guards_code" in torch.export.ExportedProgram.__annotations__
+TELLS_GUARDS = "_guards_code" in torch.export.ExportedProgram.__annotations__
 _STORED = KNOWN - {"bfloat16", "float16"}
 
 
@@ -52,7 +52,7 @@ def from_torch(module: torch.nn.Module, *example: Any, dynamic_shapes: Any = Non
     `to_torch` gives them back. Raises DtypeError for weights of a type that no step updates, TraceError where
     torch.export fails, and for operators that are not in the table (docs/aten.md), with the user's own lines.
     """
-    if not _TELLS_GUARDS:
+    if not TELLS_GUARDS:
         raise TraceError(
             f"from_torch needs a newer PyTorch than {torch.__version__}, whose torch.export gives its guards"
         )

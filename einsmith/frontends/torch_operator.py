@@ -238,9 +238,9 @@ class _Definition:
         self.name = _spoken(f)
         self.formula = f if isinstance(f, Operator) else None
         self.inputs: tuple[str, ...] = self.formula.inputs if self.formula else tuple(_positional(f, params))
-        self._arena = Arena()
-        self._traced: Cache[Key, Any] = Cache(_TRACED)
-        self._compiled: Cache[Key, _Compiled] = Cache(PROGRAMS, lambda compiled: compiled.nbytes, self._arena.evicted)
+        self.arena = Arena()
+        self.traced: Cache[Key, Any] = Cache(_TRACED)
+        self.compiled: Cache[Key, _Compiled] = Cache(PROGRAMS, lambda compiled: compiled.nbytes, self.arena.evicted)
         self.qualname = name
         self.any_op, self.op = _register(self)
 
@@ -311,7 +311,7 @@ class _Definition:
 
     def _trace(self, program: Program, kinds: Sequence[tuple[Sequence[int], torch.dtype]]) -> Any:
         key = (program, *kinds)
-        traced = self._traced.get(key)
+        traced = self.traced.get(key)
         if traced is None:
             with trace.compiling():
                 names = [self.argument(program, k) for k in range(len(kinds))]
@@ -321,7 +321,7 @@ class _Definition:
                         f"{self.name} holds a Parameter or a buffer of Einsmith, for which PyTorch would see no "
                         f"gradient; pass it as a tensor argument"
                     )
-                self._traced.put(key, traced)
+                self.traced.put(key, traced)
         return traced
 
     def _check(
@@ -360,7 +360,7 @@ class _Definition:
             keep.append(x)
             key += x.shape, x.dtype
             pointers.append(x.data_ptr())
-        compiled = self._compiled.get(tuple(key))
+        compiled = self.compiled.get(tuple(key))
         if compiled is None:
             compiled = self._compile(program, tensors, tuple(key), threads, place)
         outputs = [place.empty(shape, dtype) for shape, dtype in compiled.outputs]
@@ -384,12 +384,12 @@ class _Definition:
         for k, x in enumerate(tensors):
             self._check(program, k, x)
         with trace.compiling():
-            compiled = self._compiled.get(key)
+            compiled = self.compiled.get(key)
             if compiled is None:
                 traced = self._trace(program, [(tuple(x.shape), x.dtype) for x in tensors])
-                arena = self._arena if place.name == CPU else place.arena
+                arena = self.arena if place.name == CPU else place.arena
                 compiled = _Compiled(traced, threads, arena, place.target(threads))
-                self._compiled.put(key, compiled)
+                self.compiled.put(key, compiled)
             return compiled
 
 

@@ -26,7 +26,7 @@ def dumps(value: Any, roots: Iterable[Node] = (), leaves: Mapping[Leaf, int] = N
     file = io.BytesIO()
     # Nodes are written after those that they hold: pickle follows what it has not met by recursion.
     try:
-        _GraphPickler(file, leaves).dump((tuple(all_nodes(roots)), value))
+        GraphPickler(file, leaves).dump((tuple(all_nodes(roots)), value))
     except (pickle.PicklingError, AttributeError, TypeError, RecursionError) as e:
         raise ValueError(f"{type(e).__name__}: {e}") from e
     return file.getvalue()
@@ -36,17 +36,20 @@ def loads(data: bytes, leaves: Sequence[Leaf] = ()) -> Any:
     """Return the value that `dumps` has written; leaves: those that have numbers in it. The data must be trusted: a
     pickle can call any function. Raises ValueError for data that cannot be read."""
     try:
-        return _GraphUnpickler(data, leaves).load()[1]
+        return GraphUnpickler(data, leaves).load()[1]
     except Exception as e:  # of any kind: what is read calls constructors
         raise ValueError(f"{type(e).__name__}: {e}") from e
 
 
-class _GraphPickler(pickle.Pickler):
+class GraphPickler(pickle.Pickler):
+    """A pickler that writes the number of a leaf in place of the leaf."""
+
     def __init__(self, file: io.BytesIO, leaves: Mapping[Leaf, int]):
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
         self._leaves = leaves
 
     def persistent_id(self, x: Any) -> int | None:
+        """Return the number of a leaf; None for everything else."""
         return self._leaves.get(x) if type(x) is Leaf else None
 
     def reducer_override(self, x: Any) -> Any:
@@ -54,10 +57,13 @@ class _GraphPickler(pickle.Pickler):
         return (leaf, (x.shape, x.dtype, x.after)) if type(x) is Leaf else NotImplemented
 
 
-class _GraphUnpickler(pickle.Unpickler):
+class GraphUnpickler(pickle.Unpickler):
+    """An unpickler that puts the leaves in the places of their numbers."""
+
     def __init__(self, data: bytes, leaves: Sequence[Leaf]):
         super().__init__(io.BytesIO(data))
         self._leaves = leaves
 
     def persistent_load(self, number: int) -> Leaf:
+        """Return the leaf of a number."""
         return self._leaves[number]

@@ -106,11 +106,11 @@ def _split_box(domain: tuple[int, ...], rank: int) -> Iterator[Box]:
 def _evaluate_body(body: Expr | Reduce, box: Box, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Return the results at the points of an output box (its reduction axes complete)."""
     if not isinstance(body, Reduce):
-        return _expressions([body], box, inputs)
+        return evaluate_expressions([body], box, inputs)
     full = tuple(hi - lo for lo, hi in box)
     rank = len(full) - len(body.extents)
     axes = tuple(range(rank, len(full)))
-    values = [np.broadcast_to(v, full) for v in _expressions(body.bodies, box, inputs)]
+    values = [np.broadcast_to(v, full) for v in evaluate_expressions(body.bodies, box, inputs)]
     if body.combiner == "sum":
         return [v.sum(axis=axes, dtype=v.dtype) for v in values]
     if body.combiner == "prod":
@@ -127,7 +127,7 @@ def _evaluate_body(body: Expr | Reduce, box: Box, inputs: Sequence[np.ndarray]) 
 def _evaluate_scatter(s: Scatter, inputs: Sequence[np.ndarray], out: np.ndarray) -> None:
     for box in _split_box(s.extents, len(s.extents)):
         full = tuple(hi - lo for lo, hi in box)
-        *index, body = (np.broadcast_to(v, full) for v in _expressions([*s.index, s.body], box, inputs))
+        *index, body = (np.broadcast_to(v, full) for v in evaluate_expressions([*s.index, s.body], box, inputs))
         for i, n, e in zip(index, out.shape, s.index, strict=True):
             if i.size and (i.min() < 0 or i.max() >= n):
                 raise IndexOutOfRange(f"a scatter writes at {show(e)} = {i.min()} .. {i.max()}, of extent {n}")
@@ -135,7 +135,7 @@ def _evaluate_scatter(s: Scatter, inputs: Sequence[np.ndarray], out: np.ndarray)
         combine.at(out, tuple(index), body)
 
 
-def _expressions(roots: Sequence[Expr], box: Box, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+def evaluate_expressions(roots: Sequence[Expr], box: Box, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Return values at every point of the box; each array has extent 1 along the axes that it does not depend on."""
     order = list(postorder(roots))
     values: dict[Expr, np.ndarray] = {}
@@ -149,11 +149,11 @@ def _expressions(roots: Sequence[Expr], box: Box, inputs: Sequence[np.ndarray]) 
             shape[e.position] = hi - lo
             values[e] = np.arange(lo, hi).reshape(shape)
         elif isinstance(e, Read):
-            values[e] = _read(e, [values[i] for i in e.index], inputs[e.slot], outside, len(box))
+            values[e] = read_elements(e, [values[i] for i in e.index], inputs[e.slot], outside, len(box))
         else:
-            values[e] = _apply(e, [values[a] for a in e.args])
+            values[e] = apply_function(e, [values[a] for a in e.args])
     if outside:
-        needed = _mask_needed(roots, order, values)
+        needed = mask_needed(roots, order, values)
         for e, d, bad in outside:
             wrong = bad & needed[e]
             if wrong.any():
@@ -164,9 +164,11 @@ def _expressions(roots: Sequence[Expr], box: Box, inputs: Sequence[np.ndarray]) 
     return [values[r] for r in roots]
 
 
-def _read(
+def read_elements(
     e: Read, index: list[np.ndarray], a: np.ndarray, outside: list[tuple[Read, int, np.ndarray]], rank: int
 ) -> np.ndarray:
+    """Return the elements of `a` at an index, which is clipped where it lies outside; such a read is added to `outside`
+    with its axis and a mask."""
     clipped = []
     for d, (i, n) in enumerate(zip(index, a.shape, strict=True)):
         bad = (i < 0) | (i >= n)
@@ -181,7 +183,8 @@ def _read(
     return a[tuple(clipped)]
 
 
-def _apply(e: Apply, args: list[np.ndarray]) -> np.ndarray:
+def apply_function(e: Apply, args: list[np.ndarray]) -> np.ndarray:
+    """Return the values of a scalar function, a cast included, of the values of its arguments."""
     if e.fn != "cast":
         return np.asarray(FUNCTIONS[e.fn].numpy(*args))
     x = args[0]
@@ -205,7 +208,7 @@ def _to_integer(x: np.ndarray, dtype: DType) -> np.ndarray:
     return np.where(inside | np.isnan(x), out, np.where(x < 0, ends.min, ends.max))
 
 
-def _mask_needed(roots: Sequence[Expr], order: list[Expr], values: dict[Expr, np.ndarray]) -> dict[Expr, np.ndarray]:
+def mask_needed(roots: Sequence[Expr], order: list[Expr], values: dict[Expr, np.ndarray]) -> dict[Expr, np.ndarray]:
     """Return, for each expression, a mask of the points at which its value is used: those that its enclosing `where`s
     select."""
     needed: dict[Expr, Any] = dict.fromkeys(order, np.False_)

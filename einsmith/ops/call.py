@@ -57,7 +57,7 @@ class _Hole:
 _HOLE = _Hole()
 
 
-def _freeze(x: Any, arrays: list[Any]) -> Any:
+def freeze(x: Any, arrays: list[Any]) -> Any:
     """Return `x` as a hashable structure with placeholders for its arrays, which are appended to `arrays` in order."""
     if hasattr(x, "__einsmith_value__"):
         arrays.append(x.numpy())  # a parameter, whose values are an input like any other
@@ -66,9 +66,9 @@ def _freeze(x: Any, arrays: list[Any]) -> Any:
         arrays.append(x)
         return _HOLE
     if isinstance(x, Mapping):
-        return "dict", tuple((k, _freeze(v, arrays)) for k, v in x.items())
+        return "dict", tuple((k, freeze(v, arrays)) for k, v in x.items())
     if isinstance(x, (tuple, list)):
-        return "tuple" if isinstance(x, tuple) else "list", tuple(_freeze(v, arrays) for v in x)
+        return "tuple" if isinstance(x, tuple) else "list", tuple(freeze(v, arrays) for v in x)
     # 1, 1.0 and True are equal, but are different settings.
     x = x.item() if isinstance(x, np.generic) else x
     return "value", type(x), x
@@ -124,7 +124,7 @@ def _holes(x: Any) -> int:
     return 0 if x[0] == "value" else sum(_holes(v[1] if x[0] == "dict" else v) for v in x[1])
 
 
-def _cached_call(function: Callable[..., Any], structure: Any) -> PartialCall:
+def cached_call(function: Callable[..., Any], structure: Any) -> PartialCall:
     """Return the cached call of a function for a frozen structure of arguments."""
     key = function, structure
     try:
@@ -173,7 +173,7 @@ def accept_arrays(function: F) -> F:
             trace.record_call(function, args, kwargs, out)
             return out
         arrays: list[Any] = []
-        structure = _freeze((args, kwargs), arrays)
-        return call_with_arrays(_cached_call(function, structure), tuple(arrays), {})
+        structure = freeze((args, kwargs), arrays)
+        return call_with_arrays(cached_call(function, structure), tuple(arrays), {})
 
     return call  # type: ignore[return-value]

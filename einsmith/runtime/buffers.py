@@ -25,23 +25,25 @@ _HEAD = object.__basicsize__
 objects have (NumPy's C interface, PyArrayObject_fields)."""
 
 
-def _address(array: np.ndarray) -> int:
+def ask_address(array: np.ndarray) -> int:
+    """Return an array's address as NumPy tells it."""
     return array.__array_interface__["data"][0]
 
 
-def _field(array: np.ndarray) -> int:
+def read_address(array: np.ndarray) -> int:
+    """Return an array's address from the object's field."""
     return ctypes.c_size_t.from_address(id(array) + _HEAD).value
 
 
-def _choose_address() -> Callable[[np.ndarray], int]:
+def choose_address() -> Callable[[np.ndarray], int]:
     """Return the quickest function that finds an array's address. Asking NumPy takes ten times as long as reading the
     object's field, so the field is read wherever it is known to be there."""
     samples = np.zeros(3), np.zeros((4, 5), np.uint8)[1:, 2:]
-    known = sys.implementation.name == "cpython" and all(_field(x) == _address(x) for x in samples)
-    return _field if known else _address
+    known = sys.implementation.name == "cpython" and all(read_address(x) == ask_address(x) for x in samples)
+    return read_address if known else ask_address
 
 
-address = _choose_address()
+address = choose_address()
 """Return the address of an array's first element."""
 
 

@@ -36,7 +36,7 @@ team: Team | None = None
 is_team_final: bool = forks.is_forked() and bool(openmp.runtimes())
 """Whether `team` is final. A forked process never uses a runtime that was loaded before the fork: the runtime
 counts on threads that stayed in the parent, and would wait for them for ever."""
-_team_unused_until = 0.0
+team_unused_until = 0.0
 """Time from which on programs run on the team again (seconds of `time.monotonic`); 0: they do so now."""
 
 
@@ -46,14 +46,14 @@ def current_team() -> Team | None:
     PyTorch's threads watch for work for milliseconds after each of its operators. The pool's workers would share their
     processors, and either side would run at half its speed. So programs run on PyTorch's threads once it is loaded.
     """
-    global team, is_team_final, _team_unused_until
+    global team, is_team_final, team_unused_until
     if not is_team_final and openmp.LIBRARY in sys.modules:
         team = openmp.find_team()
         is_team_final = True
-    if _team_unused_until:
-        if time.monotonic() < _team_unused_until:
+    if team_unused_until:
+        if time.monotonic() < team_unused_until:
             return None
-        _team_unused_until = 0.0
+        team_unused_until = 0.0
     return team
 
 
@@ -63,9 +63,9 @@ def leave_team(waited: int, span: int) -> None:
 
     waited, span: nanoseconds that a program has waited for the team, and run.
     """
-    global _team_unused_until
+    global team_unused_until
     if waited > MAX_WAIT_SHARE * span:
-        _team_unused_until = time.monotonic() + waited * 1e-9 / MAX_LOST_SHARE
+        team_unused_until = time.monotonic() + waited * 1e-9 / MAX_LOST_SHARE
 
 
 def _reset_after_fork() -> None:

@@ -46,8 +46,8 @@ def test_one_row_of_either_order_decides(slow, monkeypatch, tmp_path, capsys):
 def test_results_are_compared_element_by_element(rng):
     want = [rng.standard_normal((5, 17)), np.array(3.0)]
     got = [w.copy() for w in want]
-    assert beside_torch._error(got, want) == 0
+    assert beside_torch.relative_error(got, want) == 0
     got[0][3, 16] += 0.01 * np.abs(want[0]).max()
-    assert beside_torch._error(got, want) == pytest.approx(0.01)
+    assert beside_torch.relative_error(got, want) == pytest.approx(0.01)
     with pytest.raises(ValueError, match="shape"):
-        beside_torch._error([got[0][:4], got[1]], want)
+        beside_torch.relative_error([got[0][:4], got[1]], want)

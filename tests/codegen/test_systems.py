@@ -149,14 +149,13 @@ def windows() -> Iterator[SimpleNamespace]:
     for name in WRAPPERS:
         text = text.replace(f"@{name}(", f"@windows_{name}(")
     names = [f"windows_{name}" for name in WRAPPERS]
-    before = dict(jit._provided)
-    for name, f in simulated.functions.items():
-        jit.provide(name, lambda f=f: ctypes.cast(f, ctypes.c_void_p).value or 0)
     target = host_target()
     whole = f'target triple = "{target.triple}"\n{text}\nattributes #0 = {{ nounwind }}\n'
-    code = jit.load(jit.emit_object(whole, target), names)
-    jit._provided.clear()
-    jit._provided.update(before)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jit, "_provided", dict(jit._provided))
+        for name, f in simulated.functions.items():
+            jit.provide(name, lambda f=f: ctypes.cast(f, ctypes.c_void_p).value or 0)
+        code = jit.load(jit.emit_object(whole, target), names)
     found: dict[str, Callable] = {}
     for name, kind in WRAPPERS.items():
         result, _, arguments = kind.rstrip(")").partition(" (")

@@ -7,7 +7,7 @@ import pytest
 
 from einsmith.distributed import collectives
 from einsmith.distributed.collectives import CARRIED_BYTES, Collectives, add_in_pairs, is_sent_whole
-from tests.distributed.world import Threads, ThreadTransport, run
+from tests.distributed.world import Threads, ThreadTransport, calls_of, run
 
 
 def test_wholes_are_sent_where_that_takes_no_longer():
@@ -34,7 +34,7 @@ def test_both_ways_add_in_the_order_of_the_ranks(size, n, whole, rng, monkeypatc
         arrays = [rows[group.rank].copy() for _ in range(2)]
         for future in [group.all_reduce_flat(a) for a in arrays]:  # memory for messages is used again
             future.result()
-        return arrays, group._collectives.transport.calls
+        return arrays, calls_of(group)
 
     for arrays, calls in run(size, work):
         for array in arrays:
@@ -50,7 +50,7 @@ def test_arrays_of_several_types_share_a_message(rng):
     def work(group):
         own = [a[group.rank].copy() for a in (floats, doubles, counts)]
         group.submit(lambda c: c.all_reduce(*own)).result()
-        return own, group._collectives.transport.calls
+        return own, calls_of(group)
 
     for (x, y, z), calls in run(3, work):
         np.testing.assert_array_equal(x, floats[0] + floats[1] + floats[2])

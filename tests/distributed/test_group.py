@@ -197,7 +197,7 @@ def test_ranks_of_different_versions_are_named():
 def test_ranks_that_cannot_be_are_refused_at_once(monkeypatch, changed, words):
     variables = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
     launch.check_ranks(variables)
-    for name in launch._MPI:
+    for name in launch.MPI:
         monkeypatch.delenv(name, raising=False)
     for name, value in (variables | changed).items():
         monkeypatch.setenv(name, value)

@@ -15,7 +15,7 @@ from einsmith.runtime.steps import Notify, RunLaunch
 from einsmith.training import checkpoint, gradient_buckets
 from einsmith.training.deterministic import PairwiseSum
 from einsmith.training.gradient_buckets import FIRST_BYTES, bucket_bytes, divide
-from tests.distributed.world import make_seeded, run
+from tests.distributed.world import calls_of, make_seeded, run
 
 CLASSES, WIDTH = 5, 7
 LOSS = es.functional.cross_entropy
@@ -106,7 +106,7 @@ def test_a_small_step_exchanges_one_message(rng):
     def work(group):
         step = es.TrainStep(models[group.rank], LOSS, es.optim.SGD(lr=0.1), group=group)
         step(*part(group, *data(np.random.default_rng(1), 8)))
-        calls = group._collectives.transport.calls
+        calls = calls_of(group)
         before = len(calls)
         step(*part(group, *data(np.random.default_rng(2), 8)))
         return calls[before:]
@@ -204,9 +204,9 @@ def test_accumulated_batches_make_one_update_without_messages_between(rng):
         step = es.TrainStep(models[group.rank], LOSS, es.optim.SGD(lr=0.1), accumulate=2, group=group)
         counts = []
         for batch in batches:
-            before = len(group._collectives.transport.calls)
+            before = len(calls_of(group))
             step(*part(group, *batch))
-            counts.append(len(group._collectives.transport.calls) - before)
+            counts.append(len(calls_of(group)) - before)
         return counts, weights(step), step.steps
 
     for counts, state, steps in run(2, work):

@@ -18,6 +18,12 @@ PATIENCE = 60.0
 """Seconds after which a rank that waits for the others gives up."""
 
 
+def calls_of(group: ProcessGroup) -> list[str]:
+    """Return the names of the operations that the threads of a group have called, which go on to be added."""
+    assert group._collectives is not None
+    return group._collectives.transport.calls
+
+
 def make_seeded(seed: int, make: Callable[[], T]) -> T:
     """Return make(), its weights drawn from a seed: threads that play ranks share the generator."""
     with _drawing:

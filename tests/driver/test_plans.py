@@ -258,12 +258,12 @@ def test_what_cannot_be_read_or_written_is_planned_anew(matrices, planned, monke
         raise RecursionError
 
     with monkeypatch.context() as patch:
-        patch.setattr(pickled._GraphUnpickler, "load", fail)
+        patch.setattr(pickled.GraphUnpickler, "load", fail)
         count, run = planned.during(lambda: compiled(product, *matrices))
         assert count > 0
         np.testing.assert_array_equal(run(matrices)[1][0], want)
     with monkeypatch.context() as patch:
-        patch.setattr(pickled._GraphPickler, "dump", fail, raising=False)
+        patch.setattr(pickled.GraphPickler, "dump", fail, raising=False)
         with pytest.warns(StoreWarning, match="cannot be written"):
             run = compiled(lambda a, b: F.tanh(a @ b), *matrices)
     np.testing.assert_allclose(run(matrices)[1][0], np.tanh(matrices[0].astype(np.float64) @ matrices[1]), atol=1e-5)

@@ -128,10 +128,10 @@ def test_c_and_python_agree_on_numbers() -> None:
         return [w.strip() for w in re.sub(r"/\*.*?\*/|=\s*\d+", "", inside, flags=re.S).split(",") if w.strip()]
 
     assert names("OK")[: len(header.CODES)] == list(header.CODES)
-    assert names("TABLE") == [r.upper() for r in source._REGIONS] + ["TENSORS"]
+    assert names("TABLE") == [r.upper() for r in source.REGIONS] + ["TENSORS"]
     kinds = ("COUNT", "UPDATES", "SETTING", "DRAW", "WEIGHT_OF_BATCH", "BEGINS", "SAMPLES")
     assert [getattr(exported, k) for k in kinds] == list(range(7)) and len(names("COUNT")) == 7
     run = re.search(r"struct run \{(.*?)\};", text, re.S)[1]
     fields = re.findall(r"(\w+)[,;]", run)
     assert ["steps" if f == "table" else f for f in fields] == list(entry_program.RUN_WORDS)
-    assert f"VIOLATED = {source._VIOLATED}" in text
+    assert f"VIOLATED = {source.VIOLATED}" in text

@@ -20,7 +20,7 @@ from tests.models import twins  # noqa: E402
 from tests.models.twin import OPTIMIZERS, close, gradients_agree, numbers, outputs, spread, torch_losses  # noqa: E402
 
 STEPS = 3
-if not torch_export._TELLS_GUARDS:
+if not torch_export.TELLS_GUARDS:
     pytest.skip(f"from_torch needs a newer PyTorch than {torch.__version__}", allow_module_level=True)
 
 
@@ -477,7 +477,7 @@ def test_only_modules_are_taken():
 
 
 def test_a_version_whose_export_tells_no_guards_is_named(monkeypatch):
-    monkeypatch.setattr(torch_export, "_TELLS_GUARDS", False)
+    monkeypatch.setattr(torch_export, "TELLS_GUARDS", False)
     with pytest.raises(TraceError, match=f"needs a newer PyTorch than {torch.__version__.replace('+', '.')}"):
         from_torch(nn.Linear(2, 3), torch.zeros(1, 2))
 

@@ -83,8 +83,8 @@ def test_results_for_inputs_are_written_where_these_lie(monkeypatch):
         return old + m, x[0]
 
     made = []
-    kept = region._Program.__init__
-    monkeypatch.setattr(region._Program, "__init__", lambda self, *a: (kept(self, *a), made.append(self))[0])
+    kept = region.RegionProgram.__init__
+    monkeypatch.setattr(region.RegionProgram, "__init__", lambda self, *a: (kept(self, *a), made.append(self))[0])
     rows = torch.zeros(50, dtype=torch.float64)[1:37].view(6, 6)  # contiguous, but not aligned
     for way in (torch.zeros(6, 6, dtype=torch.float64), torch.zeros(6, 6, dtype=torch.float64).t(), rows):
         for h in (f, g):

@@ -55,7 +55,7 @@ def test_a_derivative_that_is_zero_is_a_tensor():
     assert compare(f, [randn(3, 4, grad=True)]) == []
 
 
-@pytest.mark.skipif(not torch_export._TELLS_GUARDS, reason="from_torch needs a newer PyTorch")
+@pytest.mark.skipif(not torch_export.TELLS_GUARDS, reason="from_torch needs a newer PyTorch")
 def test_imported_modules_are_derived_again():
     model = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Tanh(), torch.nn.Linear(5, 1)).double()
     x, v = randn(4), randn(4)

@@ -247,7 +247,7 @@ def test_numbers_at_calls(rng):
             torch.testing.assert_close(y, alpha * x + beta)
             (g,) = torch.autograd.grad(y.sum(), x)
             torch.testing.assert_close(g, torch.full_like(x, alpha))
-    assert len({k[0] for k in f._definition._compiled if "|" not in k[0]}) == 1, "a value is not compiled for"
+    assert len({k[0] for k in f._definition.compiled if "|" not in k[0]}) == 1, "a value is not compiled for"
     mixed = f(x, alpha=torch.tensor(2.0, dtype=torch.float64), beta=1)
     torch.testing.assert_close(mixed, 2 * x + 1)
 

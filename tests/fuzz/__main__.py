@@ -57,8 +57,8 @@ def _in_lines(settings: Settings) -> Run:
     said = [0.0]
 
     class Lines(Run):
-        def _tick(self) -> None:
-            super()._tick()
+        def tick(self) -> None:
+            super().tick()
             if self.seconds - said[0] > max(10.0, self.seconds / 20):
                 said[0] = self.seconds
                 print(self.line(), flush=True)
@@ -77,8 +77,8 @@ def _on_terminal(settings: Settings) -> Run:
     with Live(console=console, refresh_per_second=2) as live:
 
         class Shown(Run):
-            def _tick(self) -> None:
-                super()._tick()
+            def tick(self) -> None:
+                super().tick()
                 live.update(Text(self.line()))
 
         run = Shown(settings, say=lambda text: console.print(text, markup=False, highlight=False))

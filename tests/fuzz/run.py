@@ -191,13 +191,13 @@ class Run:
             try:
                 while any(t.is_alive() for t in threads):
                     time.sleep(0.2)
-                    self._tick()
+                    self.tick()
             finally:
                 self.over.set()
                 for t in threads:
                     t.join(timeout=self.settings.limit + 5)
 
-    def _tick(self) -> None:
+    def tick(self) -> None:
         s = self.settings
         if (
             self.seconds > s.minutes * 60

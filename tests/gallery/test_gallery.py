@@ -141,12 +141,14 @@ def work(nodes, values) -> int:
             known: dict = {}
             for e in order:  # with every read, wherever it points, inside its tensor
                 if isinstance(e, Read):
-                    known[e] = template_evaluator._read(e, [known[i] for i in e.index], inputs[e.slot], [], len(box))
+                    known[e] = template_evaluator.read_elements(
+                        e, [known[i] for i in e.index], inputs[e.slot], [], len(box)
+                    )
                 elif isinstance(e, Apply):
-                    known[e] = template_evaluator._apply(e, [known[a] for a in e.args])
+                    known[e] = template_evaluator.apply_function(e, [known[a] for a in e.args])
                 else:
-                    known[e] = template_evaluator._expressions([e], box, inputs)[0]
-            needed = template_evaluator._mask_needed(part.bodies, order, known)
+                    known[e] = template_evaluator.evaluate_expressions([e], box, inputs)[0]
+            needed = template_evaluator.mask_needed(part.bodies, order, known)
             for e in order:
                 if isinstance(e, Apply) and e.dtype.is_float and e.fn not in _FREE:
                     total += int(np.broadcast_to(needed[e], part.domain).sum())

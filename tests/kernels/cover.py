@@ -385,7 +385,7 @@ def _candidates(kernel: Kernel, p: Problem, target: Target) -> list[Config]:
 def _enumerate_small_halos(p: Problem) -> list[Halos]:
     """Return the halo copies worth pricing, with blocks of at most a few kilobytes as well."""
     cuts = {((i, cut),): None for limit in (1 << 9, 1 << 11) for i in (0, 1) for cut in halo_blocks(p, i, limit)}
-    return [*search._WHOLE_HALOS, *cuts]
+    return [*search.WHOLE_HALOS, *cuts]
 
 
 def settings(config: Any) -> Iterator[tuple[str, Any]]:

@@ -78,10 +78,10 @@ def test_segments(rng):
         count, step = int(rng.integers(1, 60)), int(rng.integers(1, 9))
         lo, hi = int(rng.integers(0, 20)), int(rng.integers(-1, 70))
         want = segments_one_by_one(count, step, lambda x, n=step, lo=lo, hi=hi: lo <= x and x + n - 1 <= hi)
-        assert emission._segments(count, step, Span(lo, hi)) == want, (count, step, lo, hi)
+        assert emission.cut_segments(count, step, Span(lo, hi)) == want, (count, step, lo, hi)
         lengths.add(len(want))
     assert len(lengths) > 10
-    assert len(emission._segments(1 << 40, 16, Span(3, (1 << 40) - 9))) == 3
+    assert len(emission.cut_segments(1 << 40, 16, Span(3, (1 << 40) - 9))) == 3
 
 
 def test_divisors():

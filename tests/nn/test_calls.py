@@ -46,7 +46,7 @@ def test_equal_calls_share_a_program(rng) -> None:
     for _ in range(3):
         F.leaky_relu(rng.normal(size=5), 0.125)
     assert calls.held()[0] == min(before + 1, calls.entries)
-    structures = {call._freeze(v, []) for v in (1, 1.0, True, np.float32(1), (1,), [1])}
+    structures = {call.freeze(v, []) for v in (1, 1.0, True, np.float32(1), (1,), [1])}
     assert len(structures) == 5  # 1, 1.0, True, (1,), [1]
 
 

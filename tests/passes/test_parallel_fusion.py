@@ -214,7 +214,7 @@ def test_siblings_that_need_each_other_keep_no_others_apart(rng):
     def run(*xs):
         a, b, g = xs[:3], xs[3:6], xs[6]
         x, out = 1.0, []
-        for _ in range(2 * module._MAX_CYCLES):
+        for _ in range(2 * module.MAX_CYCLES):
             u = op(a=a[0] * x, b=a[1], c=a[2], g=g)
             v = op(a=b[0] * F.sum(u), b=b[1], c=b[2], g=g)
             out.append(F.sum(F.cat([u, v], 1) ** 2))
@@ -223,7 +223,7 @@ def test_siblings_that_need_each_other_keep_no_others_apart(rng):
         return (*out, F.sum(F.cat([u, v], 1) ** 2))
 
     before, after = fused(run, [*arrays, g])
-    assert copies(before) == 2 * module._MAX_CYCLES + 1 and copies(after) == 2 * module._MAX_CYCLES
+    assert copies(before) == 2 * module.MAX_CYCLES + 1 and copies(after) == 2 * module.MAX_CYCLES
 
 
 def test_tensors_of_several_results_and_pieces_stay(rng):

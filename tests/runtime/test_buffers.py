@@ -33,10 +33,14 @@ def test_memory_is_lent_again_when_no_view_is_left():
     assert recycled(shape).ctypes.data != other.ctypes.data
 
 
+def kept_bytes():
+    return sum(x.nbytes for blocks in buffers._blocks.values() for x in blocks)
+
+
 def test_little_is_kept():
     held = [recycled((buffers.MAX_KEPT_BYTES // 16,)) for _ in range(6)]
     del held
-    assert sum(x.nbytes for blocks in buffers._blocks.values() for x in blocks) <= buffers.MAX_KEPT_BYTES
+    assert kept_bytes() <= buffers.MAX_KEPT_BYTES
 
 
 def test_buffers_in_use_are_kept(monkeypatch):
@@ -46,14 +50,14 @@ def test_buffers_in_use_are_kept(monkeypatch):
     result = recycled((size,))
     for n in range(2, 6):
         recycled((n * size,))
-    held = sum(x.nbytes for blocks in buffers._blocks.values() for x in blocks)
+    held = kept_bytes()
     monkeypatch.setattr(buffers, "MAX_KEPT_BYTES", held + size)  # no room for one more
     made = []
     for _ in range(6):  # each result lives until the next one is there
         result = recycled((size,))
         made.append(weakref.ref(result.base))
     assert made[2]() is made[4]() is not None and made[3]() is made[5]() is not None
-    assert sum(x.nbytes for blocks in buffers._blocks.values() for x in blocks) <= buffers.MAX_KEPT_BYTES
+    assert kept_bytes() <= buffers.MAX_KEPT_BYTES
 
 
 def test_addresses_are_those_that_numpy_tells():
@@ -66,12 +70,12 @@ def test_addresses_are_those_that_numpy_tells():
 
 
 def test_addresses_are_read_from_the_object_where_they_are_known_to_be_there(monkeypatch):
-    assert buffers._choose_address() is buffers._field
+    assert buffers.choose_address() is buffers.read_address
     monkeypatch.setattr(buffers, "_HEAD", buffers._HEAD + 8)  # of a build whose objects look otherwise
-    assert buffers._choose_address() is buffers._address
-    assert buffers._address(x := np.zeros((4, 5))[1:, 2:]) == x.ctypes.data
+    assert buffers.choose_address() is buffers.ask_address
+    assert buffers.ask_address(x := np.zeros((4, 5))[1:, 2:]) == x.ctypes.data
 
 
 def test_other_interpreters_are_asked_for_addresses(monkeypatch):
     monkeypatch.setattr(sys, "implementation", SimpleNamespace(name="pypy", cache_tag=sys.implementation.cache_tag))
-    assert buffers._choose_address() is buffers._address
+    assert buffers.choose_address() is buffers.ask_address

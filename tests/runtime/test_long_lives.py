@@ -137,7 +137,7 @@ def test_equal_calls_do_not_depend_on_each_other() -> None:
             gc.collect()
             return np.ones(3)
 
-    kept = functools.partial(call._cached_call, lambda x: x + x, call._freeze(((np.ones(3),), {}), []))
+    kept = functools.partial(call.cached_call, lambda x: x + x, call.freeze(((np.ones(3),), {}), []))
     held = [kept()]
     assert kept() is held[0]
     assert run_arrays(held[0], (np.ones(2),), {}).tolist() == [2, 2]

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(TEAM is None, reason="no OpenMP runtime is loade
 def team(monkeypatch):
     monkeypatch.setattr(thread_count, "is_team_final", True)
     monkeypatch.setattr(thread_count, "team", TEAM)
-    monkeypatch.setattr(thread_count, "_team_unused_until", 0.0)
+    monkeypatch.setattr(thread_count, "team_unused_until", 0.0)
     monkeypatch.setattr(thread_count, "MAX_WAIT_NS", 1 << 62)  # busy as the machine may be
 
 
@@ -114,8 +114,8 @@ def test_a_team_that_is_kept_from_its_processors_is_left_for_a_while(team, netwo
         assert np.array_equal(g(x, w), want)
         third = generations()
         assert third[0] > second[0] and third[1] == second[1]
-        assert now[0] < thread_count._team_unused_until
-        now[0] = thread_count._team_unused_until
+        assert now[0] < thread_count.team_unused_until
+        now[0] = thread_count.team_unused_until
         assert np.array_equal(g(x, w), want)
         last = generations()
         assert last[0] == third[0] and last[1] > third[1]
@@ -126,11 +126,11 @@ def test_a_team_that_is_kept_from_its_processors_is_left_for_a_while(team, netwo
 def test_a_wait_is_compared_with_the_program(monkeypatch):
     now = 100.0
     monkeypatch.setattr(thread_count.time, "monotonic", lambda: now)
-    monkeypatch.setattr(thread_count, "_team_unused_until", 0.0)
+    monkeypatch.setattr(thread_count, "team_unused_until", 0.0)
     thread_count.leave_team(2_000_000, 30_000_000)  # 2 ms of 30
-    assert not thread_count._team_unused_until
+    assert not thread_count.team_unused_until
     thread_count.leave_team(20_000_000, 30_000_000)
-    assert thread_count._team_unused_until == pytest.approx(now + 0.02 / thread_count.MAX_LOST_SHARE)
+    assert thread_count.team_unused_until == pytest.approx(now + 0.02 / thread_count.MAX_LOST_SHARE)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")

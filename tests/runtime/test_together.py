@@ -128,7 +128,7 @@ def test_on_a_team_of_another_runtime(monkeypatch):
     if team is None:
         pytest.skip("no OpenMP runtime is loaded")
     monkeypatch.setattr(thread_count, "team", team)
-    monkeypatch.setattr(thread_count, "_team_unused_until", 0.0)
+    monkeypatch.setattr(thread_count, "team_unused_until", 0.0)
     monkeypatch.setattr(thread_count, "MAX_WAIT_NS", 1 << 62)
     data = np.zeros((2, 64), np.int64)
     members = [RunLaunch(affine(1), n, [x.ctypes.data]) for n, x in zip((64, 1), data, strict=True)]

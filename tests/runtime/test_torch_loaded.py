@@ -280,7 +280,7 @@ class TestForks:
 def undecided(monkeypatch):
     monkeypatch.setattr(thread_count, "team", None)
     monkeypatch.setattr(thread_count, "is_team_final", False)
-    monkeypatch.setattr(thread_count, "_team_unused_until", 0.0)
+    monkeypatch.setattr(thread_count, "team_unused_until", 0.0)
 
 
 def test_a_library_that_is_still_being_imported_is_looked_for_again(undecided, monkeypatch):

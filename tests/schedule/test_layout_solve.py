@@ -72,10 +72,10 @@ def test_guesses_that_cannot_be():
 def test_dominated_values_go():
     costs = np.array([[3.0, 5.0], [4.0, 6.0], [2.0, 9.0]])
     alive = [np.ones(3, bool), np.ones(2, bool)]
-    solve._prune([Factor((0, 1), costs)], alive)
+    solve.prune([Factor((0, 1), costs)], alive)
     assert [x.tolist() for x in alive] == [[False, False, True], [True, False]]
     alive = [np.ones(3, bool)]
-    solve._prune([Factor((0,), np.array([1.0, 1.0, inf]))], alive)
+    solve.prune([Factor((0,), np.array([1.0, 1.0, inf]))], alive)
     assert alive[0].tolist() == [True, False, False], "the first of equal values stays"
 
 

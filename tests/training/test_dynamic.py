@@ -85,7 +85,7 @@ class Simulated:
         self.closed = False
         self.busy = self.paused = self.prepared = False
         self.start_count = 0
-        self._left: dict[Kernel, Iterator[str]] = {}
+        self.left: dict[Kernel, Iterator[str]] = {}
 
     def _alternatives(self, kernel: Kernel) -> Iterator[str]:
         assert self.run is not None
@@ -93,7 +93,7 @@ class Simulated:
             yield format_choice(autoconfig.pattern_of(name), config)
 
     def propose(self, kernel: Kernel) -> Answer:
-        left = self._left.setdefault(kernel, self._alternatives(kernel))
+        left = self.left.setdefault(kernel, self._alternatives(kernel))
         return Answer(next(left, None), "", 0.0)
 
     def vet(self, kernel: Kernel, text: str) -> Answer:
@@ -352,7 +352,7 @@ def test_trials_count_towards_the_memory_limit(simulated, monkeypatch) -> None:
     monkeypatch.setattr(BoundProgram, "with_decisions", noted)
     for more in (0, 150_000, 50_000_000):
         tried.clear()
-        simulated._left = {}
+        simulated.left = {}
         made = step("dynamic", memory_limit=run.held_bytes + more)
         explored(made, simulated)
         x = exploration(made)
@@ -516,7 +516,7 @@ def test_predictions_refer_to_the_choice_of_the_model(simulated, monkeypatch) ->
     x.profiled = [dict.fromkeys((c.kernel for c in run.calls), 1e-3)]
     proposer = exploration_of(made).proposer
     proposer.begin()
-    while proposer._unbounded:
+    while proposer.unbounded:
         proposer.bound_kernel()
     assert {k: m.part for k, m in x.kernels.items()} == {k: shared if k is tuned else 1.0 for k in x.kernels}
     x.kernels[tuned].predicted = [0.9] * 16
@@ -534,14 +534,14 @@ def test_a_choice_is_work_that_the_budget_sees(simulated, monkeypatch) -> None:
     monkeypatch.setattr(x, "expect", lambda work: work)
     monkeypatch.setattr(x.budget, "can_spend", affordable.__contains__)
     proposer.turn()
-    assert proposer._chosen is None and x.units_begun == 0
+    assert proposer.chosen is None and x.units_begun == 0
     affordable.add("choose_kernel")
     for _ in range(3):
         proposer.turn()
-    assert proposer._chosen is kernel and x.units_begun == 1, "it is chosen once"
+    assert proposer.chosen is kernel and x.units_begun == 1, "it is chosen once"
     affordable.add("propose")
     proposer.turn()
-    assert proposer._chosen is None and x.under_test == {kernel}
+    assert proposer.chosen is None and x.under_test == {kernel}
     for _ in range(3):
         proposer.turn()
     assert x.units_begun == 2, "nothing is chosen again before a configuration is decided"
@@ -721,7 +721,7 @@ def test_unreferenced_programs_are_freed(simulated, new_objects) -> None:
     for _ in range(50):
         made(*BATCH)
     run, threads = weakref.ref(simulated.run), exploration(made).ending.threads
-    simulated.run, simulated._left, simulated.told = None, {}, []
+    simulated.run, simulated.left, simulated.told = None, {}, []
     del made
     for n in range(13):  # each wait twice as long, as work in the background may hold the program for minutes
         gc.collect()

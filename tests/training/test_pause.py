@@ -71,9 +71,9 @@ def test_an_idle_process_answers(aside) -> None:
 def test_a_process_that_has_not_begun_is_not_stopped(aside) -> None:
     """It would not end with its parent."""
     thread, answers = asked(aside, 0.0)
-    while not answers and not aside._begun:
+    while not answers and not aside.begun:
         aside.pause(0.5)
-        assert not aside.paused or aside._begun
+        assert not aside.paused or aside.begun
     thread.join(60)
     assert answers
 

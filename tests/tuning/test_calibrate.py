@@ -299,7 +299,7 @@ def test_a_damaged_record_is_made_anew(static, monkeypatch, harm):
         path.write_text(json.dumps(record))
     elif harm in ("version", "machine"):
         record["record"][harm] = "other"
-        record["checksum"] = store._checksum(record["record"])
+        record["checksum"] = store.checksum(record["record"])
         path.write_text(json.dumps(record))
     else:
         path.write_text({"list": "[1]", "empty": "", "deep": "[" * 100_000}[harm])

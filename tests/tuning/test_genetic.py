@@ -37,7 +37,7 @@ def hidden(search: Search, seed: int):
     def seconds(c: Candidate) -> float:
         own = genes(c.config) if not isinstance(c.config, str) else {"": c.config}
         off = sum(random.Random(f"{seed} {c.pattern} {g.rpartition('.')[2]}={v}").gauss(0, 0.1) for g, v in own.items())
-        return search._cost(c) * 2.718**off
+        return search.price(c) * 2.718**off
 
     return seconds
 
@@ -65,7 +65,7 @@ def test_proposals_are_legal_and_new(kernel):
         if n % 6 == 0:
             assert pattern.lower(kernel, c.config, WIDE).launches
         seen.add(c)
-        search.tell(c, inf if n % 5 == 3 else search._cost(c))
+        search.tell(c, inf if n % 5 == 3 else search.price(c))
     assert search.chosen in seen and len(seen) >= 3
     assert search.measured[search.best] < inf
 

@@ -161,7 +161,7 @@ def damaged(file: Path) -> Iterator[tuple[bytes, str]]:
 
     def changed(**values: object) -> bytes:
         rows = [row | values]
-        return json.dumps(whole | {"records": rows, "checksum": records._checksum(rows)}).encode()
+        return json.dumps(whole | {"records": rows, "checksum": records.checksum(rows)}).encode()
 
     yield b"", "Expecting value"
     yield file.read_bytes()[:-40], "Expecting|Unterminated"
@@ -181,10 +181,10 @@ def damaged(file: Path) -> Iterator[tuple[bytes, str]]:
     yield changed(confirmed=True), "True for confirmed"
     yield changed(at=1e300), r"1e\+300 for at"
     yield changed(kernel="../" + "0" * 29), "for kernel"
-    for name, kind in records._COLUMNS.items():
+    for name, kind in records.COLUMNS.items():
         for text in ("\ud800", "\x1b]0;title\x07", "two\nlines", "\u202e") if kind is str else ():
             yield changed(**{name: text}), f"a record has {re.escape(ascii(text))} for {name}"
-    yield json.dumps(whole | {"records": [1], "checksum": records._checksum([1])}).encode(), "not subscriptable"
+    yield json.dumps(whole | {"records": [1], "checksum": records.checksum([1])}).encode(), "not subscriptable"
 
 
 def test_a_damaged_or_foreign_file_changes_nothing(tmp_path: Path) -> None:

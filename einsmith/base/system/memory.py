@@ -8,7 +8,7 @@ import os
 from einsmith.base.system import sources
 from einsmith.base.system.sources import system
 
-_VM_INFO, _VM_WORDS = 4, 38
+VM_INFO, _VM_WORDS = 4, 38
 """HOST_VM_INFO64 of macOS, and the words of vm_statistics64, of which the first are pages: free, active, inactive."""
 
 
@@ -30,7 +30,7 @@ def available_bytes() -> int | None:
     if system() == "linux":
         return _in_kilobytes("/proc/meminfo", "MemAvailable")
     if system() == "darwin":
-        pages = sources.host_statistics(_VM_INFO, _VM_WORDS)
+        pages = sources.host_statistics(VM_INFO, _VM_WORDS)
         return (pages[0] + pages[2]) * sources.sysctl_number("hw.pagesize") if len(pages) > 2 else None
     if system() == "win32":
         return _windows_memory()[1] or None

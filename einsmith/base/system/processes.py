@@ -13,7 +13,7 @@ from einsmith.base.system.sources import system
 _QUERY, _STILL_ACTIVE, _NO_PROCESS = 0x1000, 259, 87
 """PROCESS_QUERY_LIMITED_INFORMATION, the status of a process that runs, and the error for a number of no process, all
 of Windows."""
-_BOOT_KEY = r"SYSTEM\CurrentControlSet\Control\Session Manager\Memory Management\PrefetchParameters"
+BOOT_KEY = r"SYSTEM\CurrentControlSet\Control\Session Manager\Memory Management\PrefetchParameters"
 """Key of Windows's registry that holds BootId, which grows at each boot."""
 _BEHIND_NAME = 3
 """Number of the first field of /proc/PID/stat behind the name, as proc(5) counts them."""
@@ -55,7 +55,7 @@ def number_space() -> str:
     elif system() == "darwin":
         identity += sources.sysctl_text("kern.bootsessionuuid")
     elif system() == "win32":
-        identity += str(sources.read_registry(_BOOT_KEY, "BootId"))
+        identity += str(sources.read_registry(BOOT_KEY, "BootId"))
     return identity
 
 

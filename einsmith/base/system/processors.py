@@ -13,7 +13,7 @@ from typing import NamedTuple
 from einsmith.base.system import sources
 from einsmith.base.system.sources import system
 
-_CPU_LOAD = 3
+CPU_LOAD = 3
 """HOST_CPU_LOAD_INFO of macOS: ticks of 10 ms that all processors spent on users' work, the system's, idle, and on
 users' work of low priority."""
 _CORE, _CACHE, _INSTRUCTIONS = 0, 2, 1
@@ -206,7 +206,7 @@ def seconds_worked() -> float:
     macOS and Windows count all processors, of which a process of Windows may be kept from some: then it is 0.
     """
     if system() == "darwin":
-        ticks = sources.host_statistics(_CPU_LOAD, 4)
+        ticks = sources.host_statistics(CPU_LOAD, 4)
         return (ticks[0] + ticks[1] + ticks[3]) / 100 if len(ticks) == 4 else 0.0
     if system() == "win32":
         if len(allowed()) < (os.cpu_count() or 1):

@@ -50,7 +50,7 @@ class Result:
     strides: tuple[int, ...] | None
 
 
-class _Program:
+class RegionProgram:
     """A region's program for one layout of its inputs.
 
     in_place: whether it writes results into inputs itself, whose layout is then that of the results.
@@ -113,8 +113,8 @@ class Region:
         self.random, self.numerics = random, numerics
         self.fallback, self.failed = fallback, failed
         self.into = dict(into or {})
-        self._programs: Cache[Any, _Program | Exception] = Cache(PROGRAMS, _nbytes, self._place.arena.evicted)
-        self._last: tuple[int, _Program] | None = None
+        self._programs: Cache[Any, RegionProgram | Exception] = Cache(PROGRAMS, _nbytes, self._place.arena.evicted)
+        self._last: tuple[int, RegionProgram] | None = None
         self.__name__ = "einsmith"
 
     def trace(self, inputs: Sequence[Any]) -> Any:
@@ -209,7 +209,7 @@ class Region:
         """Compile for the layout of `inputs`. Raises OperatorRefusedError and what compiling raises."""
         threads = torch_threads.threads()
         in_place = self._lies_so(inputs)
-        program = _Program(self, inputs, threads, in_place)
+        program = RegionProgram(self, inputs, threads, in_place)
         self._programs.put((threads, in_place, *(_key(x) for x in inputs)), program)
         self._last = threads, program
 
@@ -276,7 +276,7 @@ class Region:
                 args[n].copy_(next(computed))
         return results
 
-    def _find(self, args: Sequence[Any], threads: int, aligned: bool) -> _Program | None:
+    def _find(self, args: Sequence[Any], threads: int, aligned: bool) -> RegionProgram | None:
         """Return the program for the layout of `args`, compiled if need be; None if it cannot be compiled."""
         inputs = [
             layout.memory_order(tuple(x.shape), x.stride(), TYPES[x.dtype]) if isinstance(x, torch.Tensor) else x
@@ -290,19 +290,19 @@ class Region:
                 program = self._programs.get(key)
                 if program is None:
                     try:
-                        program = _Program(self, inputs, threads, in_place)
+                        program = RegionProgram(self, inputs, threads, in_place)
                     except Exception as e:
                         self.failed(e)
                         program = e.with_traceback(None)
                     self._programs.put(key, program)
-        if not isinstance(program, _Program):
+        if not isinstance(program, RegionProgram):
             return None
         self._last = threads, program
         return program
 
 
-def _nbytes(program: _Program | Exception) -> int:
-    return program.nbytes if isinstance(program, _Program) else 0
+def _nbytes(program: RegionProgram | Exception) -> int:
+    return program.nbytes if isinstance(program, RegionProgram) else 0
 
 
 def _is_dense(x: Placed) -> bool:

@@ -41,7 +41,7 @@ MIN_BALANCED_RESULTS = 1 << 14
 """Fewest results (points of M times points of N) that give every core many tiles, so that only the speed of a tile
 counts; with fewer results, their even division among the cores counts as well."""
 
-_WHOLE_HALOS: tuple[config.Halos, ...] = ((), *(((i, fixes),) for i in (0, 1) for fixes in ("all", "side", "k")))
+WHOLE_HALOS: tuple[config.Halos, ...] = ((), *(((i, fixes),) for i in (0, 1) for fixes in ("all", "side", "k")))
 
 
 @lru_cache(maxsize=1024)
@@ -55,7 +55,7 @@ def halo_copies_of(p: Problem) -> list[config.Halos]:
             return fixes.of_k and fixes.points * p.count(p.k[fixes.place + 1 :]) < MIN_BLOCK_POINTS
         return fixes == "k" and p.count(p.k[1:]) < MIN_BLOCK_POINTS
 
-    return [x for x in (*_WHOLE_HALOS, *cuts) if not any(is_short(fixes) for _, fixes in x)]
+    return [x for x in (*WHOLE_HALOS, *cuts) if not any(is_short(fixes) for _, fixes in x)]
 
 
 def _can_copy_by_points(p: Problem, i: int, points: int) -> bool:

@@ -51,7 +51,7 @@ class PointRange(NamedTuple):
         return self.last > self.first
 
 
-def _segments(count: int, step: int, whole: Span) -> list[PointRange]:
+def cut_segments(count: int, step: int, whole: Span) -> list[PointRange]:
     """Return the tiles of `step` points over `count` points: those inside `whole` as a loop, the others one by one."""
     tiles = ceil(count / step)
     first = min(max(0, ceil(whole.lo / step)), tiles)
@@ -71,7 +71,7 @@ def _meet_all(spans: Sequence[Span], least: int) -> Span:
 
 def row_segments(s: Stencil, tile: int) -> list[PointRange]:
     """Return the tiles of rows; in the tiles of a loop no guard of a row fails."""
-    return _segments(s.rows, tile, _meet_all([f.rows for f in s.vectors], min(p.rows for p in s.phases)))
+    return cut_segments(s.rows, tile, _meet_all([f.rows for f in s.vectors], min(p.rows for p in s.phases)))
 
 
 def column_segments(s: Stencil, lanes: int, masks: bool, width: int) -> list[PointRange]:
@@ -86,8 +86,8 @@ def column_segments(s: Stencil, lanes: int, masks: bool, width: int) -> list[Poi
     """
     if masks or s.lanes <= lanes:
         last = width // s.steps[1] if width else ceil(s.lanes / lanes) * lanes
-        return _segments(s.lanes, lanes, Span(0, last - 1))
-    return _segments(s.lanes, lanes, _meet_all([f.lanes for f in s.vectors], min(p.lanes for p in s.phases)))
+        return cut_segments(s.lanes, lanes, Span(0, last - 1))
+    return cut_segments(s.lanes, lanes, _meet_all([f.lanes for f in s.vectors], min(p.lanes for p in s.phases)))
 
 
 def count_partial_sums(sums: int, weights: int, places: int, registers: int) -> int:

@@ -69,7 +69,7 @@ _MAX_SLICE_ROUNDS = 4
 """Most times that siblings over slices are fused; the next time finds the readers of those fused before."""
 _MAX_VISITED = 1000
 """Most nodes that are searched for a dependence of siblings on each other; beyond, they are not fused."""
-_MAX_CYCLES = 4
+MAX_CYCLES = 4
 """Most cycles of several fusions that are resolved by giving up one of them; beyond, none is done."""
 
 
@@ -456,7 +456,7 @@ def _pays(members: Sequence[Compute], whole: Compute, siblings: _Siblings) -> bo
 
 def _apply(graph: Graph, fusions: list[_Fusion]) -> Graph:
     """Return the graph with fused tensors in place of their members; without fusions that depend on each other."""
-    for _ in range(_MAX_CYCLES):
+    for _ in range(MAX_CYCLES):
         if not fusions:
             return graph
         places = {t: p for f in fusions for t, p in f.places.items()}

@@ -100,14 +100,14 @@ class LaunchConfig(ctypes.Structure):
 
 
 _ADDRESS = c_uint64
-_FIRST: dict[str, tuple[Any, ...]] = {
+FIRST: dict[str, tuple[Any, ...]] = {
     "cuDriverGetVersion": (POINTER(c_int),),
     "cuInit": (c_uint,),
     "cuGetErrorName": (c_int, POINTER(c_char_p)),
     "cuGetErrorString": (c_int, POINTER(c_char_p)),
 }
 """Argument types of the functions that every driver has."""
-_SIGNATURES: dict[str, tuple[Any, ...]] = {
+SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuDeviceGetCount": (POINTER(c_int),),
     "cuDeviceGet": (POINTER(c_int), c_int),
     "cuDeviceGetName": (c_char_p, c_int, c_int),
@@ -165,7 +165,7 @@ class LibCuda:
     def __init__(self, loaded: Any):
         self._pid = os.getpid()
         self._functions: dict[str, Any] = {}
-        self._bind(loaded, _FIRST)
+        self._bind(loaded, FIRST)
         version = c_int()
         self.call("cuDriverGetVersion", version)
         self.version = version.value
@@ -175,7 +175,7 @@ class LibCuda:
                 f"CUDA {spell_version(NEEDED)} or later: install driver 525 or later"
             )
         self.call("cuInit", 0)
-        self._bind(loaded, _SIGNATURES)
+        self._bind(loaded, SIGNATURES)
 
     def _bind(self, loaded: Any, signatures: dict[str, tuple[Any, ...]]) -> None:
         for name, arguments in signatures.items():

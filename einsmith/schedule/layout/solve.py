@@ -59,7 +59,7 @@ def minimize(sizes: Sequence[int], factors: Iterable[Factor], table: int = MAX_T
     merged = _merge(factors, sizes)
     constrained = {v for f in merged for v in f.over}
     alive = [np.arange(n) < (n if v in constrained else 1) for v, n in enumerate(sizes)]
-    pruned = _prune(merged, alive)
+    pruned = prune(merged, alive)
     kept = [x.nonzero()[0] for x in alive]
     numbers, exact = _eliminate([len(k) for k in kept], _restrict(pruned, sizes, kept), table)
     values = [int(kept[v][k]) for v, k in enumerate(numbers)]
@@ -171,7 +171,7 @@ def _fix(f: Factor, v: int, n: int) -> Factor:
     return Factor(tuple(x for x in f.over if x != v), f.costs.take(n, f.over.index(v)))
 
 
-def _prune(factors: Sequence[Factor], alive: list[np.ndarray]) -> list[Factor]:
+def prune(factors: Sequence[Factor], alive: list[np.ndarray]) -> list[Factor]:
     """Return the factors with the entries of dominated values set to inf; `alive` is updated to mark the other
     values."""
     tables = list(factors)

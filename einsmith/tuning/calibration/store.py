@@ -101,7 +101,7 @@ def read_record(target: Target, path: Path) -> dict[str, Any] | None:
         with PrivateFolder(path.parent, create=False) as folder:
             record = json.loads(folder.read(path.name))
         body = record["record"]
-        if record["checksum"] != _checksum(body) or [body["format"], body["version"]] != [FORMAT, version()]:
+        if record["checksum"] != checksum(body) or [body["format"], body["version"]] != [FORMAT, version()]:
             return None
         return body if _text(body["machine"]) == _text(facts_of(target)) else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -163,7 +163,7 @@ def save(target: Target, names: list[str], overwrite: bool, rejected: dict[str, 
 def write_record(target: Target, path: Path, content: dict[str, Any], overwrite: bool) -> bool:
     """Put a record in place, unless there is a sound one and `overwrite` is False; return whether it was put."""
     body = {"format": FORMAT, "version": version(), "machine": facts_of(target)} | content
-    text = json.dumps({"checksum": _checksum(body), "record": body}, indent=1)
+    text = json.dumps({"checksum": checksum(body), "record": body}, indent=1)
     with PrivateFolder(path.parent) as folder:
         if not overwrite and not folder.write(path.name, text.encode(), private.MODE, is_new=True):
             if read_record(target, path) is not None:
@@ -176,5 +176,6 @@ def _text(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True).encode()
 
 
-def _checksum(body: Any) -> str:
+def checksum(body: Any) -> str:
+    """Return the digest by which a damaged record is noticed."""
     return hashlib.blake2b(_text(body), digest_size=16).hexdigest()

@@ -83,7 +83,7 @@ class BenchProcess(Worker):
         self._known: set[int] = set()
 
     def start(self) -> None:
-        if not self._begun:
+        if not self.begun:
             self._known = set()
         super().start()
 
@@ -105,7 +105,7 @@ class BenchProcess(Worker):
 
     def ready(self, number: int) -> bool:
         """Return whether a candidate is prepared: a process that was lost has lost all its candidates."""
-        return self._begun and number in self._known
+        return self.begun and number in self._known
 
     def drop(self, numbers: Sequence[int]) -> None:
         """Remove kernels with these numbers from the process, if it has them."""

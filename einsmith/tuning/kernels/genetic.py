@@ -146,9 +146,9 @@ class Search:
         if not self.guided:
             yield from self._ranked[:FIRST_GENERATION_SIZE]
             return
-        limit = MAX_FIRST_RATIO * self._cost(self.chosen)
+        limit = MAX_FIRST_RATIO * self.price(self.chosen)
         best_of_patterns = {c.pattern: c for c in reversed(self._ranked) if self._costs[c] <= limit}
-        ordered = [self.chosen, *first, *sorted(best_of_patterns.values(), key=self._cost), *self._ranked]
+        ordered = [self.chosen, *first, *sorted(best_of_patterns.values(), key=self.price), *self._ranked]
         every = [c for c in dict.fromkeys(ordered) if c.pattern in self._patterns]
         yield from every[: max(FIRST_GENERATION_SIZE, 1 + len(first) + len(best_of_patterns))]
 
@@ -234,10 +234,11 @@ class Search:
         """Return a child's predicted seconds, corrected by how far off the predictions were for measured candidates
         with the same gene values."""
         if self._correction is None:
-            self._correction = Correction([(c, log(s / self._cost(c))) for c, s in self.measured.items() if s < inf])
-        return self._cost(child) * exp(self._correction(child))
+            self._correction = Correction([(c, log(s / self.price(c))) for c, s in self.measured.items() if s < inf])
+        return self.price(child) * exp(self._correction(child))
 
-    def _cost(self, c: Candidate) -> float:
+    def price(self, c: Candidate) -> float:
+        """Return the rank that the cost model gives a candidate."""
         known = self._costs.get(c)
         if known is None:
             known = cost_of(self._patterns[c.pattern], self.kernel, c.config, self.target).rank

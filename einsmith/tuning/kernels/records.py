@@ -95,7 +95,7 @@ _SEPARATOR = "; "
 """What stands between the decisions of a graph's record."""
 _WARNED = Once("records of graphs with texts that are no decisions")
 """Texts of which a warning was given."""
-_COLUMNS: dict[str, type] = {
+COLUMNS: dict[str, type] = {
     "kernel": str,
     "machine": str,
     "version": str,
@@ -110,7 +110,7 @@ _COLUMNS: dict[str, type] = {
     "extents": str,
 }
 """Columns of the table of records, except the one that says whether a record is this machine's own."""
-_INSERT = f"INSERT OR REPLACE INTO records ({', '.join(_COLUMNS)}, own) VALUES ({'?, ' * len(_COLUMNS)}?)"
+_INSERT = f"INSERT OR REPLACE INTO records ({', '.join(COLUMNS)}, own) VALUES ({'?, ' * len(COLUMNS)}?)"
 
 
 def version() -> str:
@@ -215,7 +215,7 @@ def _record_work(record: Record, target: Target, structure: str, extents: str) -
     }
 
     def insert(link: sqlite3.Connection) -> None:
-        link.execute(_INSERT, (*(values[c] for c in _COLUMNS), 1))
+        link.execute(_INSERT, (*(values[c] for c in COLUMNS), 1))
         _trim(link)
 
     database.attempt(insert, None, write=True)
@@ -349,10 +349,10 @@ def forget(prefix: str = "") -> int:
 def export_file(path: Path) -> int:
     """Write all records found on this machine, with whatever sources, to a file for others; return how many they
     are."""
-    query = f"SELECT {', '.join(_COLUMNS)} FROM records WHERE own=1 ORDER BY kernel, machine, version"
+    query = f"SELECT {', '.join(COLUMNS)} FROM records WHERE own=1 ORDER BY kernel, machine, version"
     rows = _all(query)
-    records = [dict(zip(_COLUMNS, row, strict=True)) for row in rows]
-    content = {"format": EXPORT_FORMAT, "number": database.FORMAT, "checksum": _checksum(records), "records": records}
+    records = [dict(zip(COLUMNS, row, strict=True)) for row in rows]
+    content = {"format": EXPORT_FORMAT, "number": database.FORMAT, "checksum": checksum(records), "records": records}
     try:
         files.write(path, json.dumps(content, indent=1))
     except OSError as e:
@@ -384,12 +384,12 @@ def _content(content: Any) -> list[tuple]:
         raise ValueError("it has another format")
     if content["number"] != database.FORMAT:
         raise ValueError(f"its format has the number {content['number']!r}, and only {database.FORMAT} can be read")
-    if content["checksum"] != _checksum(content["records"]):
+    if content["checksum"] != checksum(content["records"]):
         raise ValueError("its content does not match its checksum")
     rows = []
     for record in content["records"]:
-        values = [record[name] for name in _COLUMNS]
-        for (name, kind), value in zip(_COLUMNS.items(), values, strict=True):
+        values = [record[name] for name in COLUMNS]
+        for (name, kind), value in zip(COLUMNS.items(), values, strict=True):
             if type(value) is not kind or not _is_sound(name, value):
                 raise ValueError(f"a record has {ascii(value)[:80]} for {name}")
         rows.append(tuple(values))
@@ -404,5 +404,6 @@ def _is_sound(name: str, value: Any) -> bool:
     return bool(0 <= value < {"at": _LATEST, "confirmed": _LARGEST}.get(name, math.inf))
 
 
-def _checksum(records: Any) -> str:
+def checksum(records: Any) -> str:
+    """Return the digest by which a damaged file of records is noticed."""
     return hashlib.blake2b(json.dumps(records, sort_keys=True).encode(), digest_size=16).hexdigest()

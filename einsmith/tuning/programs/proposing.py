@@ -29,9 +29,9 @@ class Proposer(Turns):
 
     def __init__(self, state: ExplorationState):
         super().__init__(state)
-        self._unbounded: dict[Kernel, str] = {}
+        self.unbounded: dict[Kernel, str] = {}
         """Kernels whose roofline bound is not yet known, with the configuration that the program has."""
-        self._chosen: Kernel | None = None
+        self.chosen: Kernel | None = None
         """Kernel of the next proposal; it stays here while the budget has no time for proposing."""
         self._awaited_count = 0
         """Number of configurations under test beside which no kernel could be chosen; the next choice waits until one
@@ -44,17 +44,17 @@ class Proposer(Turns):
         queue. Return the seconds to wait until the next call."""
         if not self.state.kernels:
             self.begin()
-        if self._unbounded:
+        if self.unbounded:
             return POLL_SECONDS if self.state.work(self.bound_kernel) is None else 0.0
         if self._proposed is None:
-            if self._chosen is None:
+            if self.chosen is None:
                 self._try_choice()
-            if (kernel := self._chosen) is None:
+            if (kernel := self.chosen) is None:
                 return POLL_SECONDS
             answer = self.state.work(self.state.workshop.propose, kernel)
             if answer is None or self.state.ending.up:
                 return POLL_SECONDS
-            self._chosen = None
+            self.chosen = None
             if answer.predicted is not None:
                 self.state.kernels[kernel].predicted = answer.predicted
             if answer.text is None:
@@ -86,13 +86,13 @@ class Proposer(Turns):
                 measured.over = "it takes a negligible part of the time"
             else:
                 self.state.report(k, compiled.decision, measured.seconds)
-                self._unbounded[k] = compiled.decision
+                self.unbounded[k] = compiled.decision
 
     def bound_kernel(self) -> bool:
         """Compute the roofline bound of one more kernel, and exclude the kernel if its time is close to the bound. Look
         up how its configuration, if it is a recorded one, compares to the model's choice, to which predictions refer.
         """
-        kernel, text = self._unbounded.popitem()
+        kernel, text = self.unbounded.popitem()
         measured = self.state.kernels[kernel]
         measured.least = self.state.workshop.least(kernel)
         if text:
@@ -128,5 +128,5 @@ class Proposer(Turns):
             return False
         self.state.budget.share = exploring.MAX_COST_SHARE * min(1.0, gain / FULL_GAIN_SHARE)
         free = {k: m.gain for k, m in self.state.kernels.items() if not m.over and k not in self.state.under_test}
-        self._chosen = max(free, key=free.__getitem__) if free else None
+        self.chosen = max(free, key=free.__getitem__) if free else None
         return bool(free)

@@ -32,7 +32,7 @@ def test_linux_that_says_nothing(monkeypatch, tmp_path) -> None:
 
 def test_macos(monkeypatch) -> None:
     pages = [100, 7, 50, 9, *[0] * 34]
-    systems.mac(monkeypatch, {"hw.memsize": 16 << 30, "hw.pagesize": 16384}, {memory._VM_INFO: pages})
+    systems.mac(monkeypatch, {"hw.memsize": 16 << 30, "hw.pagesize": 16384}, {memory.VM_INFO: pages})
     assert memory.total_bytes() == 16 << 30 and memory.available_bytes() == 150 * 16384
     systems.mac(monkeypatch)
     assert memory.total_bytes() is None and memory.available_bytes() is None

@@ -64,7 +64,7 @@ def test_numbers_of_processes_are_told_apart(monkeypatch, tmp_path) -> None:
         systems.mac(monkeypatch, {"kern.bootsessionuuid": boot})
         told.add(processes.number_space())
     for number in (1, 2):
-        systems.windows(monkeypatch, registry={(processes._BOOT_KEY, "BootId"): number})
+        systems.windows(monkeypatch, registry={(processes.BOOT_KEY, "BootId"): number})
         told.add(processes.number_space())
     monkeypatch.setattr(sys, "platform", "sunos5")
     told.add(processes.number_space())

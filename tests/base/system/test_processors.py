@@ -67,7 +67,7 @@ def test_a_mac_of_apple(monkeypatch, four) -> None:
         "hw.perflevel0.l2cachesize": 12 << 20, "hw.perflevel0.cpusperl2": 4, "hw.l1dcachesize": 64 << 10,
         "hw.l2cachesize": 4 << 20, "machdep.cpu.brand_string": "Apple M1",
     }  # fmt: skip
-    systems.mac(monkeypatch, values, {processors._CPU_LOAD: [100, 50, 7000, 25]})
+    systems.mac(monkeypatch, values, {processors.CPU_LOAD: [100, 50, 7000, 25]})
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {9}, raising=False)  # macOS has no such thing
     assert processors.allowed() == [0, 1, 2, 3] and processors.cores() == [[0], [1], [2], [3]]
     assert processors.caches() == {1: 128 << 10, 2: 3 << 20}

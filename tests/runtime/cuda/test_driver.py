@@ -133,7 +133,7 @@ def test_the_library_is_called_as_its_header_says(tmp_path: Path) -> None:
     compiler = shutil.which("c++")
     if compiler is None:
         pytest.skip("no C++ compiler")
-    signatures = libcuda._FIRST | libcuda._SIGNATURES
+    signatures = libcuda.FIRST | libcuda.SIGNATURES
     constants = []
     for name, (_, fields) in LAYOUT.items():
         constants += [f"sizeof({name})", *(f"offsetof({name}, {f.partition(':')[0]})" for f in fields.split())]
@@ -162,7 +162,7 @@ def test_the_architecture_of_machine_code(tmp_path: Path) -> None:
 
 
 def test_the_stand_in_has_all_functions() -> None:
-    assert PROTOTYPES.keys() == libcuda._FIRST.keys() | libcuda._SIGNATURES.keys()
+    assert PROTOTYPES.keys() == libcuda.FIRST.keys() | libcuda.SIGNATURES.keys()
 
 
 def run(text: str) -> str:
