@@ -86,7 +86,7 @@ def session(seed: str | int, number: int, reached: Collection[Cell] = ()) -> Out
     if outcome.theme == "illegal":
         _illegal(seed, number, outcome)
     else:
-        _legal(choose, outcome, reached)
+        try_legal_case(choose, outcome, reached)
     outcome.seconds = time.process_time() - start
     if outcome.seconds > SLOW and outcome.find is None:
         outcome.find = {"kind": "slow", "what": "", "message": f"{outcome.seconds:.0f} s", "case": "", "test": ""}
@@ -134,7 +134,7 @@ def _described(e: BaseException) -> dict[str, Any]:
     return {"kind": kind, "message": str(e)[:2000]}
 
 
-def _legal(choose: Choices, outcome: Outcome, reached: Collection[Cell]) -> None:
+def try_legal_case(choose: Choices, outcome: Outcome, reached: Collection[Cell]) -> None:
     case = THEMES[outcome.theme](choose)
     announce(case)
     check = Check()
@@ -144,7 +144,7 @@ def _legal(choose: Choices, outcome: Outcome, reached: Collection[Cell]) -> None
         for check in _streamed_checks(choose) if outcome.theme == "chain" else _checks(choose, outcome.theme):
             announce(case, check)
             try:
-                _run(trial, check, choose, reached)
+                try_check(trial, check, choose, reached)
                 outcome.compared += 1
                 outcome.whats[check.what] = outcome.whats.get(check.what, 0) + 1
             except Unfit:
@@ -155,7 +155,7 @@ def _legal(choose: Choices, outcome: Outcome, reached: Collection[Cell]) -> None
         forced = tuple(trial.seen.forced) if trial and check.forced else ()
         told = {"what": check.what, "threads": check.threads, "target": check.target, "forced": forced,
                 "orders": check.orders, "streamed": check.streamed}  # fmt: skip
-        if isinstance(e, EinsmithError) and trial is not None and trial._values is None and not trial._made:
+        if isinstance(e, EinsmithError) and trial is not None and not trial.is_begun():
             told = {"what": "value"}
         outcome.find = {
             **_described(e), "what": check.what, "check": told, "case": str(case), "data": case.data(),
@@ -209,7 +209,7 @@ def _streamed_checks(choose: Choices) -> Iterator[Check]:
         yield streamed(what)
 
 
-def _run(trial: Trial, check: Check, choose: Choices, reached: Collection[Cell]) -> None:
+def try_check(trial: Trial, check: Check, choose: Choices, reached: Collection[Cell]) -> None:
     if check.what == "twin":
         trial.twin()
     elif check.what == "dot":

@@ -120,7 +120,7 @@ def test_configurations_that_are_forced_are_announced(tmp_path, monkeypatch) -> 
     monkeypatch.setattr(session, "ANNOUNCED", file)
     trial = Trial(case)
     trial.compare(Check("value", 1, "host"))  # from now on its kernels are on disk
-    session._run(trial, Check("value", 1, "host", (session.VARIED,)), Choices("announced"), ())
+    session.try_check(trial, Check("value", 1, "host", (session.VARIED,)), Choices("announced"), ())
     os.close(file)
     assert trial.seen.forced and repr(tuple(trial.seen.forced)) in told.read_text()
 
@@ -136,14 +136,14 @@ def compiling_takes(monkeypatch):
             return self.now
 
     def takes(seconds: float) -> None:
-        clock, whole = Clock(), trial_module._Program.compiled
+        clock, whole = Clock(), trial_module.TrialProgram.compiled
 
         def compiled(self, n, target):
             clock.now += seconds
             return whole(self, n, target)
 
         monkeypatch.setattr(trial_module, "time", clock)
-        monkeypatch.setattr(trial_module._Program, "compiled", compiled)
+        monkeypatch.setattr(trial_module.TrialProgram, "compiled", compiled)
 
     return takes
 
@@ -157,7 +157,7 @@ def test_a_formula_that_is_compiled_slowly_is_a_find(
     monkeypatch.setitem(session.THEMES, "rows", lambda choose: case)
     monkeypatch.setattr(session, "_checks", lambda choose, theme: iter((Check("value", 1, "host", forced),)))
     outcome = session.Outcome(theme="rows")
-    session._legal(Choices("slow"), outcome, ())
+    session.try_legal_case(Choices("slow"), outcome, ())
     if slow:
         assert outcome.find is not None and outcome.find["kind"] == "Slow" and "def test_found" in outcome.find["test"]
     else:

@@ -76,13 +76,17 @@ class Trial:
         self.running = {n: v for n, v in case.parameters.items() if n not in self.static}
         self.f = case.function()
         self.rng = np.random.default_rng(case.seed + 1)
-        self._made: dict[str, _Program] = {}
+        self._made: dict[str, TrialProgram] = {}
         self._values: list[np.ndarray] | None = None
         self.seen = Seen()
         self.directions: tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]] | None = None
 
     def apply(self, *arrays: Any) -> Any:
         return self.f(*arrays, **self.case.parameters)
+
+    def is_begun(self) -> bool:
+        """Whether a program of it, or its values by the evaluator, are there."""
+        return self._values is not None or bool(self._made)
 
     def rounds(self) -> bool:
         """Whether the evaluator rounds, too: to float16."""
@@ -101,14 +105,14 @@ class Trial:
         found = self.rng.integers(-2, 3, shape) if self.case.exact else self.rng.standard_normal(shape)
         return np.asarray(found).astype(dtype)
 
-    def program(self, what: str) -> _Program:
+    def program(self, what: str) -> TrialProgram:
         if what not in self._made:
             self._made[what] = self._program(what)
         return self._made[what]
 
-    def _program(self, what: str) -> _Program:
+    def _program(self, what: str) -> TrialProgram:
         if what == "value":
-            return _Program(lambda *a, **k: self.f(*a, **self.static, **k), self.arrays, self.running)
+            return TrialProgram(lambda *a, **k: self.f(*a, **self.static, **k), self.arrays, self.running)
         outputs = self.program("value").traced.graph.outputs
         at = [n for n, a in enumerate(self.arrays) if a.dtype.kind == "f"]
         if not at or not any(t.dtype.is_float for t in outputs):
@@ -148,7 +152,7 @@ class Trial:
         f, lead = {
             "gradient": (gradient, c), "jvp": (jvp, v), "second": (second, [*c, *v]), "reverse": (reverse, [*c, *w]),
         }[what]  # fmt: skip
-        return _Program(f, [*lead, *self.arrays], {})
+        return TrialProgram(f, [*lead, *self.arrays], {})
 
     # -------------------------------------------------------------------------------------------------------- checks
 
@@ -253,7 +257,7 @@ class Trial:
             _same(a, b, f"twin, gradient by input {at[k]}")
 
 
-class _Program:
+class TrialProgram:
     """A traced function with the arrays to run it on, what it must give, and executables of it."""
 
     def __init__(self, f: Callable, arrays: Sequence[np.ndarray], parameters: dict[str, float]):

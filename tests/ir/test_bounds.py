@@ -165,7 +165,7 @@ def test_a_guard_on_a_wrapped_sum_is_one_on_the_sum_where_no_other_number_wraps_
 
 def test_an_off_by_one_in_a_bound_is_caught(monkeypatch):
     """The check of `test_bounds_hold_everywhere` refuses an interval that loses its last point."""
-    own = Facts._own_interval
+    own = Facts.own_interval
 
     def wrong(self, e):
         lo, hi = own(self, e)
@@ -173,7 +173,7 @@ def test_an_off_by_one_in_a_bound_is_caught(monkeypatch):
 
     e = apply("mod", add(U, mul(3, J)), k(4))
     assert_bounds(e, (5, 5), [], bounds(e, (5, 5)))
-    monkeypatch.setattr(bounds_module.Facts, "_own_interval", wrong)
+    monkeypatch.setattr(bounds_module.Facts, "own_interval", wrong)
     with pytest.raises(AssertionError):
         assert_bounds(e, (5, 5), [], bounds(e, (5, 5)))
 

@@ -304,7 +304,7 @@ def test_buffers_are_updated_by_a_trace(run) -> None:
     with tracing(trace):
         m(F.arange(6.0).reshape(2, 3))
         after = m.count.__einsmith_value__().tensor
-    assert [(o, t) for o, t in trace.updates.values()] == [(m._buffers["count"], after)]
+    assert [(o, t) for o, t in trace.updates.values()] == [(m.get_buffer("count"), after)]
     m.count = np.array([3, 4])
     np.testing.assert_array_equal(m.count.data, [3, 4])
     with pytest.raises(ShapeError, match="shape"):

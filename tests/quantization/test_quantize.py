@@ -155,7 +155,7 @@ def test_products_with_weights_subtract_no_zero_point(rng):
     hold the integers as they lie. A product of activations subtracts it from the integers."""
     model, x = make(Net, rng)
     q = es.quantize(model, [x])
-    with_zero = {n for n, m in q.ranges._modules.items() if "zero" in m._buffers}
+    with_zero = {n for n, m in q.ranges.named_modules() if "zero" in dict(m.named_buffers())}
     assert with_zero == {"conv1/input"}
     assert [len(n.args) for n in integer_products(q, x)] == [2, 2, 2]
     attention, x = make(Attention, rng)

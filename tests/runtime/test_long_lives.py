@@ -108,19 +108,22 @@ def test_nodes_die_with_the_caches_that_hold_them() -> None:
 
 
 def check_that_nodes_die() -> None:
+    def nodes() -> int:
+        return len(interned._TABLE)
+
     def everything_forgotten() -> int:
         forget(*(b.name for b in caches.BOUNDS))
         for memo in [x for x in gc.get_objects() if isinstance(x, functools._lru_cache_wrapper)]:
             if memo.__module__.startswith("einsmith.") and memo.cache_parameters()["maxsize"] is not None:
                 memo.cache_clear()
         gc.collect(), gc.collect()  # what ends in the first one holds some nodes until then
-        return len(interned._TABLE)
+        return nodes()
 
     def used(sizes: range) -> int:
         f, grads = function(), es.jit(es.grad(lambda a, b: (es.tanh(a @ b) ** 3).sum(), (0, 1)))
         for n in sizes:
             f(given(n), B), grads(given(n), B)
-        return len(interned._TABLE)
+        return nodes()
 
     used(range(11, 12))  # modules are used for the first time
     before = everything_forgotten()

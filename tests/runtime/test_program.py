@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -369,11 +370,11 @@ def test_default_threads_follow_the_knob(monkeypatch):
 def test_whether_a_variable_is_set(monkeypatch):
     """By what stands behind `os.environ`, and where that is another mapping."""
     monkeypatch.delenv("EINSMITH_THREADS", raising=False)
-    before = environment._is_set("EINSMITH_THREADS")
+    before = replace(environment.THREADS).is_set
     for other in (False, True):
         if other:
             monkeypatch.setattr(os, "environ", {k: v for k, v in os.environ.items() if k != "EINSMITH_THREADS"})
-        for is_set in (before, environment._is_set("EINSMITH_THREADS")):
+        for is_set in (before, replace(environment.THREADS).is_set):
             assert not is_set()
             monkeypatch.setenv("EINSMITH_THREADS", "2")
             assert is_set()

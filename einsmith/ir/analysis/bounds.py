@@ -393,14 +393,14 @@ class Facts:
                 self._search_depth = 0
                 cache[atom] = self._bound_atom(atom)
                 self._search_depth = depth
-            interval = cache[atom] = intervals.meet(cache.get(atom, (None, None)), self._own_interval(atom))
+            interval = cache[atom] = intervals.meet(cache.get(atom, (None, None)), self.own_interval(atom))
             self._nesting -= 1
             if depth and self._line_maxima:  # computed with the interval that the atom had so far
                 self._line_maxima = {n: x for n, x in self._line_maxima.items() if atom not in x[0].terms}
         tightened = self._tightened.get(atom)
         return interval if tightened is None else intervals.meet(interval, tightened)
 
-    def _own_interval(self, e: Expr) -> Interval:
+    def own_interval(self, e: Expr) -> Interval:
         """Return the interval of an atom that its operator, its type and the bounds of its arguments imply."""
         if isinstance(e, Axis):
             return (0, max(0, self.extents[e.position] - 1)) if e.position < len(self.extents) else (None, None)
