@@ -257,8 +257,8 @@ def test_a_process_that_dies_is_replaced_once(cache: Path, monkeypatch: pytest.M
     def dying(self: workers.Worker, *arguments: Any) -> Any:
         if left:
             left.pop()
-            assert self._process is not None
-            os.kill(self._process.pid, signal.SIGKILL)
+            assert self.process is not None
+            os.kill(self.process.pid, signal.SIGKILL)
         return ask(self, *arguments)
 
     monkeypatch.setattr(workers.Worker, "ask", dying)
