@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from einsmith.base import dtypes as dt
+from einsmith.base import symbolic
+from einsmith.base.symbolic import is_symbolic
 from einsmith.ir.nodes import (
     Axis,
     Compute,
@@ -121,5 +123,5 @@ def constant_value(tensor: Tensor | None) -> float | None:
     if isinstance(tensor, Compute) and len(tensor.template.parts) == 1 and not tensor.template.is_scatter:
         body = tensor.template.parts[0].body
         if isinstance(body, Const):
-            return float(body.value)
+            return symbolic.literal(body.value, True) if is_symbolic(body.value) else float(body.value)
     return None

@@ -16,6 +16,7 @@ from math import prod
 from typing import NamedTuple
 
 from einsmith.base.dtypes import DType
+from einsmith.base.symbolic import hint
 from einsmith.ir.nodes import (
     Apply,
     Axis,
@@ -126,7 +127,7 @@ class _Chain:
     def __init__(self, t: Template):
         self.args = t.params
         self.steps: list[Link] = []
-        self.room = max(size(t.shape), sum(size(shape) for _, shape in t.params))
+        self.room = max(hint(size(t.shape)), hint(sum(size(shape) for _, shape in t.params)))
 
     def params(self, source: int) -> tuple[DType, tuple[int, ...]]:
         """Return the type and the shape of an argument or a step."""
@@ -185,7 +186,7 @@ class _Chain:
         body = guarded(guards, e)
         used = sorted(axes_of(body))
         shape = tuple(domain[a] for a in used)
-        if prod(shape) > self.room:
+        if hint(prod(shape)) > self.room:
             return None
         number = self.add(template(shape, (), substitute(body, {a: Axis(n) for n, a in enumerate(used)})))
         return Read(number, tuple(Axis(a) for a in used), e.dtype)

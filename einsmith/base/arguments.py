@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import wraps
@@ -13,6 +12,7 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_typ
 
 import numpy as np
 
+from einsmith.base import symbolic
 from einsmith.base.dtypes import is_whole
 from einsmith.base.errors import EinsmithError, KindError, UnknownOptionError
 
@@ -214,7 +214,7 @@ def _whole(x: Any) -> int:
         return x
     if is_whole(x) and not getattr(x, "shape", ()):
         try:
-            number = operator.index(x)
+            number = symbolic.index(x)
         except TypeError:  # a traced tensor, an array of floats
             raise _Misfit from None
         if -(1 << 63) <= number < 1 << 64:
@@ -227,8 +227,8 @@ def _number(x: Any) -> Any:
         x = x.item()
     if isinstance(x, float):
         return x
-    if isinstance(x, int) and not isinstance(x, bool) and x.bit_length() < 1000:
-        return x if x.bit_length() < 64 else float(x)
+    if isinstance(x, int) and not isinstance(x, bool) and -(1 << 999) < x < 1 << 999:
+        return x if -(1 << 64) < x < 1 << 64 else float(x)
     raise _Misfit
 
 

@@ -16,6 +16,9 @@ _POISON = {"f": np.nan, "i": 2**31 - 1}
 """What lies beyond the size in a checked run, by the kind of a type: no number, and no index."""
 
 
+Explain = Callable[[Sequence[np.ndarray]], str | None]
+
+
 class SizeFit(NamedTuple):
     """How a program of a capacity (`passes.capacity`) runs for a smaller size.
 
@@ -25,7 +28,7 @@ class SizeFit(NamedTuple):
     inputs: tuple[tuple[int, ...], ...]
     numbers: tuple[np.ndarray, ...]
     outputs: tuple[tuple[int, ...], ...]
-    explain: Callable[[Sequence[np.ndarray]], str | None]
+    explain: Explain
 
 
 class Fitting:

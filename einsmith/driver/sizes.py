@@ -12,10 +12,12 @@ the size; and a size that is used often finally gets a program of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from math import prod
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -23,12 +25,14 @@ from einsmith.base import environment
 from einsmith.base.caches import Bound
 from einsmith.base.environment import AUTO, EACH, SHARED, SIZE_CHOICES
 from einsmith.base.errors import ArgumentError, MemoryLimitError
+from einsmith.base.symbolic import Scope, is_same
 from einsmith.driver.bound_program import BoundProgram
-from einsmith.driver.fitting import SizeFit
+from einsmith.driver.fitting import Explain, SizeFit
 from einsmith.ir.nodes import Graph, Leaf
 from einsmith.ir.origins import Origins
 from einsmith.passes.analysis.index_checks import violation
-from einsmith.passes.capacity import SizeDependentError, SizedGraph, TracedSize, size_graph
+from einsmith.passes.capacity import SizedGraph, SymbolicSizes, size_graph
+from einsmith.passes.size_traces import SizeDependentError, TracedSize
 from einsmith.runtime.memory import Memory
 from einsmith.schedule.limits import UnlimitedError
 
@@ -36,6 +40,8 @@ _MOST = 2
 """Programs of one function that are kept for further sizes, the largest ones."""
 _SEEN = 16
 """Sizes that are kept, of which some were compiled as they are."""
+_MOST_MORE = 8
+"""Most elements by which one extent is taken to be another one and some more, as by tokens at an end."""
 SHARED_FUNCTIONS = Bound("sizes", 256)
 """Bound of the functions, with arrays of one structure each, whose sizes are kept."""
 
@@ -71,11 +77,30 @@ def choose_sizes(sizes: str | None, graph: Graph) -> str:
 
 @dataclass
 class _Shared:
-    """A program for all sizes up to a capacity. shapes: those of its arrays."""
+    """A program for all sizes up to a capacity.
+
+    shapes: those of its arrays; symbolic: how its numbers follow from sizes, with the arrays' shapes in the symbols;
+    None where each size is traced
+    """
 
     shapes: Shapes
     graph: SizedGraph
     run: BoundProgram
+    symbolic: tuple[SymbolicSizes, Scope, Shapes] | None = None
+
+    def predict(self, shapes: Shapes, explain: Explain) -> SizeFit | None:
+        """Return how the program runs for arrays of these shapes, without a trace; None where that is not known."""
+        if self.symbolic is None:
+            return None
+        known, scope, arrays = self.symbolic
+        extents = [n for s in shapes for n in s]
+        forms = [n for s in arrays for n in s]
+        sizes = [extents[next(k for k, x in enumerate(forms) if is_same(x, s))] for s in scope.symbols]
+        at = scope.at(sizes)
+        if at is None or any(at.value(x) != n for x, n in zip(forms, extents, strict=True)):
+            return None
+        fit = known.fit(at)
+        return None if fit is None else SizeFit(*fit, explain)
 
 
 @dataclass
@@ -84,18 +109,37 @@ class Sizes(Generic[T]):
 
     trace: traces the function for shapes of its arrays; compile: compiles a graph for the inputs of a trace, with the
     options `limits` and `all_limited` of an Executable; is_free: sizes share a program only where no kernel takes time
-    for rows beyond the size
+    for rows beyond the size; is_formula: the trace runs no Python code of users, so that one on symbolic extents proves
+    what holds for other sizes
     """
 
     trace: Callable[[Shapes], T]
     compile: Callable[..., BoundProgram]
     is_free: bool
+    is_formula: bool = False
     seen: list[Shapes] = field(default_factory=list)
     programs: list[_Shared] = field(default_factory=list)
     reasons: dict[tuple, str] = field(default_factory=dict)
     """Why dimensions that vary cannot share a program, by their positions."""
+    unproven: str = ""
+    """Why further sizes are traced, though the function is a formula."""
     outgrown: list[Shapes] = field(default_factory=list)
     """Sizes that need programs of their own, as they are used often; the last ones that became so."""
+
+    def predict(self, shapes: Shapes) -> BoundProgram | None:
+        """Return a program that other sizes share for the arrays of a call, which is not traced; None where it has to
+        be."""
+        if shapes in self.outgrown or environment.check_level():
+            return None
+
+        def explain(arrays: Sequence[np.ndarray]) -> str | None:
+            return _explain_index(self.trace(shapes), arrays)
+
+        for known in reversed(self.programs):
+            fit = known.predict(shapes, explain)
+            if fit is not None:
+                return self._fitted(known.run, fit, shapes)
+        return None
 
     def find(self, shapes: Shapes, traced: T) -> BoundProgram | None:
         """Return a program that other sizes share for the arrays of a call; None where it needs its own.
@@ -150,14 +194,16 @@ class Sizes(Generic[T]):
         histories: dict[tuple[int, ...], list[tuple[int, int]]] = {}  # dimensions of equal extents are one
         for n, d in varying:
             histories.setdefault(tuple(x[n][d] for x in seen), []).append((n, d))
-        bases = _find_bases(list(histories))
-        largest = [max(history) for history in histories]
+        relations = _relate(list(histories))
+        own = [k for k, x in enumerate(relations) if x.bases == (k,)]
+        largest = [max(list(histories)[k]) for k in own]
 
-        def shapes_at(extents: Sequence[int]) -> Shapes:
-            out = [list(s) for s in shapes]
-            for extent, places in zip(extents, histories.values(), strict=True):
+        def shapes_at(sizes: Sequence[int]) -> Shapes:
+            """Return the shapes for a size of each history that is its own base."""
+            out, of_base = [list(s) for s in shapes], dict(zip(own, sizes, strict=True))
+            for relation, places in zip(relations, histories.values(), strict=True):
                 for n, d in places:
-                    out[n][d] = extent
+                    out[n][d] = relation.value(of_base)
             return tuple(map(tuple, out))
 
         why = "it is too small"
@@ -165,11 +211,10 @@ class Sizes(Generic[T]):
             grown = list(map(grow, largest))
             if min(c - 2 * (k + 1) for k, c in enumerate(grown)) < 2:
                 continue
-            capacities = [grown[base] * factor for base, factor in bases]
-            probes = [(grown[base] - 2 * (base + 1)) * factor for base, factor in bases]
-            most = shapes_at(capacities)
+            probe = [c - 2 * (k + 1) for k, c in enumerate(grown)]
+            most = shapes_at(grown)
             try:
-                at_capacity, at_probe = self.trace(most), self.trace(shapes_at(probes))
+                at_capacity, at_probe = self.trace(most), self.trace(shapes_at(probe))
             except Exception as e:  # of the function, which may have a largest size
                 why = f"it cannot be traced for shapes {most} ({e})"
                 continue
@@ -180,13 +225,26 @@ class Sizes(Generic[T]):
             if self.is_free and not graph.is_by_rows:
                 raise SizeDependentError("tensors have the size in another dimension than the first")
             limits = {"limits": graph.limits, "all_limited": self.is_free}
+            symbolic = self._prove(graph, grown, probe, shapes_at) if self.is_formula else None
             try:
-                return _Shared(most, graph, self.compile(graph.graph, at_capacity, **limits)), fit
+                return _Shared(most, graph, self.compile(graph.graph, at_capacity, **limits), symbolic), fit
             except UnlimitedError as e:
                 raise SizeDependentError(str(e)) from None
             except (MemoryLimitError, MemoryError) as e:
                 why = f"shapes {most} need too much memory ({e})"
         raise SizeDependentError(why)
+
+    def _prove(
+        self, graph: SizedGraph, capacity: Sequence[int], probe: Sequence[int], shapes_at: Callable[..., Shapes]
+    ) -> tuple[SymbolicSizes, Scope, Shapes] | None:
+        """Return how the numbers of a graph follow from sizes; None where a trace on symbolic extents does not tell."""
+        scope = Scope(capacity)
+        shapes = shapes_at(scope.symbols)
+        try:
+            return SymbolicSizes(graph, _sized(self.trace(shapes)), scope, probe), scope, shapes
+        except Exception as e:  # of code that takes no symbolic numbers, too: each size is traced then
+            self.unproven = str(e)
+            return None
 
 
 def _sized(traced: TracedFunction) -> TracedSize:
@@ -221,20 +279,38 @@ def _explain_index(traced: TracedFunction, arrays: Sequence[np.ndarray]) -> str 
     return violation(traced.graph.roots, known, traced.origins)
 
 
-def _find_bases(histories: Sequence[tuple[int, ...]]) -> list[tuple[int, int]]:
-    """Return, for each of several histories of extents, the number of the one of which it is a multiple, its own where
-    there is none, and the factor."""
-    out = []
-    for n, history in enumerate(histories):
-        multiples = [
-            (k, history[0] // other[0])
-            for k, other in enumerate(histories)
-            if 0 < other[0] < history[0]
-            and history[0] % other[0] == 0
-            and all(h * other[0] == o * history[0] for h, o in zip(history, other, strict=True))
-        ]
-        out.append(min(multiples, key=lambda x: histories[x[0]][0], default=(n, 1)))
-    return out
+class _Relation(NamedTuple):
+    """An extent as factor*product(bases) + offset. bases: numbers of the extents of which it is one."""
+
+    bases: tuple[int, ...]
+    factor: int = 1
+    offset: int = 0
+
+    def value(self, extents: Mapping[int, int]) -> int:
+        """Return the extent, given those that are bases."""
+        return self.factor * prod(extents[k] for k in self.bases) + self.offset
+
+
+def _relate(histories: Sequence[tuple[int, ...]]) -> list[_Relation]:
+    """Return each of several histories of extents as a multiple of another one or of the product of two, or as another
+    one and a little more or less; by itself where it is none of these."""
+    out: dict[int, _Relation] = {}
+    for k in sorted(range(len(histories)), key=lambda k: histories[k]):
+        own = [b for b, x in out.items() if x.bases == (b,)]
+        groups = [*((b,) for b in own), *itertools.combinations(own, 2)]
+        relations = (
+            *(_Relation(g, histories[k][0] // max(1, prod(histories[b][0] for b in g))) for g in groups),
+            *(_Relation((b,), 1, histories[k][0] - histories[b][0]) for b in own),
+        )
+        out[k] = next((r for r in relations if _holds(r, k, histories)), _Relation((k,)))
+    return [out[k] for k in range(len(histories))]
+
+
+def _holds(relation: _Relation, k: int, histories: Sequence[tuple[int, ...]]) -> bool:
+    """Return whether a history of extents follows a relation everywhere."""
+    if relation.factor < 1 or abs(relation.offset) > _MOST_MORE:
+        return False
+    return all(x == relation.value({b: histories[b][n] for b in relation.bases}) for n, x in enumerate(histories[k]))
 
 
 def _grow(n: int) -> int:

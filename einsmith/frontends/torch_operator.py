@@ -7,33 +7,30 @@ that the backward of a backward needs no registration while torch.compile traces
 
 from __future__ import annotations
 
-import hashlib
 import inspect
-import itertools
-import keyword
-import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
 from einsmith.api.tracing import trace_shapes
-from einsmith.base import locks
+from einsmith.base import environment, locks
 from einsmith.base.arguments import check_options, describe, refuse_torch, show
 from einsmith.base.caches import Bound, Cache
+from einsmith.base.environment import SHARED
 from einsmith.base.errors import DtypeError, FormulaError, KindError, ShapeError, TraceError
 from einsmith.base.trees import flatten
-from einsmith.cost.facts import CPU, Target
-from einsmith.driver.bound_program import PROGRAMS
+from einsmith.cost.facts import CPU
+from einsmith.driver.bound_program import PROGRAMS, BoundProgram
 from einsmith.driver.executable import Executable
+from einsmith.driver.sizes import SHARED_FUNCTIONS, Sizes
 from einsmith.frontends import torch_device, torch_threads
 from einsmith.frontends.aten.table import enter
 from einsmith.frontends.torch_nodes import TORCH, TYPES
 from einsmith.frontends.torch_program import Program, differentiate, read
-from einsmith.frontends.torch_register import register
+from einsmith.frontends.torch_register import argument_name, name_of, register, spoken_name
 from einsmith.frontends.torch_symbolic import copied_sizes, fix, hint, is_symbolic
+from einsmith.ir.nodes import Graph
 from einsmith.lang import trace
 from einsmith.lang.builder import Value, as_value
 from einsmith.lang.gradient_text import FormulaText
@@ -44,10 +41,10 @@ from einsmith.runtime.buffers import ALIGNMENT
 __all__ = ["TorchOperator", "operator"]
 
 Key = tuple[Any, ...]
+Shape = tuple[int, ...]
 
 _DEFINITIONS: dict[str, _Definition] = {}
 _TRACED = Bound("traced operators of PyTorch", 1024)
-_COUNT = itertools.count()
 _lock = locks.Awaited("registering an operator")
 """Held during a registration; a forked child could not use one that is half done."""
 
@@ -64,7 +61,8 @@ def operator(f: Callable, **params: Any) -> TorchOperator:
     with an axis more. Inputs are read where they lie; non-contiguous ones are copied, and under torch.autocast those of
     fewer bits become float32. It can be pickled if f can.
 
-    Every combination of shapes and types is compiled at its first call. torch.compile and torch.export take the
+    Every combination of shapes and types is compiled at its first call; with EINSMITH_SIZES=shared, several sizes share
+    a program (docs/sizes.md). torch.compile and torch.export take the
     operator as one node. Dimensions that a formula copies, indexed by plain axes alone, may have symbolic sizes there;
     other dimensions, and those of a function, have fixed ones. Formulas of the same text, options and parameters are
     registered once, for the life of the process. Calls raise DtypeError and ShapeError, naming the argument,
@@ -212,22 +210,17 @@ class _Compiled:
 
     __slots__ = ("run_at", "outputs", "nbytes")
 
-    def __init__(self, traced: Any, threads: int, arena: Arena, target: Target | None):
-        program = Executable(
-            traced.graph,
-            traced.bind,
-            threads,
-            target=target,
-            shared=arena,
-            guard=traced.guard,
-            origins=traced.origins,
-        )
-        self.run_at, self.nbytes = program.run_at, program.nbytes
-        self.outputs = _outputs(traced)
+    def __init__(self, run: BoundProgram):
+        self.run_at, self.nbytes, fit = run.run_at, run.nbytes, run.runs.fit
+        self.outputs = _outputs(run.graph, None if fit is None else fit.outputs)
 
 
-def _outputs(traced: Any) -> list[tuple[tuple[int, ...], torch.dtype]]:
-    return [(t.shape, TORCH[t.dtype]) for t in traced.graph.outputs]
+def _outputs(
+    graph: Graph, shapes: Sequence[tuple[int, ...]] | None = None
+) -> list[tuple[tuple[int, ...], torch.dtype]]:
+    """Return shape and type of each output of a graph; `shapes`: those of a size that is below its capacity."""
+    shapes = [t.shape for t in graph.outputs] if shapes is None else shapes
+    return [(s, TORCH[t.dtype]) for s, t in zip(shapes, graph.outputs, strict=True)]
 
 
 class _Definition:
@@ -235,11 +228,12 @@ class _Definition:
 
     def __init__(self, f: Callable, params: dict[str, Any], name: str):
         self.f, self.params = f, params
-        self.name = _spoken(f)
+        self.name = spoken_name(f)
         self.formula = f if isinstance(f, Operator) else None
         self.inputs: tuple[str, ...] = self.formula.inputs if self.formula else tuple(_positional(f, params))
         self.arena = Arena()
         self.traced: Cache[Key, Any] = Cache(_TRACED)
+        self.sizes: Cache[Key, Sizes[Any]] = Cache(SHARED_FUNCTIONS)
         self.compiled: Cache[Key, _Compiled] = Cache(PROGRAMS, lambda compiled: compiled.nbytes, self.arena.evicted)
         self.qualname = name
         self.any_op, self.op = _register(self)
@@ -298,7 +292,7 @@ class _Definition:
             raise ShapeError(
                 f"{self.name} is compiled for fixed sizes, but a size here depends on values of tensors, {e}"
             ) from e
-        outputs = _outputs(self._trace(program, [(s, x.dtype) for s, x in zip(sizes, tensors, strict=True)]))
+        outputs = _outputs(self._trace(program, [(s, x.dtype) for s, x in zip(sizes, tensors, strict=True)]).graph)
         if not free:
             return outputs
         parts = read(program)[1]
@@ -313,15 +307,19 @@ class _Definition:
         key = (program, *kinds)
         traced = self.traced.get(key)
         if traced is None:
-            with trace.compiling():
-                names = [self.argument(program, k) for k in range(len(kinds))]
-                traced = trace_shapes(self.function(program), [(s, TYPES[t]) for s, t in kinds], names)
-                if traced.live:
-                    raise TraceError(
-                        f"{self.name} holds a Parameter or a buffer of Einsmith, for which PyTorch would see no "
-                        f"gradient; pass it as a tensor argument"
-                    )
-                self.traced.put(key, traced)
+            traced = self._trace_new(program, kinds)
+            self.traced.put(key, traced)
+        return traced
+
+    def _trace_new(self, program: Program, kinds: Sequence[tuple[Sequence[int], torch.dtype]]) -> Any:
+        with trace.compiling():
+            names = [self.argument(program, k) for k in range(len(kinds))]
+            traced = trace_shapes(self.function(program), [(s, TYPES[t]) for s, t in kinds], names)
+        if traced.live:
+            raise TraceError(
+                f"{self.name} holds a Parameter or a buffer of Einsmith, for which PyTorch would see no "
+                f"gradient; pass it as a tensor argument"
+            )
         return traced
 
     def _check(
@@ -386,11 +384,36 @@ class _Definition:
         with trace.compiling():
             compiled = self.compiled.get(key)
             if compiled is None:
-                traced = self._trace(program, [(tuple(x.shape), x.dtype) for x in tensors])
-                arena = self.arena if place.name == CPU else place.arena
-                compiled = _Compiled(traced, threads, arena, place.target(threads))
+                compiled = _Compiled(self._find(program, tensors, threads, place))
                 self.compiled.put(key, compiled)
             return compiled
+
+    def _find(
+        self, program: Program, tensors: Sequence[torch.Tensor], threads: int, place: torch_device.TensorPlace
+    ) -> BoundProgram:
+        """Return the program for these tensors: one that other sizes share, where they do, or their own."""
+        types = tuple(x.dtype for x in tensors)
+        shapes = tuple(tuple(x.shape) for x in tensors)
+
+        def trace_for(shapes: Sequence[tuple[int, ...]]) -> Any:
+            return self._trace_new(program, list(zip(shapes, types, strict=True)))
+
+        def compile_graph(graph: Graph, traced: Any, **limits: Any) -> BoundProgram:
+            arena = self.arena if place.name == CPU else place.arena
+            settings = dict(shared=arena, guard=traced.guard, origins=traced.origins, **limits)
+            return Executable(graph, traced.bind, threads, target=place.target(threads), **settings)
+
+        sizes = run = None
+        if environment.SIZES.get() == SHARED:
+            kinds = program, threads, place.name, tuple((t, len(s)) for t, s in zip(types, shapes, strict=True))
+            new: Sizes[Any] = Sizes(trace_for, compile_graph, is_free=False, is_formula=self.formula is not None)
+            sizes = self.sizes.setdefault(kinds, new)
+            run = sizes.predict(shapes)
+        if run is None:
+            traced = self._trace(program, list(zip(shapes, types, strict=True)))
+            run = None if sizes is None else sizes.find(shapes, traced)
+            run = compile_graph(traced.graph, traced) if run is None else run
+        return run
 
 
 # ------------------------------------------------------------------------------------------------- registration
@@ -398,7 +421,7 @@ class _Definition:
 
 def _define(f: Callable, params: dict[str, Any]) -> _Definition:
     with _lock:
-        name = _name(f, params)
+        name = name_of(f, params)
         if name not in _DEFINITIONS:
             if isinstance(f, Operator) and not f.inputs:
                 raise FormulaError(f"{f.name} reads no tensor; inside PyTorch an operator needs an input")
@@ -420,32 +443,6 @@ def _enter(definition: _Definition) -> None:
 
     enter(f"{definition.qualname}.default", "the formula", named)
     enter(f"{definition.qualname}_program.default", "the formula, or a derivative of it", listed)
-
-
-def _name(f: Callable, params: dict[str, Any]) -> str:
-    """Return the name under which a callable is registered.
-
-    A formula's name identifies its content, so that graphs which torch keeps on disk find the formula in a later
-    process. Another callable's content is unknown, so its name is new in every process.
-    """
-    base = re.sub(r"\W", "_", _spoken(f), flags=re.ASCII)
-    if isinstance(f, Operator):
-        p, values = f.program, [sorted((n, _exact(v)) for n, v in d.items()) for d in (f.defaults, params)]
-        content = repr((p.text, sorted(p.extents.items()), f.name, f.checkpoint, f.inputs, values))
-    else:
-        content = f"{os.getpid()} {os.urandom(8).hex()} {next(_COUNT)}"
-    return f"einsmith::{base.strip('_') or 'operator'}_{hashlib.sha256(content.encode()).hexdigest()[:12]}"
-
-
-def _exact(value: Any) -> tuple[str, str]:
-    """Return a type and a text that tell a parameter's value from every other; NumPy's own texts are rounded."""
-    is_numpy = isinstance(value, (np.ndarray, np.generic))
-    return (str(value.dtype), repr(value.tolist())) if is_numpy else (type(value).__name__, repr(value))
-
-
-def _spoken(f: Callable) -> str:
-    """Return the name of f for messages."""
-    return f.name if isinstance(f, Operator) else getattr(f, "__name__", type(f).__name__)
 
 
 def _positional(f: Callable, params: dict[str, Any]) -> list[str]:
@@ -473,13 +470,7 @@ def _register(definition: _Definition) -> tuple[Any, Any]:
     if formula is None:
         return any_op, any_op
     single = len(formula.program.outputs) == 1
-    arguments = ", ".join(f"Tensor {_argument_name(n)}" for n in formula.inputs)
+    arguments = ", ".join(f"Tensor {argument_name(n)}" for n in formula.inputs)
     result = "Tensor" if single else f"({', '.join(['Tensor'] * len(formula.program.outputs))})"
     pack = (lambda out: out[0]) if single else tuple
     return any_op, register(qualname, f"({arguments}) -> {result}", definition, pack, lambda *x: (x, ""))
-
-
-def _argument_name(name: str) -> str:
-    """Return a name that torch's schemas accept: ASCII, no keyword, not the first argument of a method."""
-    plain = re.sub(r"\W", "_", name, flags=re.ASCII)
-    return f"{plain}_" if keyword.iskeyword(plain) or plain in ("self", "out", "Tensor") else plain

@@ -7,10 +7,16 @@ autograd kernel is one function for all operators; it works at one level of torc
 
 from __future__ import annotations
 
+import hashlib
+import itertools
+import keyword
+import os
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch.amp.autocast_mode import _cast
 from torch.autograd import forward_ad
@@ -18,6 +24,7 @@ from torch.autograd.function import _SingleLevelFunction
 
 from einsmith.frontends import torch_device
 from einsmith.frontends.torch_program import Program, derive
+from einsmith.lang.op import Operator
 
 Kind = tuple[tuple[int, ...], torch.dtype]
 
@@ -169,3 +176,40 @@ def register(
         op.py_impl(key)(partial(in_single, device))
         _LIBRARY.impl(name, partial(in_single, device), key.name)
     return op
+
+
+# ------------------------------------------------------------------------------------------------------- names
+
+_COUNT = itertools.count()
+
+
+def name_of(f: Callable, params: dict[str, Any]) -> str:
+    """Return the name under which a callable is registered.
+
+    A formula's name identifies its content, so that graphs which torch keeps on disk find the formula in a later
+    process. Another callable's content is unknown, so its name is new in every process.
+    """
+    base = re.sub(r"\W", "_", spoken_name(f), flags=re.ASCII)
+    if isinstance(f, Operator):
+        p, values = f.program, [sorted((n, _exact(v)) for n, v in d.items()) for d in (f.defaults, params)]
+        content = repr((p.text, sorted(p.extents.items()), f.name, f.checkpoint, f.inputs, values))
+    else:
+        content = f"{os.getpid()} {os.urandom(8).hex()} {next(_COUNT)}"
+    return f"einsmith::{base.strip('_') or 'operator'}_{hashlib.sha256(content.encode()).hexdigest()[:12]}"
+
+
+def _exact(value: Any) -> tuple[str, str]:
+    """Return a type and a text that tell a parameter's value from every other; NumPy's own texts are rounded."""
+    is_numpy = isinstance(value, (np.ndarray, np.generic))
+    return (str(value.dtype), repr(value.tolist())) if is_numpy else (type(value).__name__, repr(value))
+
+
+def spoken_name(f: Callable) -> str:
+    """Return the name of f for messages."""
+    return f.name if isinstance(f, Operator) else getattr(f, "__name__", type(f).__name__)
+
+
+def argument_name(name: str) -> str:
+    """Return a name that torch's schemas accept: ASCII, no keyword, not the first argument of a method."""
+    plain = re.sub(r"\W", "_", name, flags=re.ASCII)
+    return f"{plain}_" if keyword.iskeyword(plain) or plain in ("self", "out", "Tensor") else plain

@@ -15,6 +15,7 @@ from weakref import ref
 
 from einsmith.base import locks
 from einsmith.base.dtypes import DType
+from einsmith.base.symbolic import SymbolicFloat, hint, is_symbolic
 
 _LOCK = locks.lock()
 _set = object.__setattr__
@@ -48,6 +49,8 @@ def encode(value: Any, known: Mapping[Node, bytes] = _NOTHING) -> bytes:
         return b"(" + b",".join([encode(v, known) for v in value]) + b")"
     if isinstance(value, DType):
         return value.name.encode()
+    if is_symbolic(value):  # which must not pass for its value where a digest is a key
+        return f"{hint(value)} of {value.__hash__()}".encode()
     if isinstance(value, float):
         return struct.pack("<d", value)
     return repr(value).encode()
@@ -58,7 +61,7 @@ def _key(value: Any) -> Any:
     1."""
     if isinstance(value, tuple):
         return tuple(_key(v) for v in value)
-    if isinstance(value, (float, bool)):
+    if isinstance(value, (float, bool)) and not isinstance(value, SymbolicFloat):
         return (type(value), encode(value))
     return value
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import gcd, prod
+from math import prod
 from typing import Any
 
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import BoundsError, DtypeError, FormulaError, RecurrenceError, VerifyError
+from einsmith.base.symbolic import gcd
 from einsmith.ir.analysis.bounds import Facts
 from einsmith.ir.analysis.enumeration import holds_everywhere
 from einsmith.ir.analysis.guarded import reads_under

@@ -23,6 +23,7 @@ from einsmith.base.caches import Bound, Cache
 from einsmith.base.captured import capture
 from einsmith.base.dtypes import DType, dtype_of
 from einsmith.base.errors import DtypeError, FormulaError, KindError, ShapeError, TraceError
+from einsmith.base.symbolic import is_symbolic
 from einsmith.base.trees import flatten
 from einsmith.ir import nodes
 from einsmith.ir.analysis import ranges
@@ -150,9 +151,10 @@ class Value(ArrayMethods, TorchMethods, RunTimeOnly):
         return len(self.shape)
 
     @property
-    def size(self) -> ElementCount:
+    def size(self) -> int:
         """The number of elements; `size()` and `size(dim)` are extents, as in PyTorch."""
-        return ElementCount(nodes.size(self.shape), self.shape)
+        count = nodes.size(self.shape)
+        return count if is_symbolic(count) else ElementCount(count, self.shape)
 
     def __repr__(self) -> str:
         return f"Value(shape={self.shape}, dtype={self.dtype.name}{', weak' if self.weak else ''})"

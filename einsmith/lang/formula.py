@@ -23,6 +23,7 @@ import numpy as np
 from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType, promote
 from einsmith.base.errors import DtypeError, FormulaError, ShapeError
+from einsmith.base.symbolic import to_whole
 from einsmith.ir.analysis import ranges
 from einsmith.ir.analysis.ranges import Range
 from einsmith.ir.functions import FUNCTIONS
@@ -128,7 +129,7 @@ class Literal(Form):
 
     @property
     def reach(self) -> Range:
-        return int(self.value), int(self.value)
+        return to_whole(self.value), to_whole(self.value)
 
 
 class Index(Form):

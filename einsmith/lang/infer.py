@@ -69,7 +69,7 @@ class ExtentInference:
         self.exprs: dict[tuple[int, Ast], Expr] = {}
         for name, shape in shapes.items():
             for d, n in enumerate(shape):
-                self.known.assign(("dim", name, d), int(n), f"{name} has extent {int(n)} in dimension {d}")
+                self.known.assign(("dim", name, d), n, f"{name} has extent {n} in dimension {d}")
 
     # ----------------------------------------------------------------------------------------------- expressions
 

@@ -35,9 +35,9 @@ def check_extents(shape: Sequence[int], domains: Sequence[Sequence[int]] = ()) -
         raise ShapeError(f"a tensor would have {len(shape)} dimensions; an array has at most {_MAX_RANK}")
     if prod(n or 1 for n in shape) > MAX_ELEMENTS:
         raise ShapeError(f"a tensor would have shape {tuple(shape)}; no array can have that many elements")
-    longest = max((n for domain in domains for n in domain), default=0)
-    if longest > MAX_ELEMENTS:
-        raise ShapeError(f"an axis would have the extent {longest}; no array can have that many elements")
+    for n in (n for domain in domains for n in domain):
+        if n > MAX_ELEMENTS:
+            raise ShapeError(f"an axis would have the extent {n}; no array can have that many elements")
 
 
 def function_interval(e: FormulaOp) -> tuple[Ty, bool, Range]:

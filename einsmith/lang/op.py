@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import operator
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from einsmith.base import dtypes as dt
-from einsmith.base import html
+from einsmith.base import html, symbolic
 from einsmith.base.arguments import check_arguments, describe, show
 from einsmith.base.arrays import as_numpy
 from einsmith.base.caches import Bound, Cache
@@ -318,7 +317,7 @@ def _abstract(name: str, x: Any, integer: bool) -> tuple[tuple[int, ...], DType,
     if hasattr(x, "shape") and hasattr(x, "dtype"):
         return tuple(x.shape), dtype_of(as_numpy(x, name)), False
     try:
-        return tuple(operator.index(n) for n in x), dt.i64 if integer else dt.f32, False
+        return tuple(symbolic.index(n) for n in x), dt.i64 if integer else dt.f32, False
     except (TypeError, ValueError):
         raise ShapeError(f"{name} is given as {show(x)}; pass its shape, a tuple of ints, or an array") from None
 

@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from einsmith.base import symbolic
 from einsmith.base.arguments import show, signature_of, whole_numbers
 from einsmith.base.dtypes import is_whole
 from einsmith.base.errors import EinsmithError, FormulaError, IndexOutOfRange, KindError, ShapeError, TraceError
+from einsmith.base.symbolic import count_steps, slice_indices
 from einsmith.lang.formula import Form, Literal, op
 from einsmith.lang.protocol import RunTimeOnly
 
@@ -58,12 +60,12 @@ def plan_slicing(shape: Sequence[int], keys: Sequence[Any]) -> Slicing:
         n = shape[len(dims)]
         if isinstance(k, slice):
             try:
-                start, stop, step = k.indices(n)
+                start, stop, step = slice_indices(k, n)
             except EinsmithError:  # a bound is a traced tensor
                 raise
             except (TypeError, ValueError) as e:
                 raise KindError(f"the slice {k.start!r}:{k.stop!r}:{k.step!r} of dimension {len(dims)}: {e}") from None
-            extent = len(range(start, stop, step))
+            extent = count_steps(start, stop, step)
             dims.append((len(out), start if extent else 0, step))
             out.append(extent)
             continue
@@ -82,7 +84,7 @@ def plan_slicing(shape: Sequence[int], keys: Sequence[Any]) -> Slicing:
                 f"a tensor is indexed with {type(k).__name__}; use ints, slices, None and ..., or read elements inside "
                 "es.compute(shape, lambda t, k: E[ids[t], k])"
             )
-        i = operator.index(k)
+        i = symbolic.index(k)
         if not -n <= i < n:
             raise IndexOutOfRange(f"index {i} is out of bounds for dimension {len(dims)} of extent {n}")
         dims.append((-1, i % n, 0))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from operator import index
 from typing import Any
 
 from einsmith.base.arguments import show
 from einsmith.base.errors import ArgumentError, ShapeError
+from einsmith.base.symbolic import index
 from einsmith.lang import builder, views
 from einsmith.lang.builder import Value
 from einsmith.ops.common import all_of, dimension, dimensions, merge, tensor, without

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from operator import index
 from typing import Any
 
 from einsmith.base import dtypes as dt
 from einsmith.base.arguments import show
 from einsmith.base.dtypes import DType
 from einsmith.base.errors import ArgumentError, DtypeError, ShapeError, TraceError
+from einsmith.base.symbolic import index
 from einsmith.lang import builder, views
 from einsmith.lang.builder import Value
 

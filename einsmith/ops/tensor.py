@@ -11,6 +11,7 @@ from typing import Any
 from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import promote
 from einsmith.base.errors import ArgumentError, ShapeError
+from einsmith.base.symbolic import count_steps
 from einsmith.ir.nodes import Axis, Compute, Piece, Read, Template, cast
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
@@ -137,11 +138,11 @@ def arange(start: float, end: float | None = None, step: float = 1, *, dtype: An
     check_device("arange", device)
     if end is None:
         start, end = 0, start
-    if step == 0 or not isfinite(start + end + step):
-        raise ArgumentError(f"arange: start={start!r}, end={end!r} and step={step!r} must be finite, step not 0")
     floats = any(isinstance(v, float) for v in (start, end, step))
+    if step == 0 or floats and not isfinite(start + end + step):
+        raise ArgumentError(f"arange: start={start!r}, end={end!r} and step={step!r} must be finite, step not 0")
     kind = dt.dtype_of(dtype) if dtype is not None else dt.f32 if floats else dt.i64
-    count = builtins.max(0, ceil((end - start) / step))
+    count = builtins.max(0, ceil((end - start) / step)) if floats else count_steps(start, end, step)  # type: ignore[arg-type]
     wide = dt.f64 if floats else dt.i64
     return builder.compute((count,), lambda i: builder.cast(builder.cast(i, wide) * step + start, kind))
 

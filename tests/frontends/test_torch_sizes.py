@@ -6,7 +6,11 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
+import einsmith as es  # noqa: E402
+from einsmith.base.errors import IndexOutOfRange  # noqa: E402
 from einsmith.driver import executable  # noqa: E402
+from einsmith.frontends import torch_operator  # noqa: E402
+from einsmith.frontends.torch_compile import region  # noqa: E402
 
 
 @pytest.fixture
@@ -83,3 +87,73 @@ def test_a_smaller_last_batch(compiled) -> None:
         got, want = (torch.autograd.grad((m(x) ** 2).mean(), list(model.parameters())) for m in (f, model))
         for a, b in zip(got, want, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def count_traces(monkeypatch, module) -> list:
+    """Return the list to which each trace of a module adds its shapes."""
+    traces: list = []
+    trace_shapes = module.trace_shapes
+    monkeypatch.setattr(module, "trace_shapes", lambda f, kinds, *a: traces.append(kinds) or trace_shapes(f, kinds, *a))
+    return traces
+
+
+MESSAGES = """
+    r[e] = sqrt(sum[a]((x[s[e],a] - x[t[e],a])**2) + 1.0)
+    w[e,k] = sum[m](exp(-(r[e] - u[m])**2)*F[m,k])
+    y[t[e],k] += w[e,k]*h[s[e],k]
+    return y
+"""
+
+
+def messages(x, s, t, u, F, h):
+    r = ((x[s] - x[t]).square().sum(1) + 1.0).sqrt()
+    w = torch.exp(-((r[:, None] - u) ** 2)) @ F
+    return torch.zeros_like(h).index_add(0, t, w * h[s])
+
+
+def test_operators_of_formulas_run_at_other_sizes_without_a_trace(compiled, monkeypatch) -> None:
+    """Graphs of other numbers of nodes and edges, to the second derivative."""
+    monkeypatch.setenv("EINSMITH_SIZES", "shared")
+    f = torch_operator.operator(es.op(MESSAGES, extents={"y.shape[0]": "x.shape[0]"}))
+    traces = count_traces(monkeypatch, torch_operator)
+    torch.manual_seed(1)
+    u, F = torch.rand(4), torch.rand(4, 3, requires_grad=True)
+    counts = []
+    for nodes, edges in ((9, 30), (12, 27), (7, 41), (20, 19), (5, 33), (19, 52)):
+        x, h = torch.rand(nodes, 3, requires_grad=True), torch.rand(nodes, 3)
+        s, t = torch.randint(nodes, (2, edges))
+        found = []
+        for g in (f, messages):
+            (force,) = torch.autograd.grad(g(x=x, s=s, t=t, u=u, F=F, h=h).sum(), x, create_graph=True)
+            found.append((force.detach(), *torch.autograd.grad((force**2).sum(), (x, F))))
+        for a, b in zip(*found, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
+        counts.append((len(compiled), len(traces)))
+    assert counts[1] == counts[-1] and counts[0][0] * 2 == counts[1][0]
+    s[4] = 19
+    with pytest.raises(IndexOutOfRange, match=r"element \[4\] of s, .* is 19, .* only 0 to 18 exist"):
+        f(x=x, s=s, t=t, u=u, F=F, h=h)
+
+
+def test_graphs_run_at_other_sizes_without_a_trace(compiled, monkeypatch) -> None:
+    """Lengths of a causal model with a loss, whose labels are shifted, padded and compared with a number."""
+    traces = count_traces(monkeypatch, region)
+    torch.manual_seed(2)
+    table, w = torch.randn(11, 8, requires_grad=True), torch.randn(8, 11, requires_grad=True)
+
+    def loss(tokens):
+        x = table[tokens]
+        a = torch.nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True)
+        labels = torch.nn.functional.pad(tokens, (0, 1), value=-100)[:, 1:]
+        y = (a + x).reshape(-1, 8) @ w
+        return torch.nn.functional.cross_entropy(y, labels.reshape(-1))
+
+    f = torch.compile(loss, backend="einsmith", dynamic=True, options={"fallback": "error", "sizes": "shared"})
+    counts = []
+    for n in (13, 9, 30, 17, 5, 29):
+        tokens = torch.randint(11, (2, n))
+        got, want = (torch.autograd.grad(g(tokens), (table, w)) for g in (f, loss))
+        for a, b in zip(got, want, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+        counts.append((len(compiled), len(traces)))
+    assert counts[1] == counts[-1], counts

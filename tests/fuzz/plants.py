@@ -315,7 +315,7 @@ PLANTS: list[Plant] = [
     ),
     *_of(
         "frontend",
-        ("operator-options", "frontends/torch_operator.py",
+        ("operator-options", "frontends/torch_register.py",
          "content = repr((p.text, sorted(p.extents.items()), f.name, f.checkpoint, f.inputs, values))",
          "content = repr((p.text, sorted(p.extents.items()), f.name, f.checkpoint, values))",
          "an operator of PyTorch takes its inputs in the order of another one of the same text",
@@ -423,8 +423,8 @@ PLANTS: list[Plant] = [
     *_of(
         "size",
         ("empty-history", "driver/sizes.py",
-         "if 0 < other[0] < history[0]",
-         "if other[0] < history[0]",
+         "*(_Relation(g, histories[k][0] // max(1, prod(histories[b][0] for b in g))) for g in groups),",
+         "*(_Relation(g, histories[k][0] // prod(histories[b][0] for b in g)) for g in groups),",
          "an extent of 0 divides the sizes that come later",
          "tests/driver/test_sizes.py -k empty"),
         ("length-below", "passes/algebra/length_limits.py",

@@ -15,7 +15,8 @@ from einsmith.api.tracing import trace_shapes
 from einsmith.base import dtypes as dt
 from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import Axis, Scatter, has_read
-from einsmith.passes.capacity import SizeDependentError, SizedGraph, TracedSize, size_graph
+from einsmith.passes.capacity import SizedGraph, size_graph
+from einsmith.passes.size_traces import SizeDependentError, TracedSize
 
 CAPACITY, PROBE = 24, 22
 SIZES = 2, 3, 8, 23, 24
@@ -45,7 +46,9 @@ def check(f, kinds, sizes=SIZES) -> None:
         numbers = general.fit(t)
         inputs = [x for x in t.graph.inputs if x not in t.bind]
         arrays = [
-            rng.normal(size=x.shape) if x.dtype.is_float else rng.integers(0, 5, x.shape).astype(x.dtype.numpy)
+            rng.normal(size=x.shape)
+            if x.dtype.is_float
+            else rng.integers(0, min(5, size), x.shape).astype(x.dtype.numpy)
             for x in inputs
         ]
         padded = [pad(a, x.shape) for a, x in zip(arrays, general.capacity.graph.inputs, strict=False)]
@@ -94,6 +97,19 @@ CASES = {
     "convolution along it": (lambda x, w: F.conv1d(x, w, padding=1), [((2, 3, n), f64), ((4, 3, 3), f64)]),
     "reversed": (lambda x: F.flip(x, (0,)), [((n, 3), f64)]),
     "prefix sums": (lambda x: F.cumsum(x, 0), [((n, 3), f64)]),
+    "joined": (lambda x, y: F.cat((x[1:], y, x * 2.0), 0), [((n, 3), f64), ((n, 3), f64)]),
+    "gradient of what is joined": (
+        lambda x, y: es.grad(lambda x, y: (F.cat((x[1:], y, x * 2.0), 0) ** 2).sum(), argnums=(0, 1))(x, y),
+        [((n, 3), f64), ((n, 3), f64)],
+        SIZES[1:],
+    ),
+    "padded": (lambda x: F.pad(x, (1, 2)), [((3, n), f64)]),
+    "a computed index": (lambda i, x: x[i], [((3,), i32), ((n, 4), f64)]),
+    "a gradient at computed indices": (
+        lambda i, x: es.grad(lambda x: (x[i] ** 2).sum())(x),
+        [((6,), i32), ((n, 4), f64)],
+        SIZES[2:],
+    ),
     "flattened": (lambda x: x.reshape((-1,)), [((n, 3), f64)]),
     "flattened across it": (lambda x: x.reshape((-1,)), [((3, n), f64)]),
     "a batch of recurrences": (
@@ -138,13 +154,16 @@ def _gradient_of_rows(x: Any) -> Any:
 
 REFUSED = {
     "other formulas": (lambda x: x + 1.0 if x.shape[0] > 23 else x * 3.0, [((n, 3), f64)], "formulas differ"),
-    "joined": (lambda x: F.cat((x, x), 0), [((n, 3), f64)], "joined or padded"),
+    "sums joined": (
+        lambda x: es.op("y[0] = 1.0\ny[i+1] = sum[j](x[i,j])")(x=x),
+        [((n, 3), f64)],
+        "sums, or every other element, are joined",
+    ),
     "time": (
         lambda x: es.op("H[t] = where(t > 0, 0.5*H[t-1] + X[t]*H[t-1], 0)")(X=x),
         [((n,), f64)],
         "steps of a recurrence|formulas|tensors",
     ),
-    "computed index": (lambda i, x: x[i], [((3,), i32), ((n, 4), f64)], "read from a tensor"),
     "reads within a step": (_gradient_of_rows, [((3, n), f64)], "read each other within a step"),
     "positions": (lambda x: F.argmax(x), [((3, n), f64)], "counts positions"),
 }  # fmt: skip

@@ -70,7 +70,7 @@ def _sum(plan: AdjointPlan, shape: tuple[int, ...], fibres: list[Fibre], bodies:
         repeat = prod(e for k, e in enumerate(f.free) if k not in loops)
         if len(loops) < len(f.free):
             body = substitute(body, {n + k: Axis(n + new) for new, k in enumerate(loops)})
-            body = mul(constant(float(repeat), body), body) if repeat > 1 else body
+            body = mul(constant(repeat, body), body) if repeat > 1 else body
         whole: Expr | Reduce = Reduce("sum", tuple(f.free[k] for k in loops), (body,)) if loops else body
         idle = [d for d in range(n) if shape[d] > 1 and d not in used]
         if isinstance(whole, Reduce) and idle and len(fibres) == 1:

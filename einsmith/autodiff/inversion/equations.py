@@ -6,9 +6,9 @@ The result is rows, digits, loops, carries and guards.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import gcd
 
 from einsmith.autodiff.inversion.quasi import Quasi
+from einsmith.base.symbolic import gcd, hint, to_whole
 from einsmith.ir.analysis.linear import LinearForm
 from einsmith.ir.nodes import Apply, Axis, Const, Expr, apply, axes_of, reads
 from einsmith.ir.rebuild import operands
@@ -26,7 +26,7 @@ def axis_position(atom: Expr) -> int:
 def modulus(remainder: Apply) -> int | None:
     """Return the constant, positive modulus of a remainder, whose values are 0 to m - 1; None for other remainders."""
     by = remainder.args[1]
-    return int(by.value) if isinstance(by, Const) and by.value > 0 else None
+    return to_whole(by.value) if isinstance(by, Const) and by.value > 0 else None
 
 
 class System(Quasi):
@@ -242,7 +242,7 @@ class System(Quasi):
                 assert lo is not None and hi is not None and best is not None
                 trips = -(-(hi - lo + 1) // abs(c))
                 # In phases the carry is shorter in some of them: on average it takes range/c trips.
-                key = ((hi - lo + 1) / abs(c) if trips > 1 and abs(c) <= MAX_PHASES else trips, 1, (hi - lo,))
+                key = (hint(hi - lo + 1) / abs(hint(c)) if trips > 1 and abs(c) <= MAX_PHASES else trips, 1, (hi - lo,))
                 if key < best[0]:
                     best = (key, i, (atom, abs(c), LinearForm(0, rest), lo, trips))
         assert best is not None

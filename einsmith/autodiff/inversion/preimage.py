@@ -26,6 +26,7 @@ from math import prod
 from einsmith.autodiff.inversion.equations import MAX_PHASES
 from einsmith.autodiff.inversion.tighten import SolvedPart
 from einsmith.base import dtypes as dt
+from einsmith.base.symbolic import hint
 from einsmith.ir.analysis.predicates import negate
 from einsmith.ir.interned import Node
 from einsmith.ir.nodes import Apply, Const, Expr, apply, postorder, reads
@@ -86,7 +87,7 @@ def invert(
     problem = tuple(index), tuple(extents), tuple(guards)
     parts = _parts(*problem, (0,) * n, (1,) * n, tuple(shape), MAX_PHASES, False)
     visited = sum(p.points for p in parts)
-    if visited > MAX_WASTE * max(prod(shape), prod(extents)):
+    if hint(visited) > MAX_WASTE * max(hint(prod(shape)), hint(prod(extents))):
         others = _parts(*problem, (0,) * n, (1,) * n, tuple(shape), MAX_PHASES, True)
         if sum(p.points for p in others) < visited:
             return others

@@ -7,10 +7,10 @@ addition. `emit` converts such differences back into remainders.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import gcd
 
 from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType
+from einsmith.base.symbolic import gcd, to_whole
 from einsmith.ir.analysis.bounds import bounds
 from einsmith.ir.analysis.linear import LinearForm
 from einsmith.ir.nodes import Apply, Axis, Const, Expr, postorder
@@ -111,7 +111,7 @@ class Quasi:
         if not e.dtype.is_int:
             return None
         if isinstance(e, Const):
-            return LinearForm(int(e.value))
+            return LinearForm(to_whole(e.value))
         if not isinstance(e, Apply):
             return None
         args = [memo[a] for a in e.args]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from math import gcd, lcm, prod
+from math import lcm, prod
 
 from einsmith.autodiff.inversion.equations import System, modulus
 from einsmith.autodiff.inversion.quasi import Quasi
 from einsmith.base import dtypes as dt
+from einsmith.base.symbolic import gcd
 from einsmith.ir.analysis.linear import LinearForm
 from einsmith.ir.nodes import Apply, Axis, Expr, apply, axes_of, cast, reads
 

@@ -8,6 +8,7 @@ from typing import Any
 from einsmith import ops as F
 from einsmith.base.dtypes import DType
 from einsmith.base.errors import ShapeError
+from einsmith.base.symbolic import count_steps, slice_indices
 from einsmith.frontends.aten.promotion import result_type
 from einsmith.frontends.aten.table import aten, enter
 from einsmith.lang import builder
@@ -52,7 +53,7 @@ def select(x: Value, dim: int, index: int) -> Value:
 
 
 def _bounds(n: int, start: int | None, end: int | None, step: int) -> tuple[int, int]:
-    begin, stop, _ = slice(start, end, step).indices(n)
+    begin, stop, _ = slice_indices(slice(start, end, step), n)
     return begin, max(stop, begin)
 
 
@@ -66,7 +67,7 @@ def slice_(x: Value, dim: int = 0, start: int | None = None, end: int | None = N
 
 def _set_slice(x: Value, src: Value, d: int, begin: int, stop: int, step: int) -> Value:
     """Return x with `src` at begin, begin + step, ... below stop along d."""
-    src = F.broadcast_to(src.astype(x.dtype), (*x.shape[:d], len(range(begin, stop, step)), *x.shape[d + 1 :]))
+    src = F.broadcast_to(src.astype(x.dtype), (*x.shape[:d], count_steps(begin, stop, step), *x.shape[d + 1 :]))
     if not src.size:
         return x
 

@@ -12,7 +12,7 @@ from einsmith import ops as F
 from einsmith.api.tracing import trace_shapes
 from einsmith.base import environment
 from einsmith.base.caches import Cache
-from einsmith.base.dtypes import dtype_of
+from einsmith.base.dtypes import DType, dtype_of
 from einsmith.base.environment import SHARED
 from einsmith.base.errors import DtypeError, EinsmithError, TraceError
 from einsmith.base.numerics import PLAIN, Numerics
@@ -59,10 +59,17 @@ class RegionProgram:
     __slots__ = ("run_at", "nbytes", "checks", "result_layouts", "in_place")
 
     def __init__(self, region: Region, inputs: Sequence[Any], threads: int, in_place: bool):
-        traced = region.trace(inputs)
-        run = None if in_place else region.find_shared(inputs, traced, threads)
-        graph, results = traced.graph, region.results
         self.in_place = in_place
+        self.checks = [(x.shape, x.strides, TORCH[x.dtype]) if isinstance(x, Placed) else x for x in inputs]
+        sizes = None if in_place else region.sizes_of(inputs, threads)
+        run = None if sizes is None else sizes.predict(region.extents_of(inputs))
+        if run is not None:
+            assert run.runs.fit is not None
+            self._take(run, region.results, run.runs.fit.outputs, [t.dtype for t in run.graph.outputs])
+            return
+        traced = region.trace(inputs)
+        run = None if sizes is None else sizes.find(region.extents_of(inputs), traced)
+        graph, results = traced.graph, region.results
         if in_place:
             tensors = [n for n, x in enumerate(inputs) if isinstance(x, Placed)]
             stored = ((graph.inputs[tensors.index(n)], graph.outputs[k]) for k, n in region.into.items())
@@ -72,14 +79,20 @@ class RegionProgram:
             results = tuple(results[k] for k in kept)
         if run is None:
             run = region.compile(graph, traced, threads)
+        outputs = graph.outputs
+        self._take(run, results, [t.shape for t in outputs], [t.dtype for t in outputs])
+
+    def _take(
+        self, run: BoundProgram, results: Sequence[Result], shapes: Sequence[tuple[int, ...]], dtypes: Sequence[DType]
+    ) -> None:
+        """Keep a program, whose results have these shapes and types in memory."""
         self.run_at, self.nbytes = run.run_at, run.nbytes
-        self.checks = [(x.shape, x.strides, TORCH[x.dtype]) if isinstance(x, Placed) else x for x in inputs]
         self.result_layouts: list[tuple[tuple[int, ...], tuple[int, ...], torch.dtype, int]] = []
-        for result, t in zip(results, graph.outputs, strict=True):
-            shape = layout.logical(t.shape, result.order)
+        for result, physical, dtype in zip(results, shapes, dtypes, strict=True):
+            shape = layout.logical(physical, result.order)
             known = result.strides if result.strides is not None and len(result.strides) == len(shape) else None
             steps = known or layout.strides(shape, result.order)
-            self.result_layouts.append((shape, steps, TORCH[t.dtype], size(shape) * t.dtype.itemsize))
+            self.result_layouts.append((shape, steps, TORCH[dtype], size(shape) * dtype.itemsize))
 
 
 class Region:
@@ -168,17 +181,17 @@ class Region:
             **limits,
         )
 
-    def find_shared(self, inputs: Sequence[Any], traced: Any, threads: int) -> BoundProgram | None:
-        """Return a program that several sizes of the inputs share; None where these need their own.
+    def extents_of(self, inputs: Sequence[Any]) -> tuple[tuple[int, ...], ...]:
+        """Return the sizes of inputs: the extents of tensors, and integers, which PyTorch hands over for dynamic
+        extents."""
+        tensors = (x.shape for x in inputs if isinstance(x, Placed))
+        return (*tensors, tuple(x for x in inputs if type(x) is int))
 
-        Sizes are the extents of dense tensors, and integers, which PyTorch hands over for dynamic extents."""
+    def sizes_of(self, inputs: Sequence[Any], threads: int) -> Sizes[Any] | None:
+        """Return the sizes of calls that differ from this one in extents alone; None where they share no program."""
         if not self._shares or any(isinstance(x, Placed) and not _is_dense(x) for x in inputs):
             return None
         is_size = [type(x) is int for x in inputs]
-
-        def sizes_of(inputs: Sequence[Any]) -> tuple[tuple[int, ...], ...]:
-            tensors = (x.shape for x in inputs if isinstance(x, Placed))
-            return (*tensors, tuple(x for x, n in zip(inputs, is_size, strict=True) if n))
 
         def trace_for(shapes: Sequence[tuple[int, ...]]) -> Any:
             tensors, numbers = iter(shapes[:-1]), iter(shapes[-1])
@@ -186,7 +199,7 @@ class Region:
             for x, n in zip(inputs, is_size, strict=True):
                 if isinstance(x, Placed):
                     shape = next(tensors)
-                    others.append(layout.memory_order(shape, layout.strides(shape, range(len(shape))), x.dtype))
+                    others.append(layout.memory_order(shape, layout.strides(shape, x.dims or ()), x.dtype))
                 else:
                     others.append(next(numbers) if n else x)
             return self.trace(others)
@@ -197,13 +210,11 @@ class Region:
         kinds = (
             threads,
             *(
-                (x.dtype, len(x.shape)) if isinstance(x, Placed) else int if n else _key(x)
+                (x.dtype, x.dims) if isinstance(x, Placed) else int if n else _key(x)
                 for x, n in zip(inputs, is_size, strict=True)
             ),
         )
-        return self._sizes.setdefault(kinds, Sizes(trace_for, compile_graph, is_free=False)).find(
-            sizes_of(inputs), traced
-        )
+        return self._sizes.setdefault(kinds, Sizes(trace_for, compile_graph, is_free=False, is_formula=True))
 
     def prepare(self, inputs: Sequence[Any]) -> None:
         """Compile for the layout of `inputs`. Raises OperatorRefusedError and what compiling raises."""
@@ -306,8 +317,8 @@ def _nbytes(program: RegionProgram | Exception) -> int:
 
 
 def _is_dense(x: Placed) -> bool:
-    """Return whether a tensor fills memory in the order of its dimensions."""
-    return x.dims == tuple(range(len(x.shape))) and 0 not in x.shape
+    """Return whether a tensor fills memory in some order of all of its dimensions."""
+    return x.dims is not None and len(x.dims) == len(x.shape) and 0 not in x.shape
 
 
 def _key(x: Any) -> Any:

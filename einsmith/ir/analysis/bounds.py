@@ -10,8 +10,8 @@ atoms may give a better one: L >= (a*L - b*F)/a for positive a and b. Atoms such
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from math import gcd
 
+from einsmith.base.symbolic import gcd
 from einsmith.ir.analysis import intervals
 from einsmith.ir.analysis.intervals import Interval
 from einsmith.ir.analysis.linear import LinearForm, linear

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from math import prod
 
+from einsmith.base.symbolic import is_symbolic
 from einsmith.ir.analysis.bounds import Facts
-from einsmith.ir.nodes import Axis, Expr, Read, apply, postorder, template
+from einsmith.ir.nodes import Axis, Const, Expr, Read, apply, postorder, template
 from einsmith.ir.rebuild import substitute
 from einsmith.ir.template_evaluator import evaluate_template
 
@@ -17,8 +18,8 @@ MAX_POINTS = 1 << 18
 def holds_everywhere(cond: Expr, facts: Facts) -> bool:
     """Return True if `cond` holds at every point of the box where the known conditions do.
 
-    False: it does not, it reads a tensor, or there are more than MAX_POINTS points. Known conditions that read tensors
-    are ignored.
+    False: it does not, it reads a tensor, sizes are symbolic, or there are more than MAX_POINTS points. Known
+    conditions that read tensors are ignored.
     """
     axes = _axes(cond)
     extents = facts.extents
@@ -26,9 +27,9 @@ def holds_everywhere(cond: Expr, facts: Facts) -> bool:
     def count_points(some: frozenset[int]) -> int:
         return prod(extents[p] for p in some)
 
-    if count_points(axes) > MAX_POINTS or _has_read(cond):
+    if any(is_symbolic(extents[p]) for p in axes) or _is_open(cond) or count_points(axes) > MAX_POINTS:
         return False
-    known = [(c if truth else apply("not", c), _axes(c)) for c, truth in facts.known if not _has_read(c)]
+    known = [(c if truth else apply("not", c), _axes(c)) for c, truth in facts.known if not _is_open(c)]
     known.sort(key=lambda k: (count_points(k[1] | axes), k[0].digest))
     guards: list[Expr] = []
     while True:  # conditions that share an axis with those before, while the box of all their axes is small
@@ -50,5 +51,6 @@ def _axes(e: Expr) -> frozenset[int]:
     return frozenset(x.position for x in postorder([e]) if isinstance(x, Axis))
 
 
-def _has_read(e: Expr) -> bool:
-    return any(isinstance(x, Read) for x in postorder([e]))
+def _is_open(e: Expr) -> bool:
+    """Return whether an expression has no values of its own: it reads a tensor, or a literal follows from sizes."""
+    return any(isinstance(x, Read) or (isinstance(x, Const) and is_symbolic(x.value)) for x in postorder([e]))

@@ -40,7 +40,8 @@ def mul(x: Interval, y: Interval) -> Interval:
     xs, ys = ([n if v is None else v for v, n in zip(z, infinite, strict=True)] for z in (x, y))
     corners = [0 if 0 in (a, b) else a * b for a in xs for b in ys]
     lo, hi = min(corners), max(corners)
-    return (None if lo in infinite else int(lo)), (None if hi in infinite else int(hi))
+    ends = (None if x in infinite else x if isinstance(x, int) else int(x) for x in (lo, hi))
+    return next(ends), next(ends)
 
 
 def floordiv(x: Interval, y: Interval) -> Interval:

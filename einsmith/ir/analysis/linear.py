@@ -13,6 +13,7 @@ from functools import lru_cache
 from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType
 from einsmith.base.locks import cached_property
+from einsmith.base.symbolic import to_whole
 from einsmith.ir.nodes import Apply, Axis, Const, Expr, apply, axes_of, cast
 
 
@@ -137,7 +138,7 @@ def linear(x: Expr) -> LinearForm:
     while stack:
         e, k = stack.pop()
         if isinstance(e, Const):
-            const += k * int(e.value)
+            const += k * to_whole(e.value)
             continue
         if isinstance(e, Apply):
             fn, args = e.fn, e.args
@@ -170,6 +171,6 @@ def values_in_box(coefficients: Mapping[int, int], counts: Iterable[tuple[int, i
     seen = {0}
     for a, n in counts:
         if a in coefficients:
-            steps = [coefficients[a] * i for i in range(n)]
+            steps = [coefficients[a] * i for i in range(int(n))]
             seen = {x + y for x in seen for y in steps}
     return len(seen)

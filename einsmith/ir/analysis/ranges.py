@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from einsmith.base.dtypes import DType
+from einsmith.base.symbolic import to_whole
 from einsmith.ir.analysis import intervals
 from einsmith.ir.analysis.intervals import Interval
 from einsmith.ir.nodes import Apply, Const, Expr, Read, postorder
@@ -82,7 +83,7 @@ def _range_by_type(e: Expr, known: dict[Expr, Range | None]) -> Range | None:
     if not e.dtype.is_int:
         return None
     if isinstance(e, Const):
-        return int(e.value), int(e.value)
+        return to_whole(e.value), to_whole(e.value)
     if isinstance(e, Read):
         return e.dtype.range
     if not isinstance(e, Apply) or e.fn not in _ARITHMETIC:

@@ -10,6 +10,7 @@ from math import prod
 import numpy as np
 from numpy.random import default_rng
 
+from einsmith.base.symbolic import hint
 from einsmith.ir.analysis.linear import LinearForm
 from einsmith.ir.functions import FUNCTIONS
 from einsmith.ir.nodes import Apply, Axis, Const, Expr, postorder
@@ -22,7 +23,7 @@ class Sample:
     """Sample points of a box, deterministic, and the values of expressions at them."""
 
     def __init__(self, extents: Sequence[int]):
-        self.extents = tuple(extents)
+        self.extents = tuple(map(hint, extents))
         self._known: dict[Expr, np.ndarray | None] = {}
 
     def values(self, e: Expr) -> np.ndarray | None:
@@ -36,12 +37,12 @@ class Sample:
 
     def of_form(self, form: LinearForm) -> np.ndarray | None:
         """Return the values of a linear form at the points; None as for `values`."""
-        total = np.full(_points(self.extents).shape[1], form.const)
+        total = np.full(_points(self.extents).shape[1], hint(form.const))
         for atom, c in form.terms.items():
             value = self.values(atom)
             if value is None:
                 return None
-            total = total + c * value
+            total = total + hint(c) * value
         return total
 
     def everywhere(self) -> np.ndarray:
@@ -52,7 +53,7 @@ class Sample:
         if e.dtype.is_float:
             return None
         if isinstance(e, Const):
-            return np.asarray(e.value)
+            return np.asarray(hint(e.value))
         if isinstance(e, Axis):
             return _points(self.extents)[e.position] if e.position < len(self.extents) else None
         if not isinstance(e, Apply):

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType
+from einsmith.base.symbolic import to_whole
 from einsmith.ir.analysis.bounds import Facts
 from einsmith.ir.analysis.guarded import collect_under
 from einsmith.ir.analysis.ranges import Range, leaves, reach_of, wrapped
@@ -47,7 +48,7 @@ class Reaches:
         if not e.dtype.is_int or isinstance(e, Read):
             return None
         if isinstance(e, Const):
-            return int(e.value), int(e.value)
+            return to_whole(e.value), to_whole(e.value)
         if e.fn == "cast":
             of = e.args[0].dtype
             reach = (0, 1) if of.is_bool else self.known[e.args[0]] if of.is_int else None
@@ -204,7 +205,7 @@ def modulo(x: Expr, dtype: DType) -> Expr | None:
     for a in x.args:
         inner = a.args[0] if isinstance(a, Apply) and a.fn == "cast" else a
         if isinstance(a, Const):
-            args.append(Const(wrapped(int(a.value), dtype.bits), dtype))
+            args.append(Const(wrapped(to_whole(a.value), dtype.bits), dtype))
         else:
             args.append(inner if inner.dtype is dtype else cast(a, dtype))
     return apply(x.fn, *args)

@@ -17,6 +17,7 @@ from math import prod
 from typing import NamedTuple
 
 from einsmith.base.locks import cached_property
+from einsmith.base.symbolic import hint
 from einsmith.ir.analysis.linear import LinearForm, linear
 from einsmith.ir.nodes import (
     Axis,
@@ -111,7 +112,7 @@ class _ContractionOrder:
         self.output = frozenset(range(t.rank))
         self.all = frozenset(range(len(factors)))
         self.summed = frozenset().union(*self.axes) - self.output
-        self.room = room * (size(t.shape) + sum(size(shape) for _, shape in t.params))
+        self.room = room * hint(size(t.shape) + sum(size(shape) for _, shape in t.params))
         self.refuses = False
         """Whether a step that was priced has too large a result."""
         self._needed_axes: dict[Factors, frozenset[int]] = {}
@@ -207,9 +208,9 @@ class _ContractionOrder:
         else:
             inside = frozenset().union(*map(self.needed_axes, halves))
         if not self.is_step(some):
-            return float(prod(self.domain[a] for a in inside)) if len(some) > 1 else 0.0
-        points = prod(c.extent for c in self.coordinates(some))
-        work = float(points * prod(self.domain[a] for a in inside - self.needed_axes(some)))
+            return float(hint(prod(self.domain[a] for a in inside))) if len(some) > 1 else 0.0
+        points = hint(prod(c.extent for c in self.coordinates(some)))
+        work = float(points * hint(prod(self.domain[a] for a in inside - self.needed_axes(some))))
         if some == self.all:
             return work
         if points > self.room:

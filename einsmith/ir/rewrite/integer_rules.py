@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from math import gcd
 from typing import Any
 
 from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType
+from einsmith.base.symbolic import gcd, to_whole
 from einsmith.ir.analysis.bounds import Facts
 from einsmith.ir.analysis.linear import LinearForm, linear
 from einsmith.ir.analysis.ranges import leaves
@@ -73,7 +73,7 @@ def collect_terms(e: Apply, facts: Facts) -> Expr | None:
 def _digit(x: Expr, fn: str) -> tuple[Expr, int] | None:
     """Return (a, n) where x is fn(a, n) with a constant n > 0, else None."""
     if isinstance(x, Apply) and x.fn == fn and isinstance(x.args[1], Const) and x.args[1].value > 0:
-        return x.args[0], int(x.args[1].value)
+        return x.args[0], to_whole(x.args[1].value)
     return None
 
 
@@ -136,7 +136,7 @@ def divide_by_negative(e: Apply, facts: Facts) -> Expr | None:
     """
     if not isinstance(e.args[1], Const) or e.args[1].value >= 0:
         return None
-    k, form = -int(e.args[1].value), linear(e.args[0]) * -1
+    k, form = -to_whole(e.args[1].value), linear(e.args[0]) * -1
     if not fits(k, e.dtype) or not _is_in_range(form, e.dtype, facts):
         return None
     body = _expr(form, e.dtype)
@@ -155,7 +155,7 @@ def divide(e: Apply, facts: Facts) -> Expr | None:
         return None
     if e.args[1].value == 0:
         return Const(0, e.dtype)
-    k, dtype, is_mod = int(e.args[1].value), e.dtype, e.fn == "mod"
+    k, dtype, is_mod = to_whole(e.args[1].value), e.dtype, e.fn == "mod"
     form = linear(e.args[0])
     if is_mod:
         for atom, c in form.terms.items():  # c*(a % m) = c*a modulo k, where k divides c*m

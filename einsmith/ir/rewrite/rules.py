@@ -8,7 +8,8 @@ more canonical expression of equal value, or None. Values keep their NaN, infini
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import operator
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import copysign, frexp, isfinite
 from typing import Any
@@ -17,6 +18,7 @@ import numpy as np
 
 from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType
+from einsmith.base.symbolic import SymbolicFloat, hint, is_symbolic
 from einsmith.ir.analysis.bounds import Facts
 from einsmith.ir.functions import FUNCTIONS
 from einsmith.ir.nodes import Apply, Const, Expr, Read, apply, cast, postorder, rank
@@ -149,18 +151,51 @@ def _fold(e: Apply, facts: Facts) -> Expr | None:
         return None
     x = [a.value for a in e.args]  # type: ignore[union-attr]
     of = e.args[0].dtype
+    if any(map(is_symbolic, x)):
+        return _fold_symbolic(e, x)
     if not of.is_float:
         if e.fn in ("floordiv", "mod") and x[1] == 0:
             return None
         value = FUNCTIONS[e.fn].numpy(*(np.asarray(v, np.int64 if of.is_int else np.bool_) for v in x)).item()
         return Const(value, e.dtype) if fits(value, e.dtype) else None
+    exact, same = _compute(e.fn, of, e.dtype, x)
+    return Const(exact, e.dtype) if same else None
+
+
+def _compute(fn: str, of: DType, to: DType, x: Sequence[float]) -> tuple[Any, bool]:
+    """Return a function of floats of type `of`, and whether double and the type itself give one and the same finite
+    value; if not, the type's own value."""
     with np.errstate(all="ignore"):
-        exact = FUNCTIONS[e.fn].numpy(*(np.float64(v) for v in x))
-        rounded = FUNCTIONS[e.fn].numpy(*(of.numpy.type(v) for v in x))
-        same = of.numpy.type(exact) == rounded if e.dtype.is_float else exact == rounded
-    if not same or (e.dtype.is_float and not isfinite(exact)):
+        exact = FUNCTIONS[fn].numpy(*(np.float64(v) for v in x))
+        rounded = FUNCTIONS[fn].numpy(*(of.numpy.type(v) for v in x))
+        same = of.numpy.type(exact) == rounded and isfinite(exact) if to.is_float else exact == rounded
+    return (exact if same else rounded), bool(same)
+
+
+_OF_SYMBOLIC: dict[str, Callable[..., int]] = {
+    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "floordiv": operator.floordiv, "mod": operator.mod,
+    "neg": operator.neg, "min": min, "max": max, "abs": abs, "lt": operator.lt, "le": operator.le, "eq": operator.eq,
+    "ne": operator.ne,
+}  # fmt: skip
+
+
+def _fold_symbolic(e: Apply, x: list) -> Expr | None:
+    """Fold numbers that follow from sizes."""
+    of = e.args[0].dtype
+    if of.is_float:
+        value, same = _compute(e.fn, of, e.dtype, list(map(hint, x)))
+        if not same or not e.dtype.is_float or e.dtype.in_memory_only:
+            return None
+        scope = next(v.scope for v in x if is_symbolic(v))
+        return Const(SymbolicFloat(scope, _compute_number, (e.fn, of, e.dtype, *x), float(value)), e.dtype)
+    if e.fn not in _OF_SYMBOLIC or (e.fn in ("floordiv", "mod") and x[1] == 0):
         return None
-    return Const(exact, e.dtype)
+    value = _OF_SYMBOLIC[e.fn](*x)
+    return Const(value, e.dtype) if fits(value, e.dtype) else None
+
+
+def _compute_number(fn: str, of: DType, to: DType, *x: float) -> float:
+    return float(_compute(fn, of, to, x)[0])
 
 
 # ------------------------------------------------------------------------------------------------------ conditions
@@ -283,6 +318,8 @@ def _compare_cast_condition(e: Apply, facts: Facts) -> Expr | None:
 def _is_power_of_two(x: str = "", **bindings: Expr) -> bool:
     k = bindings["k"]
     assert isinstance(k, Const)
+    if is_symbolic(k.value):
+        return False
     mantissa, exponent = frexp(k.value)
     return abs(mantissa) == 0.5 and abs(exponent) < (120 if k.dtype.bits == 32 else 1000)
 

@@ -1,0 +1,386 @@
+"""Numbers that remember how they follow from sizes, and what was decided by them.
+
+A trace on such extents gives one graph, and the conditions under which other sizes have it too: like PyTorch's SymInts,
+a comparison decides by the value at hand and records itself as a guard. Two integers of unlike forms are never equal,
+whatever their values are, which is recorded as well. Whatever takes the value alone, `int` or `float` or a shift,
+records that it needs this value. What C reads of such an integer is another number, one more than its value: code that
+asks for no value in Python gives a graph that shows it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+Form = tuple[tuple[tuple[int, ...], int], ...]
+"""A polynomial with integer coefficients: (numbers of the atoms of a product, coefficient), each product once, in
+order. Atoms are symbols, quotients and remainders."""
+Number = TypeVar("Number", int, float)
+
+_POSITIVE, _NONZERO, _ZERO = "> 0", "!= 0", "== 0"
+_NUMBERS = itertools.count()
+
+
+class Scope:
+    """The symbols of one trace.
+
+    symbols: in the order of their values in the trace; guards: what was decided, as (relation, form)
+    """
+
+    def __init__(self, values: Sequence[int]):
+        self._numbers = [next(_NUMBERS) for _ in values]
+        self._atoms: dict[tuple[Callable[[int, int], int], Form, Form], int] = {}
+        self.symbols = [SymbolicInt(self, (((n,), 1),), x) for n, x in zip(self._numbers, values, strict=True)]
+        self.guards: dict[tuple[str, Form], None] = {}
+
+    def atom(self, function: Callable[[int, int], int], a: Form, b: Form) -> Form:
+        """Return the form of a quotient or of a remainder."""
+        key = function, a, b
+        number = self._atoms.get(key)
+        if number is None:
+            number = self._atoms[key] = next(_NUMBERS)
+        return (((number,), 1),)
+
+    def at(self, values: Sequence[int]) -> At | None:
+        """Return what other values of the symbols give; None where something would be decided otherwise."""
+        known = dict(zip(self._numbers, values, strict=True))
+        try:
+            for (function, a, b), number in self._atoms.items():
+                known[number] = function(_evaluate(a, known), _evaluate(b, known))
+        except ZeroDivisionError:
+            return None
+        for relation, form in self.guards:
+            x = _evaluate(form, known)
+            if not (x > 0 if relation == _POSITIVE else (x == 0) == (relation == _ZERO)):
+                return None
+        return At(known)
+
+
+class At:
+    """Values of the symbols and other atoms, by their numbers, at which everything is decided as in the trace."""
+
+    def __init__(self, known: Mapping[int, int]):
+        self._known, self._values = known, dict[Form, int]()
+
+    def value(self, x: Number) -> Number:
+        """Return the value of a number; one that follows from no symbol is what it is."""
+        if isinstance(x, SymbolicFloat):
+            return x.function(*map(self.value, x.arguments))
+        if not isinstance(x, SymbolicInt):
+            return x
+        value = self._values.get(x.form)
+        if value is None:
+            value = self._values[x.form] = _evaluate(x.form, self._known)
+        return value
+
+
+def _evaluate(form: Form, known: Mapping[int, int]) -> int:
+    total = 0
+    for atoms, factor in form:
+        for atom in atoms:
+            factor *= known[atom]
+        total += factor
+    return total
+
+
+def hint(x: Number) -> Number:
+    """Return the value that a number has in its trace, which decides nothing but what takes less time."""
+    return x.value if isinstance(x, (SymbolicInt, SymbolicFloat)) else x
+
+
+def is_same(a: Number, b: Number) -> bool:
+    """Return whether two numbers follow from the symbols in one way; nothing is recorded."""
+    if isinstance(a, SymbolicInt) or isinstance(b, SymbolicInt):
+        return isinstance(a, int) and isinstance(b, int) and form_of(a) == form_of(b)
+    return type(a) is type(b) and a == b
+
+
+def is_symbolic(x: Any) -> bool:
+    """Return whether a number follows from a symbol."""
+    return isinstance(x, (SymbolicInt, SymbolicFloat))
+
+
+def literal(x: Any, is_float: bool) -> Any:
+    """Return a symbolic number as a float or as an integer."""
+    if isinstance(x, SymbolicInt):
+        return SymbolicFloat(x.scope, float, (x,), float(x.value)) if is_float else x
+    return x if is_float else int(x)
+
+
+def to_whole(x: Any) -> int:
+    """Return `int(x)`, which a symbolic integer is itself."""
+    return x if isinstance(x, SymbolicInt) else int(x)
+
+
+def index(x: Any) -> int:
+    """Return `operator.index(x)`, which a symbolic integer is itself."""
+    return x if isinstance(x, SymbolicInt) else operator.index(x)
+
+
+def gcd(*numbers: int) -> int:
+    """Return a common divisor: the greatest one where no number is symbolic, else that of all coefficients."""
+    return math.gcd(*(c for x in numbers for _, c in form_of(x)))
+
+
+def slice_indices(s: slice, extent: int) -> tuple[int, int, int]:
+    """Return `s.indices(extent)`, for symbolic numbers too."""
+    if not any(map(is_symbolic, (s.start, s.stop, s.step, extent))):
+        return s.indices(extent)
+    step = 1 if s.step is None else s.step
+    if step == 0:
+        raise ValueError("slice step cannot be zero")
+    low, high = (0, extent) if step > 0 else (-1, extent - 1)
+
+    def inside(x: Any, otherwise: int) -> int:
+        return otherwise if x is None else max(low, x + extent if x < 0 else x) if x < high else high
+
+    first, last = (low, high) if step > 0 else (high, low)
+    return inside(s.start, first), inside(s.stop, last), step
+
+
+def count_steps(start: int, stop: int, step: int) -> int:
+    """Return `len(range(start, stop, step))`, for symbolic numbers too."""
+    return max(0, -((start - stop) // step) if step > 0 else -((stop - start) // -step))
+
+
+def form_of(x: int) -> Form:
+    """Return the form of an integer."""
+    return x.form if isinstance(x, SymbolicInt) else (((), x),) if x else ()
+
+
+def _sum(terms: Iterable[tuple[tuple[int, ...], int]]) -> Form:
+    total: dict[tuple[int, ...], int] = {}
+    for atoms, factor in terms:
+        total[atoms] = total.get(atoms, 0) + factor
+    return tuple(sorted((a, c) for a, c in total.items() if c))
+
+
+def _negative(a: Form) -> Form:
+    return tuple((atoms, -c) for atoms, c in a)
+
+
+def _product(a: Form, b: Form) -> Form:
+    return _sum((tuple(sorted((*x, *y))), c * d) for x, c in a for y, d in b)
+
+
+def _quotient(a: Form, b: Form) -> Form | None:
+    """Return a/b where b is one product that divides every product of a; None elsewhere."""
+    if len(b) != 1:
+        return None
+    ((below, divisor),) = b
+    out = []
+    for atoms, factor in a:
+        left = list(atoms)
+        for atom in below:
+            if atom not in left:
+                return None
+            left.remove(atom)
+        if factor % divisor:
+            return None
+        out.append((tuple(left), factor // divisor))
+    return _sum(out)
+
+
+def make(scope: Scope, form: Form, value: int) -> int:
+    """Return the integer of a form: symbolic where an atom is left."""
+    return SymbolicInt(scope, form, value) if any(atoms for atoms, _ in form) else value
+
+
+class SymbolicInt(int):
+    """An integer with the form of which it is the value in its trace."""
+
+    scope: Scope
+    form: Form
+    value: int
+
+    def __new__(cls, scope: Scope, form: Form, value: int) -> SymbolicInt:
+        self = super().__new__(cls, value + 1)  # what C reads
+        self.scope, self.form, self.value = scope, form, value
+        return self
+
+    def note(self, relation: str, form: Form) -> None:
+        """Record that a form has a relation to 0."""
+        self.scope.guards.setdefault((relation, form))
+
+    def fixed(self) -> int:
+        """Return the value, and record that it is needed."""
+        self.note(_ZERO, _sum((*self.form, ((), -self.value))))
+        return self.value
+
+    def __add__(self, other: Any) -> Any:
+        if not isinstance(other, int):
+            return self.fixed() + other
+        return make(self.scope, _sum((*self.form, *form_of(other))), self.value + hint(other))
+
+    __radd__ = __add__
+
+    def __neg__(self) -> int:
+        return make(self.scope, _negative(self.form), -self.value)
+
+    def __sub__(self, other: Any) -> Any:
+        return self + -other
+
+    def __rsub__(self, other: Any) -> Any:
+        return -self + other
+
+    def __mul__(self, other: Any) -> Any:
+        if not isinstance(other, int):
+            return self.fixed() * other
+        return make(self.scope, _product(self.form, form_of(other)), self.value * hint(other))
+
+    __rmul__ = __mul__
+
+    def __divmod__(self, other: Any) -> Any:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: Any) -> Any:
+        return other // self, other % self
+
+    def __abs__(self) -> int:
+        return max(self, -self)
+
+    def __pos__(self) -> int:
+        return self
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, int):
+            return isinstance(other, float) and math.isfinite(other) and self.fixed() == other
+        apart = _sum((*form_of(other), *_negative(self.form)))
+        if any(atoms for atoms, _ in apart):
+            self.note(_NONZERO, apart)
+        return not apart
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __bool__(self) -> bool:
+        return self != 0
+
+    def __hash__(self) -> int:
+        return hash(self.form)
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+    __str__ = __repr__
+
+    def __format__(self, spec: str) -> str:
+        return format(self.value, spec)
+
+    def __reduce__(self) -> tuple:
+        return int, (self.value,)
+
+    def __int__(self) -> int:
+        return self.fixed()
+
+    def __float__(self) -> float:
+        return float(self.fixed())
+
+    def bit_length(self) -> int:
+        """Return the number of bits, which need the value."""
+        return self.fixed().bit_length()
+
+
+class SymbolicFloat(float):
+    """A float that a function gives of numbers, some of them symbolic. value: its value in its trace."""
+
+    scope: Scope
+    function: Callable[..., float]
+    arguments: tuple
+    value: float
+
+    def __new__(cls, scope: Scope, function: Callable[..., float], arguments: tuple, value: float) -> SymbolicFloat:
+        self = super().__new__(cls, value + 1.0)  # what C reads
+        self.scope, self.function, self.arguments, self.value = scope, function, arguments, value
+        return self
+
+    def fixed(self) -> float:
+        """Return the value, and record that it is needed."""
+        for x in self.arguments:
+            if is_symbolic(x):
+                x.fixed()
+        return self.value
+
+    def __float__(self) -> float:
+        return self.fixed()
+
+    def __int__(self) -> int:
+        return int(self.fixed())
+
+    def __bool__(self) -> bool:
+        return bool(self.fixed())
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, SymbolicFloat):
+            return False
+        return (self.function, self.arguments) == (other.function, other.arguments)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash((self.function, self.arguments))
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+
+def _define(of: type, names: str, compute: Callable[[Callable[..., Any], Any, Any], Any]) -> None:
+    """Give a class operators; `compute` gets the function, the number and the other operand, in their order."""
+    for name in names.split():
+        function = getattr(operator, f"__{name.removeprefix('r') if name[1:] in _REVERSED else name}__")
+        if name[0] == "r" and name[1:] in _REVERSED:
+            setattr(of, f"__{name}__", lambda self, other, f=function: compute(f, other, self))
+        else:
+            setattr(of, f"__{name}__", lambda self, *other, f=function: compute(f, self, *other))
+
+
+def _take_values(function: Callable[..., Any], *numbers: Any) -> Any:
+    """Return a function that has no form, of the values, which it needs."""
+    return function(*(x.fixed() if is_symbolic(x) else x for x in numbers))
+
+
+def _keep(function: Callable[..., float], *numbers: Any) -> SymbolicFloat:
+    """Return a function of numbers that follows from sizes as they do."""
+    scope = next(x.scope for x in numbers if is_symbolic(x))
+    return SymbolicFloat(scope, function, numbers, function(*map(hint, numbers)))
+
+
+def _divide(function: Callable[[int, int], int], a: Any, b: Any) -> Any:
+    """Return a quotient or a remainder of integers, rounded down."""
+    scope, over, under = next(x.scope for x in (a, b) if is_symbolic(x)), form_of(a), form_of(b)
+    if is_symbolic(b):
+        b.note(_NONZERO, under)
+    value, exact, is_quotient = function(hint(a), hint(b)), _quotient(over, under), function is operator.floordiv
+    if exact is not None and is_quotient:
+        return make(scope, exact, value)
+    atom = scope.atom(function, over, under)
+    if is_quotient or value:
+        return SymbolicInt(scope, atom, value)
+    if exact is None:
+        scope.guards.setdefault((_ZERO, atom))
+    return 0
+
+
+def _compare(function: Callable[[Any, Any], bool], a: Any, b: Any) -> bool:
+    """Decide which of two numbers is the smaller one."""
+    if not (isinstance(a, int) and isinstance(b, int)):
+        return _take_values(function, a, b)
+    if function in (operator.gt, operator.le):
+        a, b = b, a
+    apart, is_less = _sum((*form_of(b), *_negative(form_of(a)))), hint(a) < hint(b)
+    if any(atoms for atoms, _ in apart):
+        scope = next(x.scope for x in (a, b) if is_symbolic(x))
+        scope.guards.setdefault((_POSITIVE, apart if is_less else _sum((*_negative(apart), ((), 1)))))
+    return is_less if function in (operator.lt, operator.gt) else not is_less
+
+
+_REVERSED = ("floordiv", "mod", "add", "sub", "mul", "truediv", "pow", "and", "or", "lshift", "rshift")
+_define(SymbolicInt, "truediv rtruediv pow rpow and rand or ror lshift rlshift rshift rrshift", _take_values)
+_define(SymbolicInt, "floordiv rfloordiv mod rmod", _divide)
+_define(SymbolicInt, "lt le gt ge", _compare)
+_define(SymbolicFloat, "add radd sub rsub mul rmul truediv rtruediv neg abs", _keep)
+_define(SymbolicFloat, "lt le gt ge pow rpow", _take_values)
