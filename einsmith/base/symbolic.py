@@ -100,7 +100,7 @@ def is_same(a: Number, b: Number) -> bool:
 
 def is_symbolic(x: Any) -> bool:
     """Return whether a number follows from a symbol."""
-    return isinstance(x, (SymbolicInt, SymbolicFloat))
+    return isinstance(x, SYMBOLIC)
 
 
 def literal(x: Any, is_float: bool) -> Any:
@@ -326,6 +326,10 @@ class SymbolicFloat(float):
 
     def __repr__(self) -> str:
         return repr(self.value)
+
+
+SYMBOLIC = SymbolicInt, SymbolicFloat
+"""The types of symbolic numbers, for what is asked often."""
 
 
 def _define(of: type, names: str, compute: Callable[[Callable[..., Any], Any, Any], Any]) -> None:

@@ -15,7 +15,7 @@ from weakref import ref
 
 from einsmith.base import locks
 from einsmith.base.dtypes import DType
-from einsmith.base.symbolic import SymbolicFloat, hint, is_symbolic
+from einsmith.base.symbolic import SYMBOLIC, SymbolicFloat, hint
 
 _LOCK = locks.lock()
 _set = object.__setattr__
@@ -49,7 +49,7 @@ def encode(value: Any, known: Mapping[Node, bytes] = _NOTHING) -> bytes:
         return b"(" + b",".join([encode(v, known) for v in value]) + b")"
     if isinstance(value, DType):
         return value.name.encode()
-    if is_symbolic(value):  # which must not pass for its value where a digest is a key
+    if isinstance(value, SYMBOLIC):  # which must not pass for its value where a digest is a key
         return f"{hint(value)} of {value.__hash__()}".encode()
     if isinstance(value, float):
         return struct.pack("<d", value)

@@ -22,7 +22,7 @@ import numpy as np
 from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType
 from einsmith.base.errors import VerifyError
-from einsmith.base.symbolic import is_symbolic, literal
+from einsmith.base.symbolic import SYMBOLIC, literal
 from einsmith.ir.functions import COMBINERS, FUNCTIONS, SCATTERED, identity
 from einsmith.ir.interned import Node
 
@@ -45,9 +45,9 @@ class Const(Node):
     dtype: DType
 
     def __new__(cls, value, dtype: DType):
-        number = literal(value, dtype.is_float) if is_symbolic(value) else _PYTHON_TYPES[dtype.kind](value)
+        number = literal(value, dtype.is_float) if isinstance(value, SYMBOLIC) else _PYTHON_TYPES[dtype.kind](value)
         if dtype.in_memory_only and dtype.is_float:
-            number = number.fixed() if is_symbolic(number) else number
+            number = number.fixed() if isinstance(number, SYMBOLIC) else number
             number = float(dtype.rounded(np.asarray(number)))
         return super().__new__(cls, number, dtype)
 
@@ -349,7 +349,7 @@ class Leaf(Node):
 
 def leaf(shape: Iterable[int], dtype: DType, after: Leaf | None = None) -> Leaf:
     """Return a new input of a graph, distinct from every other."""
-    return Leaf(next(_LEAF_IDS), tuple(n if is_symbolic(n) else int(n) for n in shape), dtype, after)
+    return Leaf(next(_LEAF_IDS), tuple(n if isinstance(n, SYMBOLIC) else int(n) for n in shape), dtype, after)
 
 
 def received(leaves: Iterable[Leaf]) -> dict[Leaf, Leaf]:

@@ -138,7 +138,7 @@ def linear(x: Expr) -> LinearForm:
     while stack:
         e, k = stack.pop()
         if isinstance(e, Const):
-            const += k * to_whole(e.value)
+            const += k * (e.value if type(e.value) is int else to_whole(e.value))
             continue
         if isinstance(e, Apply):
             fn, args = e.fn, e.args
