@@ -195,6 +195,8 @@ def size_graph(capacity: TracedSize, probe: TracedSize) -> SizedGraph:
     def image(a: Tensor, b: Tensor) -> Tensor:
         return new[a, b]
 
+    if any(x.shape != y.shape for (x, _), (y, _) in zip(before.updates, other.updates, strict=True)):
+        raise SizeDependentError("an array that changes in place has this size")
     roots = (
         tuple(map(image, before.outputs, other.outputs)),
         tuple((x, image(t, u)) for (x, t), (_, u) in zip(before.updates, other.updates, strict=True)),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -156,4 +158,26 @@ def test_graphs_run_at_other_sizes_without_a_trace(compiled, monkeypatch) -> Non
         for a, b in zip(got, want, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
         counts.append((len(compiled), len(traces)))
+    assert counts[1] == counts[-1], counts
+
+
+def test_batches_of_a_network_whose_state_changes(compiled) -> None:
+    """Running statistics, which the program stores in place, by numbers that come of the batch, such as N/(N - 1)."""
+    torch.manual_seed(3)
+    body = torch.nn.Sequential(torch.nn.Conv2d(2, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.ReLU(), torch.nn.Flatten())
+    ours, theirs = (torch.nn.Sequential(body, torch.nn.Linear(64, 3)) for _ in range(2))
+    theirs.load_state_dict(ours.state_dict())
+    theirs[0] = copy.deepcopy(body)
+    f = torch.compile(ours, backend="einsmith", dynamic=True, options={"fallback": "error", "sizes": "shared"})
+    counts = []
+    for n in (20, 24, 17, 31, 19):  # PyTorch chooses another convolution, in a graph of its own, below 16
+        x = torch.randn(n, 2, 6, 6)
+        for g, model in ((f, ours), (theirs, theirs)):
+            model.zero_grad()
+            (g(x) ** 2).mean().backward()
+        for (name, a), b in zip(ours.state_dict().items(), theirs.state_dict().values(), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5, msg=name)
+        for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+            torch.testing.assert_close(a.grad, b.grad, rtol=1e-3, atol=1e-4)
+        counts.append(len(compiled))
     assert counts[1] == counts[-1], counts

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType
 from einsmith.lang import builder
 
@@ -18,7 +19,8 @@ class Placed:
     """A tensor's shape, strides (elements) and type, and how its memory is read.
 
     physical: the shape under which the memory from the first element on is read. dims: the dimensions that fill it
-    densely, the outermost first; None if none do, and the memory is read as one row of elements.
+    densely, the outermost first; None if none do, and the memory is read as one row of elements. is_number: whether it
+    is a Python float that a program reads when it runs.
     """
 
     shape: Ints
@@ -26,9 +28,12 @@ class Placed:
     dtype: DType
     physical: Ints
     dims: Ints | None
+    is_number: bool = False
 
     def view(self, memory: Any) -> Any:
         """Return the tensor as a formula of `memory`, a tensor of the shape `physical`."""
+        if self.is_number:
+            return builder.Value(builder.as_value(memory).tensor, weak=True)
         if self.dims == tuple(range(len(self.shape))):
             return memory
         if self.dims is None:
@@ -38,6 +43,10 @@ class Placed:
             )
         dims = self.dims
         return builder.compute(self.shape, lambda *i: memory[tuple(i[d] for d in dims)] if dims else memory)
+
+
+NUMBER = Placed((), (), dt.f64, (), (), True)
+"""A Python float that a program reads when it runs."""
 
 
 def order_of(shape: Sequence[int], strides: Sequence[int]) -> Ints:

@@ -61,26 +61,19 @@ class RegionProgram:
     def __init__(self, region: Region, inputs: Sequence[Any], threads: int, in_place: bool):
         self.in_place = in_place
         self.checks = [(x.shape, x.strides, TORCH[x.dtype]) if isinstance(x, Placed) else x for x in inputs]
-        sizes = None if in_place else region.sizes_of(inputs, threads)
+        sizes = region.sizes_of(inputs, threads, in_place)
+        kept = [r for k, r in enumerate(region.results) if not (in_place and k in region.into)]
         run = None if sizes is None else sizes.predict(region.extents_of(inputs))
         if run is not None:
             assert run.runs.fit is not None
-            self._take(run, region.results, run.runs.fit.outputs, [t.dtype for t in run.graph.outputs])
+            self._take(run, kept, run.runs.fit.outputs, [t.dtype for t in run.graph.outputs])
             return
-        traced = region.trace(inputs)
+        traced = region.trace(inputs, in_place)
         run = None if sizes is None else sizes.find(region.extents_of(inputs), traced)
-        graph, results = traced.graph, region.results
-        if in_place:
-            tensors = [n for n, x in enumerate(inputs) if isinstance(x, Placed)]
-            stored = ((graph.inputs[tensors.index(n)], graph.outputs[k]) for k, n in region.into.items())
-            kept = [k for k in range(len(results)) if k not in region.into]
-            outputs = tuple(graph.outputs[k] for k in kept)
-            graph = Graph(graph.inputs, outputs, (*graph.updates, *stored), graph.checks, graph.gradients)
-            results = tuple(results[k] for k in kept)
         if run is None:
-            run = region.compile(graph, traced, threads)
-        outputs = graph.outputs
-        self._take(run, results, [t.shape for t in outputs], [t.dtype for t in outputs])
+            run = region.compile(traced.graph, traced, threads)
+        outputs = traced.graph.outputs
+        self._take(run, kept, [t.shape for t in outputs], [t.dtype for t in outputs])
 
     def _take(
         self, run: BoundProgram, results: Sequence[Result], shapes: Sequence[tuple[int, ...]], dtypes: Sequence[DType]
@@ -120,7 +113,7 @@ class Region:
         device: str = CPU,
     ):
         self._place = torch_device.place(device)
-        self._shares = (sizes or environment.SIZES.get()) == SHARED
+        self._shares = self._reads_numbers = (sizes or environment.SIZES.get()) == SHARED
         self._sizes: Cache[Any, Sizes[Any]] = Cache(SHARED_FUNCTIONS)
         self.nodes, self.inputs, self.results = tuple(nodes), tuple(inputs), tuple(results)
         self.random, self.numerics = random, numerics
@@ -130,8 +123,9 @@ class Region:
         self._last: tuple[int, RegionProgram] | None = None
         self.__name__ = "einsmith"
 
-    def trace(self, inputs: Sequence[Any]) -> Any:
+    def trace(self, inputs: Sequence[Any], in_place: bool = False) -> Any:
         """Return the region's traced graph for `inputs`: `Placed` tensors, which carry their layout, and numbers.
+        in_place: results are stored into inputs.
 
         Raises OperatorRefusedError.
         """
@@ -166,6 +160,11 @@ class Region:
             traced = trace_shapes(f, kinds, names)
         if traced.live:
             raise TraceError("a Parameter or a buffer of Einsmith is captured; pass its values as a tensor argument")
+        if in_place:
+            graph, at = traced.graph, [n for n, x in enumerate(inputs) if isinstance(x, Placed)]
+            stored = ((graph.inputs[at.index(n)], graph.outputs[k]) for k, n in self.into.items())
+            outputs = tuple(t for k, t in enumerate(graph.outputs) if k not in self.into)
+            traced.graph = Graph(graph.inputs, outputs, (*graph.updates, *stored), graph.checks, graph.gradients)
         return traced
 
     def compile(self, graph: Graph, traced: Any, threads: int, **limits: Any) -> BoundProgram:
@@ -187,7 +186,7 @@ class Region:
         tensors = (x.shape for x in inputs if isinstance(x, Placed))
         return (*tensors, tuple(x for x in inputs if type(x) is int))
 
-    def sizes_of(self, inputs: Sequence[Any], threads: int) -> Sizes[Any] | None:
+    def sizes_of(self, inputs: Sequence[Any], threads: int, in_place: bool = False) -> Sizes[Any] | None:
         """Return the sizes of calls that differ from this one in extents alone; None where they share no program."""
         if not self._shares or any(isinstance(x, Placed) and not _is_dense(x) for x in inputs):
             return None
@@ -199,16 +198,19 @@ class Region:
             for x, n in zip(inputs, is_size, strict=True):
                 if isinstance(x, Placed):
                     shape = next(tensors)
-                    others.append(layout.memory_order(shape, layout.strides(shape, x.dims or ()), x.dtype))
+                    others.append(
+                        x if x.is_number else layout.memory_order(shape, layout.strides(shape, x.dims or ()), x.dtype)
+                    )
                 else:
                     others.append(next(numbers) if n else x)
-            return self.trace(others)
+            return self.trace(others, in_place)
 
         def compile_graph(graph: Graph, traced: Any, **limits: Any) -> BoundProgram:
             return self.compile(graph, traced, threads, **limits)
 
         kinds = (
             threads,
+            in_place,
             *(
                 (x.dtype, x.dims) if isinstance(x, Placed) else int if n else _key(x)
                 for x, n in zip(inputs, is_size, strict=True)
@@ -219,6 +221,7 @@ class Region:
     def prepare(self, inputs: Sequence[Any]) -> None:
         """Compile for the layout of `inputs`. Raises OperatorRefusedError and what compiling raises."""
         threads = torch_threads.threads()
+        inputs = [layout.NUMBER if self._reads_numbers and type(x) is float else x for x in inputs]
         in_place = self._lies_so(inputs)
         program = RegionProgram(self, inputs, threads, in_place)
         self._programs.put((threads, in_place, *(_key(x) for x in inputs)), program)
@@ -245,10 +248,14 @@ class Region:
             self.failed(e)
             return self._into(into, iter(self.fallback(*into)), False)
         aligned = self._can_store(into, args)
+        plain = args
+        if self._reads_numbers:  # which may come of sizes, as a batch's N/(N - 1) does
+            args = [torch.scalar_tensor(x, dtype=torch.float64) if type(x) is float else x for x in args]
         if last is None or last[0] != threads or (last[1].in_place and not aligned) or not _fits(args, last[1].checks):
-            program = self._find(args, threads, aligned)
+            program = self._find(args, plain, threads, aligned)
             if program is None:
-                return self._into(into, iter(self.fallback(*args)), False)
+                return self._into(into, iter(self.fallback(*plain)), False)
+            args = args if self._reads_numbers else plain
         else:
             program = last[1]
         stream = self._place.stream()
@@ -287,11 +294,19 @@ class Region:
                 args[n].copy_(next(computed))
         return results
 
-    def _find(self, args: Sequence[Any], threads: int, aligned: bool) -> RegionProgram | None:
-        """Return the program for the layout of `args`, compiled if need be; None if it cannot be compiled."""
+    def _find(self, args: Sequence[Any], plain: Sequence[Any], threads: int, aligned: bool) -> RegionProgram | None:
+        """Return the program for the layout of `args`, compiled if need be; None if it cannot be compiled.
+
+        plain: the arguments with numbers as they are. Where an operator takes no number that is read when the program
+        runs, numbers are constants from then on.
+        """
         inputs = [
-            layout.memory_order(tuple(x.shape), x.stride(), TYPES[x.dtype]) if isinstance(x, torch.Tensor) else x
-            for x in args
+            layout.NUMBER
+            if x is not y
+            else layout.memory_order(tuple(x.shape), x.stride(), TYPES[x.dtype])
+            if isinstance(x, torch.Tensor)
+            else x
+            for x, y in zip(args, plain, strict=True)
         ]
         in_place = aligned and self._lies_so(inputs)
         key = threads, in_place, *(_key(x) for x in inputs)
@@ -303,6 +318,9 @@ class Region:
                     try:
                         program = RegionProgram(self, inputs, threads, in_place)
                     except Exception as e:
+                        if any(x is layout.NUMBER for x in inputs):
+                            self._reads_numbers = False
+                            return self._find(plain, plain, threads, aligned)
                         self.failed(e)
                         program = e.with_traceback(None)
                     self._programs.put(key, program)
