@@ -245,6 +245,11 @@ class SymbolicInt(int):
     def __pos__(self) -> int:
         return self
 
+    def __round__(self, ndigits: Any = None) -> int:
+        return self if ndigits is None else round(self.fixed(), ndigits)
+
+    __floor__ = __ceil__ = __trunc__ = __pos__
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, int):
             return isinstance(other, float) and math.isfinite(other) and self.fixed() == other
@@ -382,9 +387,11 @@ def _compare(function: Callable[[Any, Any], bool], a: Any, b: Any) -> bool:
     return is_less if function in (operator.lt, operator.gt) else not is_less
 
 
-_REVERSED = ("floordiv", "mod", "add", "sub", "mul", "truediv", "pow", "and", "or", "lshift", "rshift")
-_define(SymbolicInt, "truediv rtruediv pow rpow and rand or ror lshift rlshift rshift rrshift", _take_values)
+_REVERSED = ("floordiv", "mod", "add", "sub", "mul", "truediv", "pow", "and", "or", "xor", "lshift", "rshift")
+_define(
+    SymbolicInt, "truediv rtruediv pow rpow and rand or ror xor rxor lshift rlshift rshift rrshift invert", _take_values
+)
 _define(SymbolicInt, "floordiv rfloordiv mod rmod", _divide)
 _define(SymbolicInt, "lt le gt ge", _compare)
 _define(SymbolicFloat, "add radd sub rsub mul rmul truediv rtruediv neg abs", _keep)
-_define(SymbolicFloat, "lt le gt ge pow rpow", _take_values)
+_define(SymbolicFloat, "lt le gt ge pow rpow floordiv rfloordiv mod rmod", _take_values)
