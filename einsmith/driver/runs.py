@@ -195,7 +195,8 @@ class Runs:
         except IndexOutOfRange as e:
             if stream is not None:
                 raise
-            raise self.explain(e, binding, list(map(buffers.array_at, inputs, compiled.inputs))) from None
+            values = [buffers.array_at(n, t.shape, t.dtype) for n, t in zip(inputs, compiled.inputs, strict=False)]
+            raise self.explain(e, binding, values) from None
         if binding.copies:
             self.memory.fetch()
         for k, source, count in binding.copies:
@@ -216,7 +217,7 @@ class Runs:
     ) -> int:
         """Run on the caller's memory, given by addresses, for a size below the capacity."""
         arrays = [
-            buffers.array_at(at, Leaf(x.id, shape, x.dtype))
+            buffers.array_at(at, shape, x.dtype)
             for at, x, shape in zip(inputs, binding.compiled.inputs, fit.inputs, strict=False)
         ]
         status, results = self.call(binding, time, arrays)

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.ctypeslib import as_array
 
 from einsmith.base import locks
+from einsmith.base.dtypes import DType
 from einsmith.base.errors import OutOfMemoryError
-from einsmith.ir.nodes import Leaf, nbytes
 
 ALIGNMENT = 64
 """Bytes of a cache line and of the widest vector register, at a multiple of which arrays begin. Generated non-temporal
@@ -146,12 +146,11 @@ def is_aligned(array: np.ndarray, alignment: int = ALIGNMENT) -> bool:
     return array.size == 0 or array.ctypes.data % alignment == 0
 
 
-def array_at(address: int, leaf: Leaf) -> np.ndarray:
-    """Return a leaf's values in the caller's memory at an address, as a C-contiguous array."""
-    if not nbytes(leaf):
-        return np.empty(leaf.shape, leaf.dtype.numpy)
-    memory = (ctypes.c_char * nbytes(leaf)).from_address(address)
-    return np.frombuffer(memoryview(memory), leaf.dtype.numpy).reshape(leaf.shape)
+def array_at(address: int, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
+    """Return values in the caller's memory at an address as a C-contiguous array."""
+    count = prod(shape) * dtype.itemsize
+    memory = (ctypes.c_char * count).from_address(address) if count else None
+    return np.ndarray(shape, dtype.numpy, memory)  # type: ignore[arg-type]
 
 
 def bytes_at(address: int, nbytes: int) -> np.ndarray:
