@@ -25,7 +25,7 @@ from tests.fuzz.sizes import Subject
 
 CAPACITY = 96
 OTHERS = 2, 3, 4, 5, 7, 8, 12, 13, 16, 24, 31, 32, 33, 48, 64, 80, 95
-PARTS = 12
+PARTS = 40
 
 
 def trace(f: Callable, shapes: Any, types: Any) -> TracedSize:
