@@ -23,8 +23,8 @@ from tests.driver.test_shared_sizes import SOURCES
 from tests.fuzz import sizes
 from tests.fuzz.sizes import Subject
 
-CAPACITY = 96
-OTHERS = 2, 3, 4, 5, 7, 8, 12, 13, 16, 24, 31, 32, 33, 48, 64, 80, 95
+CAPACITY = 40
+OTHERS = 2, 3, 4, 5, 7, 8, 12, 13, 16, 24, 31, 32, 33, 37, 39
 PARTS = 40
 
 
