@@ -36,6 +36,10 @@ class Scope:
         self.symbols = [SymbolicInt(self, (((n,), 1),), x) for n, x in zip(self._numbers, values, strict=True)]
         self.guards: dict[tuple[str, Form], None] = {}
 
+    def note(self, relation: str, form: Form) -> None:
+        """Record that a form has a relation to 0."""
+        self.guards.setdefault((relation, form))
+
     def atom(self, function: Callable[[int, int], int], a: Form, b: Form) -> Form:
         """Return the form of a quotient or of a remainder."""
         key = function, a, b
@@ -201,13 +205,9 @@ class SymbolicInt(int):
         self.scope, self.form, self.value = scope, form, value
         return self
 
-    def note(self, relation: str, form: Form) -> None:
-        """Record that a form has a relation to 0."""
-        self.scope.guards.setdefault((relation, form))
-
     def fixed(self) -> int:
         """Return the value, and record that it is needed."""
-        self.note(_ZERO, _sum((*self.form, ((), -self.value))))
+        self.scope.note(_ZERO, _sum((*self.form, ((), -self.value))))
         return self.value
 
     def __add__(self, other: Any) -> Any:
@@ -255,7 +255,7 @@ class SymbolicInt(int):
             return isinstance(other, float) and math.isfinite(other) and self.fixed() == other
         apart = _sum((*form_of(other), *_negative(self.form)))
         if any(atoms for atoms, _ in apart):
-            self.note(_NONZERO, apart)
+            self.scope.note(_NONZERO, apart)
         return not apart
 
     def __ne__(self, other: object) -> bool:
@@ -362,7 +362,7 @@ def _divide(function: Callable[[int, int], int], a: Any, b: Any) -> Any:
     """Return a quotient or a remainder of integers, rounded down."""
     scope, over, under = next(x.scope for x in (a, b) if is_symbolic(x)), form_of(a), form_of(b)
     if is_symbolic(b):
-        b.note(_NONZERO, under)
+        scope.note(_NONZERO, under)
     value, exact, is_quotient = function(hint(a), hint(b)), _quotient(over, under), function is operator.floordiv
     if exact is not None and is_quotient:
         return make(scope, exact, value)
@@ -370,7 +370,7 @@ def _divide(function: Callable[[int, int], int], a: Any, b: Any) -> Any:
     if is_quotient or value:
         return SymbolicInt(scope, atom, value)
     if exact is None:
-        scope.guards.setdefault((_ZERO, atom))
+        scope.note(_ZERO, atom)
     return 0
 
 
@@ -383,7 +383,7 @@ def _compare(function: Callable[[Any, Any], bool], a: Any, b: Any) -> bool:
     apart, is_less = _sum((*form_of(b), *_negative(form_of(a)))), hint(a) < hint(b)
     if any(atoms for atoms, _ in apart):
         scope = next(x.scope for x in (a, b) if is_symbolic(x))
-        scope.guards.setdefault((_POSITIVE, apart if is_less else _sum((*_negative(apart), ((), 1)))))
+        scope.note(_POSITIVE, apart if is_less else _sum((*_negative(apart), ((), 1))))
     return is_less if function in (operator.lt, operator.gt) else not is_less
 
 

@@ -75,31 +75,35 @@ def choose_sizes(sizes: str | None, graph: Graph) -> str:
     return EACH if chosen == AUTO and (graph.updates or environment.check_level()) else chosen
 
 
+class _Symbolic(NamedTuple):
+    """How a program's numbers follow from sizes. scope: the symbols; extents: those of its arrays, in the symbols;
+    places: where each symbol stands among them."""
+
+    sizes: SymbolicSizes
+    scope: Scope
+    extents: list[int]
+    places: list[int]
+
+
 @dataclass
 class _Shared:
-    """A program for all sizes up to a capacity.
-
-    shapes: those of its arrays; symbolic: how its numbers follow from sizes, with the arrays' shapes in the symbols;
-    None where each size is traced
-    """
+    """A program for all sizes up to a capacity. shapes: those of its arrays; symbolic: None where each size is
+    traced."""
 
     shapes: Shapes
     graph: SizedGraph
     run: BoundProgram
-    symbolic: tuple[SymbolicSizes, Scope, Shapes] | None = None
+    symbolic: _Symbolic | None = None
 
     def predict(self, shapes: Shapes, explain: Explain) -> SizeFit | None:
         """Return how the program runs for arrays of these shapes, without a trace; None where that is not known."""
         if self.symbolic is None:
             return None
-        known, scope, arrays = self.symbolic
-        extents = [n for s in shapes for n in s]
-        forms = [n for s in arrays for n in s]
-        sizes = [extents[next(k for k, x in enumerate(forms) if is_same(x, s))] for s in scope.symbols]
-        at = scope.at(sizes)
-        if at is None or any(at.value(x) != n for x, n in zip(forms, extents, strict=True)):
+        known, extents = self.symbolic, [n for s in shapes for n in s]
+        at = known.scope.at([extents[k] for k in known.places])
+        if at is None or any(at.value(x) != n for x, n in zip(known.extents, extents, strict=True)):
             return None
-        fit = known.fit(at)
+        fit = known.sizes.fit(at)
         return None if fit is None else SizeFit(*fit, explain)
 
 
@@ -121,8 +125,6 @@ class Sizes(Generic[T]):
     programs: list[_Shared] = field(default_factory=list)
     reasons: dict[tuple, str] = field(default_factory=dict)
     """Why dimensions that vary cannot share a program, by their positions."""
-    unproven: str = ""
-    """Why further sizes are traced, though the function is a formula."""
     outgrown: list[Shapes] = field(default_factory=list)
     """Sizes that need programs of their own, as they are used often; the last ones that became so."""
 
@@ -131,12 +133,8 @@ class Sizes(Generic[T]):
         be."""
         if shapes in self.outgrown or environment.check_level():
             return None
-
-        def explain(arrays: Sequence[np.ndarray]) -> str | None:
-            return _explain_index(self.trace(shapes), arrays)
-
         for known in reversed(self.programs):
-            fit = known.predict(shapes, explain)
+            fit = known.predict(shapes, lambda arrays: _explain_index(self.trace(shapes), arrays))
             if fit is not None:
                 return self._fitted(known.run, fit, shapes)
         return None
@@ -236,15 +234,17 @@ class Sizes(Generic[T]):
 
     def _prove(
         self, graph: SizedGraph, capacity: Sequence[int], probe: Sequence[int], shapes_at: Callable[..., Shapes]
-    ) -> tuple[SymbolicSizes, Scope, Shapes] | None:
+    ) -> _Symbolic | None:
         """Return how the numbers of a graph follow from sizes; None where a trace on symbolic extents does not tell."""
         scope = Scope(capacity)
         shapes = shapes_at(scope.symbols)
         try:
-            return SymbolicSizes(graph, _sized(self.trace(shapes)), scope, probe), scope, shapes
-        except Exception as e:  # of code that takes no symbolic numbers, too: each size is traced then
-            self.unproven = str(e)
+            sizes = SymbolicSizes(graph, _sized(self.trace(shapes)), scope, probe)
+        except Exception:  # of code that takes no symbolic numbers, too: each size is traced then
             return None
+        extents = [n for s in shapes for n in s]
+        places = [next(k for k, x in enumerate(extents) if is_same(x, s)) for s in scope.symbols]
+        return _Symbolic(sizes, scope, extents, places)
 
 
 def _sized(traced: TracedFunction) -> TracedSize:

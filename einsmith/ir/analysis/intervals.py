@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from einsmith.base.symbolic import to_whole
+
 Interval = tuple[int | None, int | None]
 
 
@@ -40,8 +42,7 @@ def mul(x: Interval, y: Interval) -> Interval:
     xs, ys = ([n if v is None else v for v, n in zip(z, infinite, strict=True)] for z in (x, y))
     corners = [0 if 0 in (a, b) else a * b for a in xs for b in ys]
     lo, hi = min(corners), max(corners)
-    ends = (None if x in infinite else x if isinstance(x, int) else int(x) for x in (lo, hi))
-    return next(ends), next(ends)
+    return (None if lo in infinite else to_whole(lo)), (None if hi in infinite else to_whole(hi))
 
 
 def floordiv(x: Interval, y: Interval) -> Interval:
