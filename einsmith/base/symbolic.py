@@ -171,21 +171,27 @@ def _product(a: Form, b: Form) -> Form:
 
 
 def _quotient(a: Form, b: Form) -> Form | None:
-    """Return a/b where b is one product that divides every product of a; None elsewhere."""
-    if len(b) != 1:
-        return None
-    ((below, divisor),) = b
-    out = []
-    for atoms, factor in a:
-        left = list(atoms)
-        for atom in below:
+    """Return a/b where b divides a; None elsewhere."""
+    atoms, divisor = max(b, key=_degree)
+    out: Form = ()
+    while a:
+        own, factor = max(a, key=_degree)
+        left = list(own)
+        for atom in atoms:
             if atom not in left:
                 return None
             left.remove(atom)
         if factor % divisor:
             return None
-        out.append((tuple(left), factor // divisor))
+        term: Form = ((tuple(left), factor // divisor),)
+        out += term
+        a = _sum((*a, *_negative(_product(term, b))))
     return _sum(out)
+
+
+def _degree(term: tuple[tuple, int]) -> tuple[int, tuple]:
+    """Return a key by which products are ordered, so that the largest of two forms' product is that of theirs."""
+    return len(term[0]), term[0]
 
 
 def make(scope: Scope, form: Form, value: int) -> int:

@@ -12,7 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from einsmith.base.symbolic import Scope, SymbolicInt, count_steps, gcd, hint, is_symbolic, literal, slice_indices
+from einsmith.base.symbolic import (
+    Scope,
+    SymbolicInt,
+    count_steps,
+    gcd,
+    hint,
+    is_same,
+    is_symbolic,
+    literal,
+    slice_indices,
+)
 
 OPERATIONS: list[Callable[[Any, Any], Any]] = [
     operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod, max, min, lambda a, b: divmod(a, b)[1],
@@ -59,6 +69,7 @@ def test_values_are_those_of_the_trace() -> None:
     n, m = scope.symbols
     assert [hint(x) for x in (n + m, n - 1, 2 * n, n // 7, n % 7, -n)] == [46, 39, 80, 5, 5, -40]
     assert str(n) == "40" and f"{m:>3}" == "  6" and (n + m) - m is not n and (n + m) - m == n
+    assert is_same((n + 1) * (m - 3) // (n + 1), m - 3) and (5 * n + 10) // (n + 2) == 5 and (n + 1) % (n + 1) == 0
     assert (n * 4) // 4 == n and (n * m) // m == n and not is_symbolic(n - n) and n - n == 0
     assert at_least(scope, (41, 7), n * m) == 287
 

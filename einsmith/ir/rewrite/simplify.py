@@ -150,7 +150,15 @@ def _canonical(t: Template) -> tuple[Template, tuple[int, ...]]:
         current, slots = _number_slots(simplify_template(current, boxes=boxes), slots)
     circle = list(seen)
     circle = circle[circle.index(current) :] if current in seen else circle[1:]
-    final = min(circle, key=lambda f: ([rank(b)[0] for p in f.parts for b in p.bodies], f.digest))
+    # Where these are equal, the operands' extents decide, which are in the same order at other sizes.
+    final = min(
+        circle,
+        key=lambda f: (
+            [rank(b)[0] for p in f.parts for b in p.bodies],
+            [(dtype.name, shape) for dtype, shape in f.params],
+            f.digest,
+        ),
+    )
     slots = seen[final]
     final.memo("canonical", lambda f: (f, tuple(range(len(f.params)))))
     return final, slots
