@@ -15,8 +15,7 @@ extents tells for which sizes the graph holds, with which numbers (`SymbolicSize
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -24,50 +23,26 @@ import numpy as np
 
 from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType
-from einsmith.base.errors import BoundsError, VerifyError
 from einsmith.base.symbolic import At, Scope, hint, is_same, is_symbolic
-from einsmith.ir.functions import identity
 from einsmith.ir.nodes import (
-    Axis,
     Compute,
-    Const,
-    Expr,
     Graph,
     Item,
     Leaf,
-    Piece,
-    Read,
     Recurrence,
-    Reduce,
-    Scatter,
-    Template,
     Tensor,
-    apply,
-    has_read,
     leaf,
-    reads,
 )
-from einsmith.ir.rebuild import (
-    clamp_index,
-    map_bodies,
-    rebuild,
-    substitute,
-    with_args,
-)
-from einsmith.ir.rewrite.rules import connect
-from einsmith.ir.verify import out_of_bounds, verify_graph, verify_recurrence, verify_template
+from einsmith.ir.verify import verify_graph, verify_recurrence
 from einsmith.passes.size_traces import (
     SizeDependentError,
     TracedSize,
     Varying,
     is_equal,
-    postorder_together,
     walk_together,
 )
+from einsmith.passes.sized_template import SizedTemplate, Steps, unproven
 from einsmith.schedule.limits import RowLimit
-
-_FIRST_NUMBER = 1 << 20
-"""First slot of the run-time numbers while a template is rewritten."""
 
 
 @dataclass(frozen=True)
@@ -242,17 +217,18 @@ class _CapacityRewriter:
         if isinstance(a, Item):
             return Item(args[0], a.member)
         if isinstance(a, Compute):
-            work = _Template(a.template, b.template)
+            work = SizedTemplate(a.template, b.template)
             slots = {s: len(args) + n for n, s in enumerate(work.keys.values())}
             params = (*a.template.params, *((self.leaf_of(k).dtype, ()) for k in work.keys))
-            return Compute(work.finish(slots, params), (*args, *map(self.leaf_of, work.keys)))
+            return Compute(work.finish(slots, params, len(params)), (*args, *map(self.leaf_of, work.keys)))
         assert isinstance(a, Recurrence)
         return self._rewrite_recurrence(a, b, args)
 
     def _rewrite_recurrence(self, a: Recurrence, b: Recurrence, args: tuple[Tensor, ...]) -> Recurrence:
-        if (a.steps, a.origins) != (b.steps, b.origins):
-            raise SizeDependentError("it is the number of steps of a recurrence")
-        members = [_Template(x, y) for x, y in zip(a.members, b.members, strict=True)]
+        if a.origins != b.origins or a.checkpoint != b.checkpoint:
+            raise SizeDependentError("a recurrence begins, or saves its states, elsewhere")
+        windows = [None if a.steps == b.steps else Steps(origin, a.steps, b.steps) for origin in a.origins]
+        members = [SizedTemplate(*x) for x in zip(a.members, b.members, windows, strict=True)]
         keys = list(dict.fromkeys(k for m in members for k in m.keys))
         numbers = tuple(map(self.leaf_of, keys))
         params = tuple((x.dtype, x.shape) for x in (*args, *numbers)) + a.results
@@ -260,163 +236,8 @@ class _CapacityRewriter:
         for m in members:
             slots = {s: len(args) + keys.index(k) for k, s in m.keys.items()}
             slots |= {len(args) + i: len(args) + len(keys) + i for i in range(len(members))}
-            finished.append(m.finish(slots, params))
+            finished.append(m.finish(slots, params, len(args) + len(keys)))
         new = Recurrence(a.steps, a.reverse, a.origins, tuple(finished), (*args, *numbers), a.checkpoint)
-        with _unproven():  # conditions on the size prove no longer what is read at the same step
+        with unproven():  # conditions on the size prove no longer what is read at the same step
             verify_recurrence(new)
         return new
-
-
-@contextmanager
-def _unproven() -> Iterator[None]:
-    """Raise SizeDependentError where a check of the IR's rules fails within."""
-    try:
-        yield
-    except (BoundsError, VerifyError) as e:
-        raise SizeDependentError(f"a formula is not proven for smaller sizes ({e})") from None
-
-
-class _Template:
-    """The rewriting of a template. keys: the numbers that it reads, each with its slot while it is rewritten."""
-
-    def __init__(self, a: Template, b: Template):
-        self._a, self._b = a, b
-        self.keys: dict[Varying, int] = {}
-        if any(0 in shape for _, shape in (*a.params, *b.params)) or 0 in a.shape or 0 in b.shape:
-            raise SizeDependentError("a tensor is empty")
-        self._varying = {d for d, (n, m) in enumerate(zip(a.shape, b.shape, strict=True)) if n != m}
-        self._new: dict[tuple, Expr] = {}
-        pairs = list(zip(a.parts, b.parts, strict=True))
-        if all(isinstance(p, Scatter) or self._is_whole(p, q) for p, q in pairs):
-            self._parts = [self._rewrite_part(p, q) for p, q in pairs]
-        else:
-            self._parts = [self._join(pairs)]
-
-    def finish(self, slots: Mapping[int, int], params: tuple) -> Template:
-        """Return the rewritten template, with some slots renumbered, in which every read is proven in bounds."""
-
-        def renumber(e: Any) -> Expr | None:
-            return Read(slots[e.slot], e.index, e.dtype) if isinstance(e, Read) and e.slot in slots else None
-
-        def clamp(e: Any) -> Expr | None:
-            if not isinstance(e, Read) or e not in outside:
-                return None
-            extents = params[e.slot][1]
-            inside = [apply("lt", i, Const(n, i.dtype)) for i, n in zip(e.index, extents, strict=True) if i in beyond]
-            return _guarded(inside, Read(e.slot, tuple(map(clamp_index, e.index, extents)), e.dtype), 0)
-
-        t = map_bodies(Template(self._a.shape, self._a.params, tuple(self._parts)), _rule(renumber), params)
-        while places := [x for x in out_of_bounds(t) if x.read is not None]:
-            # A condition that was a constant one proves nothing any more; where it holds, the index is in bounds.
-            outside, beyond = {x.read for x in places}, {x.index for x in places if isinstance(x.index, Axis)}
-            clamped = map_bodies(t, _rule(clamp))
-            if clamped is t:
-                break
-            t = clamped
-        with _unproven():
-            verify_template(t)
-        return t
-
-    def _number(self, key: Varying) -> Read:
-        slot = self.keys.setdefault(key, _FIRST_NUMBER + len(self.keys))
-        return Read(slot, (), dt.i32 if key.dtype is None else key.dtype)
-
-    def _rewrite_part(self, p: Piece | Scatter, q: Piece | Scatter) -> Piece | Scatter:
-        axes = [(n, a, b) for n, (a, b) in enumerate(zip(p.domain, q.domain, strict=True))]
-        bodies = [self._rewrite_expr(x, y) for x, y in zip(p.bodies, q.bodies, strict=True)]
-        if isinstance(p, Scatter):
-            guards = self._below(axes)
-            # An index of axes alone is in bounds at the capacity, too.
-            index = tuple(_guarded(guards, x, 0) if has_read(x) else x for x in bodies[:-1])
-            return Scatter(p.combiner, p.extents, index, _guarded(guards, bodies[-1], p.neutral))
-        assert isinstance(q, Piece)
-        rank = len(p.extents)
-        # What lies beyond a limit is not an index; elsewhere it is left to be anything.
-        is_gather = any(has_read(i) for e in bodies for x in reads(e) for i in x.index)
-        guards = self._below(axes if is_gather else axes[rank:])
-        if not isinstance(p.body, Reduce):
-            return Piece(p.offset, p.step, p.extents, _guarded(guards, bodies[0], 0))
-        combiner = p.body.combiner
-        if combiner.startswith("arg") and any(a != b for _, a, b in axes[rank + 1 :]):
-            raise SizeDependentError(f"{combiner} counts positions along an axis of this size")
-        bodies = [_guarded(guards, x, identity(combiner, x.dtype)) for x in bodies]
-        return Piece(p.offset, p.step, p.extents, Reduce(combiner, p.body.extents, tuple(bodies)))
-
-    def _is_whole(self, p: Any, q: Any) -> bool:
-        """Return whether a piece has all of each axis that varies, and one and the same part of the others."""
-        return (p.step, p.offset) == (q.step, q.offset) and all(
-            (p.offset[d], p.step[d], q.offset[d], q.step[d]) == (0, 1, 0, 1)
-            and (p.extents[d], q.extents[d]) == (self._a.shape[d], self._b.shape[d])
-            for d in self._varying
-        )
-
-    def _join(self, pairs: Sequence[tuple[Any, Any]]) -> Piece:
-        """Return one piece for pieces whose ends depend on the size: a condition on the position chooses among them."""
-        joined: Expr | None = None
-        for p, q in reversed(pairs):
-            if isinstance(p.body, Reduce) or isinstance(q.body, Reduce) or {*p.step, *q.step} - {1}:
-                raise SizeDependentError("sums, or every other element, are joined along an axis of this size")
-            shift: dict[int, Expr] = {}
-            inside: list[Expr] = []
-            for d, extents in enumerate(zip(self._a.shape, self._b.shape, strict=True)):
-                place: Expr = Axis(d)
-                if (first := (p.offset[d], q.offset[d])) != (0, 0):
-                    inside.append(apply("le", self._extent(*first), place))
-                    place = shift[d] = apply("sub", place, self._extent(*first))
-                if (p.extents[d] + first[0], q.extents[d] + first[1]) != extents:
-                    inside.append(apply("lt", place, self._extent(p.extents[d], q.extents[d])))
-            body = substitute(self._rewrite_expr(p.bodies[0], q.bodies[0]), shift)
-            joined = body if joined is None else _chosen(inside, body, joined)
-        assert joined is not None
-        axes = [(d, n, m) for d, (n, m) in enumerate(zip(self._a.shape, self._b.shape, strict=True))]
-        rank = len(axes)
-        guards = self._below(axes) if any(has_read(i) for x in reads(joined) for i in x.index) else []
-        return Piece((0,) * rank, (1,) * rank, self._a.shape, _guarded(guards, joined, 0))
-
-    def _extent(self, a: int, b: int) -> Expr:
-        """Return an extent that is `a` at the capacity and `b` at the probe."""
-        return Const(a, dt.i32) if a == b else self._number(Varying(None, a, b))
-
-    def _below(self, axes: Iterable[tuple[int, int, int]]) -> list[Expr]:
-        """Return the conditions that axes lie below their limits; axes: (position, extent for the capacity, extent for
-        the probe)."""
-        return [apply("lt", Axis(n), self._number(Varying(None, a, b))) for n, a, b in axes if a != b]
-
-    def _rewrite_expr(self, a: Expr, b: Expr) -> Expr:
-        """Return an expression in which constants that depend on the size are read."""
-        new = self._new
-        seen = set(new)
-        for pair in postorder_together([(a, b)], seen):
-            x, y = pair
-            args = tuple(new[z] for z in zip(x.args, y.args, strict=True))
-            new[pair] = with_args(x, args) if args else x
-            if isinstance(x, Const) and not is_equal(x.value, y.value):
-                if x.dtype.is_bool:
-                    raise SizeDependentError("a condition has another value")
-                new[pair] = self._number(Varying(x.dtype, x.value, y.value))
-            elif isinstance(x, Read) and args != x.index:
-                extents = self._a.params[x.slot][1]
-                pairs = zip(x.index, args, extents, strict=True)
-                new[pair] = Read(x.slot, tuple(i if i is j else clamp_index(j, n) for i, j, n in pairs), x.dtype)
-        return new[a, b]
-
-
-def reads_of(exprs: Iterable[Expr]) -> list[Read]:
-    """Return every Read in expressions, each once."""
-    return list(dict.fromkeys(x for e in exprs for x in reads(e)))
-
-
-def _rule(rule: Callable[[Any], Any]) -> Callable[[Expr], Expr]:
-    return lambda body: rebuild([body], rule)[0]
-
-
-def _chosen(conditions: Sequence[Expr], x: Expr, otherwise: Expr) -> Expr:
-    """Return x where all conditions hold, elsewhere another expression."""
-    return apply("where", connect("and", conditions), x, otherwise) if conditions else x
-
-
-def _guarded(guards: Sequence[Expr], x: Expr, otherwise: float | int | bool) -> Expr:
-    """Return x where all guards hold, elsewhere a constant."""
-    for g in reversed(guards):
-        x = apply("where", g, x, Const(otherwise, x.dtype))
-    return x

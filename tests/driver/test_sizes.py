@@ -138,8 +138,7 @@ def test_two_dimensions_vary(compiled) -> None:
     assert count <= 3
 
 
-def test_batches_share_a_program_where_lengths_do_not(compiled) -> None:
-    """The number of steps of a recurrence is part of its program."""
+def test_batches_and_lengths_of_a_recurrence(compiled) -> None:
     f, rng = es.jit(recurrence, sizes="shared"), default_rng(0)
     count = 0
     for b, t in ((3, 4), (3, 6), (5, 6), (8, 6), (2, 6), (7, 4)):
@@ -148,7 +147,7 @@ def test_batches_share_a_program_where_lengths_do_not(compiled) -> None:
         y = f(*x)
         count += len(compiled) - before
         np.testing.assert_allclose(y, es.interpret(f)(*x), rtol=1e-9)
-    assert count == 4  # two lengths, and batches of each
+    assert count == 3  # the first one, one for lengths, one for batches and lengths
 
 
 def test_an_index_error_shows_the_call() -> None:

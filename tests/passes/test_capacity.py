@@ -121,6 +121,59 @@ CASES = {
 }  # fmt: skip
 
 
+TIME = {
+    "one state": ("H[t] = where(t > 0, 0.5*H[t-1] + X[t]*H[t-1], 1)", [((n,), f64)]),
+    "a cell": (
+        """
+        h[0,b,i] = g[b,i]
+        h[t+1,b,i] = tanh(x[t,b,i] + sum[j](h[t,b,j]*W[j,i]))
+        """,
+        [((3, 5), f64), ((n, 3, 5), f64), ((5, 5), f64)],
+    ),
+    "from the end": (
+        """
+        h[t,b] = where(t < x.shape[0] - 1, tanh(x[t,b] + 0.5*h[t+1,b]), g[b])
+        """,
+        [((n, 3), f64), ((3,), f64)],
+    ),
+    "two states": (
+        """
+        s[0,b] = a[b]
+        s[1,b] = 2.0*a[b]
+        s[t+2,b] = 0.4*s[t+1,b] + 0.3*s[t,b]*x[t,b]
+        """,
+        [((3,), f64), ((n, 3), f64)],
+    ),
+    "rows and columns": (
+        """
+        r[0,0] = 0.0
+        r[i+1,0] = r[i,0] + d[i,0]
+        r[0,j+1] = r[0,j] + d[0,j]
+        r[i+1,j+1] = d[i,j] - log(exp(-r[i,j]) + exp(-r[i,j+1]) + exp(-r[i+1,j]))
+        """,
+        [((n, n), f64)],
+    ),
+    "an outer product in each step": (
+        """
+        S[0,i,j] = 0.0
+        S[t+1,i,j] = S[t,i,j]*g[t,i] + q[t,i]*v[t,j]
+        o[t,j] = sum[i](q[t,i]*S[t+1,i,j])
+        """,
+        [((n, 4), f64), ((n, 4), f64), ((n, 6), f64)],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("order", range(3))
+@pytest.mark.parametrize("case", TIME)
+def test_steps_of_a_recurrence(case: str, order: int) -> None:
+    source, kinds = TIME[case]
+    f, position = es.op(source), next(k for k, (shape, _) in enumerate(kinds) if n in shape)
+    for _ in range(order):
+        f = es.grad(lambda *args, f=f: (f(*args) ** 2).sum(), argnums=position)
+    check(f, kinds, SIZES[1:])  # a recurrence of one step is none
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_results_below_the_limits(case: str) -> None:
     check(*CASES[case])
@@ -152,6 +205,7 @@ def _gradient_of_rows(x: Any) -> Any:
     return es.grad(rows)(x)
 
 
+CASES["gradient of rows and columns"] = (_gradient_of_rows, [((3, n), f64)])
 REFUSED = {
     "other formulas": (lambda x: x + 1.0 if x.shape[0] > 23 else x * 3.0, [((n, 3), f64)], "formulas differ"),
     "sums joined": (
@@ -159,12 +213,6 @@ REFUSED = {
         [((n, 3), f64)],
         "sums, or every other element, are joined",
     ),
-    "time": (
-        lambda x: es.op("H[t] = where(t > 0, 0.5*H[t-1] + X[t]*H[t-1], 0)")(X=x),
-        [((n,), f64)],
-        "steps of a recurrence|formulas|tensors",
-    ),
-    "reads within a step": (_gradient_of_rows, [((3, n), f64)], "read each other within a step"),
     "positions": (lambda x: F.argmax(x), [((3, n), f64)], "counts positions"),
 }  # fmt: skip
 
