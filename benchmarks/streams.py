@@ -56,6 +56,63 @@ def graphs(count: int) -> Iterator[Sized]:
         yield f"{atoms} atoms, {len(s)} edges", partial(run, layer, x, h, s, t), partial(run, reference, x, h, s, t)
 
 
+CELLS = """
+h[0,b,i] = 0.0
+h[t+1,b,i] = tanh(sum[j](x[t,b,j]*V[i,j]) + sum[j](h[t,b,j]*W[i,j]) + c[i])
+return h
+"""
+
+
+def cells(count: int) -> Iterator[Sized]:
+    """Yield training steps of a recurrent layer on 4 sequences of 20 to 300 steps: the last state, and gradients."""
+    layer = einsmith.frontends.torch.operator(es.op(CELLS))
+    module = torch.nn.RNN(64, 64)
+    module.bias_hh_l0.requires_grad_(False).zero_()
+    weights = module.weight_ih_l0, module.weight_hh_l0, module.bias_ih_l0
+    for _ in range(count):
+        x = torch.randn(int(torch.randint(20, 301, ())), 4, 64)
+
+        def run(f: Callable, x: Any) -> list[torch.Tensor]:
+            y = f(x)[-1]
+            return [y.detach(), *torch.autograd.grad((y**2).sum(), weights)]
+
+        ours = partial(run, lambda x: layer(x=x, V=weights[0], W=weights[1], c=weights[2]), x)
+        yield f"{len(x)} steps", ours, partial(run, lambda x: module(x)[0], x)
+
+
+ALIGNED = """
+p[t,u,b] = where(t > 0, a[t-1,u,b] + k[t-1,u,b], -1e30)
+q[t,u,b] = where(u > 0, a[t,u-1,b] + e[t,u-1,b], where(t == 0, 0, -1e30))
+a[t,u,b] = max(p[t,u,b], q[t,u,b]) + log1p(exp(-abs(p[t,u,b] - q[t,u,b])))
+y[b] = -a[k.shape[0]-1,k.shape[1]-1,b] - k[k.shape[0]-1,k.shape[1]-1,b]
+return y
+"""
+"""The loss of a transducer (Graves 2012, section 2.4)."""
+
+
+def transducers(count: int) -> Iterator[Sized]:
+    """Yield losses of a transducer, 4 sequences of 20 to 150 frames and 5 to 40 labels, and their gradients."""
+    loss = einsmith.frontends.torch.operator(es.op(ALIGNED))
+
+    def reference(k: Any, e: Any) -> torch.Tensor:
+        row = torch.cat((torch.zeros_like(e[0, :1]), e[0].cumsum(0)))
+        for t in range(1, len(k)):
+            sums = torch.cat((torch.zeros_like(e[t, :1]), e[t].cumsum(0)))
+            row = sums + torch.logcumsumexp(row + k[t - 1] - sums, 0)
+        return -row[-1] - k[-1, -1]
+
+    for _ in range(count):
+        frames, labels = int(torch.randint(20, 151, ())), int(torch.randint(5, 41, ()))
+        scores = torch.log_softmax(torch.randn(2, frames, labels + 1, 4), 0)
+        k, e = scores[0].clone().requires_grad_(), scores[1, :, :-1].clone().requires_grad_()
+
+        def run(f: Callable, k: Any, e: Any) -> list[torch.Tensor]:
+            y = f(k=k, e=e)
+            return [y.detach(), *torch.autograd.grad(y.sum(), (k, e))]
+
+        yield f"{frames} frames, {labels} labels", partial(run, loss, k, e), partial(run, reference, k, e)
+
+
 def _language_model(layers: int = 2) -> Any:
     """Return a Llama of small layers."""
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -101,7 +158,33 @@ def keys(count: int) -> Iterator[Sized]:
         yield f"{n} keys", partial(run, compiled, k, v), partial(run, attend, k, v)
 
 
-CASES: dict[str, Callable[[int], Iterator[Sized]]] = {"graphs": graphs, "prompts": prompts, "keys": keys}
+def decoding(count: int) -> Iterator[Sized]:
+    """Yield decoding steps of a causal language model, whose cache grows by one token each."""
+    from transformers import DynamicCache
+
+    model = _language_model().eval().requires_grad_(False)
+    compiled = torch.compile(model, backend="einsmith", dynamic=True, options={"sizes": "shared"})
+    caches = DynamicCache(), DynamicCache()
+    tokens = torch.randint(512, (1, 8))
+    for cache in caches:
+        model(tokens, past_key_values=cache)
+    for n in range(8, count + 8):
+        token = torch.randint(512, (1, 1))
+
+        def run(f: Callable, cache: Any, token: Any) -> list[torch.Tensor]:
+            return [f(token, past_key_values=cache).logits]
+
+        yield f"{n} tokens", partial(run, compiled, caches[0], token), partial(run, model, caches[1], token)
+
+
+CASES: dict[str, Callable[[int], Iterator[Sized]]] = {
+    "graphs": graphs,
+    "cells": cells,
+    "transducers": transducers,
+    "prompts": prompts,
+    "decoding": decoding,
+    "keys": keys,
+}
 
 
 def measure(make: Callable[[int], Iterator[Sized]], count: int) -> dict[str, Any]:

@@ -137,6 +137,68 @@ def test_operators_of_formulas_run_at_other_sizes_without_a_trace(compiled, monk
         f(x=x, s=s, t=t, u=u, F=F, h=h)
 
 
+CELLS = """
+    h[0,b,i] = 0.0
+    h[t+1,b,i] = tanh(x[t,b,i] + sum[j](h[t,b,j]*W[j,i]))
+    return h
+"""
+
+
+def cells(x, W):
+    h = [torch.zeros_like(x[0])]
+    for row in x:
+        h.append(torch.tanh(row + h[-1] @ W))
+    return torch.stack(h)
+
+
+ALIGNED = """
+    p[t,u,b] = where(t > 0, a[t-1,u,b] + k[t-1,u,b], -1e30)
+    q[t,u,b] = where(u > 0, a[t,u-1,b] + e[t,u-1,b], where(t == 0, 0, -1e30))
+    a[t,u,b] = max(p[t,u,b], q[t,u,b]) + log1p(exp(-abs(p[t,u,b] - q[t,u,b])))
+    y[b] = -a[k.shape[0]-1,k.shape[1]-1,b] - k[k.shape[0]-1,k.shape[1]-1,b]
+    return y
+"""
+"""The loss of a transducer: `k`, `e`: log-probabilities of a blank and of the next label (Graves 2012, section 2.4)."""
+
+
+def aligned(k, e):
+    rows = []
+    for t in range(len(k)):
+        sums = torch.cat((torch.zeros_like(e[t, :1]), e[t].cumsum(0)))
+        rows.append(sums + torch.logcumsumexp(rows[-1] + k[t - 1] - sums, 0) if rows else sums)
+    return -rows[-1][-1] - k[-1, -1]
+
+
+RECURRENCES = {
+    "steps": (CELLS, cells, lambda n: {"x": torch.randn(n, 3, 5), "W": torch.randn(5, 5)}),
+    "rows and columns": (
+        ALIGNED,
+        aligned,
+        lambda n: {"k": -torch.rand(n, n // 2 + 3, 2), "e": -torch.rand(n, n // 2 + 2, 2)},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RECURRENCES)
+def test_recurrences_of_any_length_without_a_trace(name: str, compiled, monkeypatch) -> None:
+    monkeypatch.setenv("EINSMITH_SIZES", "shared")
+    text, reference, make = RECURRENCES[name]
+    f = torch_operator.operator(es.op(text))
+    traces = count_traces(monkeypatch, torch_operator)
+    torch.manual_seed(1)
+    counts = []
+    for n in (7, 12, 9, 40, 20, 11, 39, 12):
+        x = {k: v.requires_grad_() for k, v in make(n).items()}
+        results = []
+        for g in (f, reference):
+            y = g(**x)
+            results.append((y.detach(), *torch.autograd.grad((y**2).sum(), list(x.values()))))
+        for a, b in zip(*results, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
+        counts.append((len(compiled), len(traces)))
+    assert counts[1] == counts[-1] and counts[0][0] * 2 == counts[1][0]
+
+
 def test_graphs_run_at_other_sizes_without_a_trace(compiled, monkeypatch) -> None:
     """Lengths of a causal model with a loss, whose labels are shifted, padded and compared with a number."""
     traces = count_traces(monkeypatch, region)
@@ -157,6 +219,28 @@ def test_graphs_run_at_other_sizes_without_a_trace(compiled, monkeypatch) -> Non
         got, want = (torch.autograd.grad(g(tokens), (table, w)) for g in (f, loss))
         for a, b in zip(got, want, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+        counts.append((len(compiled), len(traces)))
+    assert counts[1] == counts[-1], counts
+
+
+def test_steps_of_generation_without_a_trace(compiled, monkeypatch) -> None:
+    """Keys of one batch, transposed, which grow by one: their number is computed with, and divides a row."""
+    traces = count_traces(monkeypatch, region)
+
+    def attend(q, keys, k):
+        length = keys.shape[3] + 1
+        y = torch.cat((keys, k), 3)
+        scores = (q @ y).reshape(4, length) + torch.arange(length) / 8 + length
+        return y, scores.reshape(1, 4, 1, length).softmax(3) * 1.5
+
+    f = torch.compile(attend, backend="einsmith", dynamic=True, options={"fallback": "error", "sizes": "shared"})
+    torch.manual_seed(4)
+    counts, keys = [], torch.randn(1, 4, 8, 6).transpose(2, 3)
+    for n in range(8, 16):
+        q, k = torch.randn(1, 4, 1, 6), torch.randn(1, 4, 6, 1)
+        for a, b in zip(f(q, keys, k), attend(q, keys, k), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+        keys = torch.randn(1, 4, n + 1, 6).transpose(2, 3)
         counts.append((len(compiled), len(traces)))
     assert counts[1] == counts[-1], counts
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType
+from einsmith.base.symbolic import is_symbolic, literal, to_whole
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
 
@@ -18,7 +19,7 @@ _NUMBERS = {bool: dt.bool_, int: dt.i64, float: DEFAULT}
 
 def type_of(x: Any) -> DType:
     """Return the element type of a tensor, or the default type of a Python number."""
-    return x.dtype if isinstance(x, Value) else _NUMBERS[type(x)]
+    return x.dtype if isinstance(x, Value) else next(t for kind, t in _NUMBERS.items() if isinstance(x, kind))
 
 
 def _join(higher: DType | None, lower: DType | None) -> DType | None:
@@ -47,9 +48,11 @@ def convert(x: Any, dtype: DType) -> Any:
     if isinstance(x, Value):
         return x.astype(dtype)
     if dtype.is_int:
-        low, high = dtype.range
-        return (int(x) - low) % (high - low + 1) + low
-    return float(dtype.rounded(x)) if dtype.is_float else bool(x)
+        (low, high), n = dtype.range, to_whole(x)
+        return n if low <= n <= high else (n - low) % (high - low + 1) + low
+    if dtype.is_float:
+        return literal(x, True) if is_symbolic(x) else float(dtype.rounded(x))
+    return bool(x)
 
 
 def promote(*operands: Any, floats: bool = False, wide: bool = False) -> tuple[list[Any], DType]:

@@ -335,8 +335,8 @@ def _nbytes(program: RegionProgram | Exception) -> int:
 
 
 def _is_dense(x: Placed) -> bool:
-    """Return whether a tensor fills memory in some order of all of its dimensions."""
-    return x.dims is not None and len(x.dims) == len(x.shape) and 0 not in x.shape
+    """Return whether a tensor fills memory in some order of its dimensions, those of one element left out."""
+    return x.dims is not None and 0 not in x.shape and all(n == 1 or d in x.dims for d, n in enumerate(x.shape))
 
 
 def _key(x: Any) -> Any:
