@@ -97,14 +97,14 @@ Expr = Const | Axis | Read | Apply
 def rank(e: Expr) -> tuple[bytes, bytes]:
     """Return a sort key for operands of a commutative operation, such as a sum.
 
-    Integer literals decide only between operands that are otherwise equal. Formulas that differ in extents alone
-    therefore have their operands in the same order.
+    Literals decide only between operands that are otherwise equal. Formulas that differ in extents, and in numbers that
+    come of them, alone therefore have their operands in the same order.
     """
     return _outline(e), e.digest
 
 
 def _outline(e: Expr) -> bytes:
-    """Return the digest (16 bytes) of an expression in which the values of integer literals are left out."""
+    """Return the digest (16 bytes) of an expression in which the values of literals are left out."""
     stack = [e]
     while stack:
         x = stack[-1]
@@ -114,8 +114,8 @@ def _outline(e: Expr) -> bytes:
         pending = [a for a in x.args if not hasattr(a, "_outline")]
         stack += pending
         if not pending:
-            if isinstance(x, Const) and x.dtype.is_int:
-                content = b"integer"
+            if isinstance(x, Const) and not x.dtype.is_bool:
+                content = b"integer" if x.dtype.is_int else b"float"
             elif isinstance(x, (Read, Apply)):
                 head = f"Read {x.slot} {x.dtype}" if isinstance(x, Read) else f"Apply {x.fn} {x.dtype}"
                 content = head.encode() + b"".join(a._outline for a in x.args)

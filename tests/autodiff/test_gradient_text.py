@@ -190,7 +190,7 @@ def test_gradients_of_recurrences_have_no_copies_and_the_users_axes():
         "# extents: t1 3, t2 2",
         "# h_[t + 3, b, k] is h[b, t, k]",
         "h_[t1, b, k] = 0.0",
-        "h_[t + 3, b, k] = tanh(a[k]*where(1 <= t, h_[t + 2, b, (k + 1)%4], 0.0) + x[b, t, k] + h_[t, b, k])",
+        "h_[t + 3, b, k] = tanh(where(1 <= t, h_[t + 2, b, (k + 1)%4], 0.0)*a[k] + x[b, t, k] + h_[t, b, k])",
     ]
     assert lines[4] == "# gradients that flow back through the steps" and len(lines) == 12
     assert not any("-1*" in line for line in lines)
