@@ -18,7 +18,7 @@ import numpy as np
 
 from einsmith.api.settings import DEFAULTS, CompileSettings
 from einsmith.api.tracing import Argument, TracedCall, arguments_of, in_trace, names_of, trace_arguments
-from einsmith.base import html
+from einsmith.base import environment, html
 from einsmith.base.arguments import check_arguments, refuse_torch, show, signature_of
 from einsmith.base.caches import Cache, Entry, tick
 from einsmith.base.environment import AUTO, EACH
@@ -30,6 +30,7 @@ from einsmith.driver.executable import Executable
 from einsmith.driver.sizes import SHARED_FUNCTIONS, Sizes, choose_sizes
 from einsmith.ir.nodes import Graph
 from einsmith.lang import trace
+from einsmith.lang.op import Operator
 from einsmith.runtime.arena import Arena
 from einsmith.runtime.thread_count import get_threads
 from einsmith.schedule.row_clusters import MAX_STORED_BYTES
@@ -93,6 +94,7 @@ class Jitted:
         static_argnames: names of arguments that are static: a program is compiled for each value
         settings: how its programs are compiled, for one call after the other
         numerics: how its programs may round; by default as the settings say
+        original: the function whose traces f makes; by default f
 
     A program is cached under its call's key (structure, types and shapes of the arguments, static values, threads) and
     the trace keys of all modules that were met while tracing for that key. The trace keys are compared only when
@@ -105,6 +107,7 @@ class Jitted:
         static_argnames: str | Iterable[str] = (),
         settings: CompileSettings = DEFAULTS,
         numerics: Numerics | None = None,
+        original: Callable | None = None,
     ):
         refuse_torch(f, "the function")
         functools.update_wrapper(self, f, updated=())
@@ -122,6 +125,7 @@ class Jitted:
         self._quick: dict[tuple, tuple[object, Entry[_Compiled], int, Callable]] = {}
         # By what a call's key has besides shapes: the sizes seen, and the programs that they share.
         self._sizes: Cache[Any, Sizes[TracedCall]] = Cache(SHARED_FUNCTIONS)
+        self._is_formula = is_formula(f if original is None else original)
         self._arena = Arena()
         evicted = functools.partial(_drop_evicted, self._arena, self._ready, self._quick, self._depends)
         self._cache: Cache[tuple, _Compiled] = Cache(PROGRAMS, lambda compiled: compiled[0].nbytes, evicted)
@@ -235,6 +239,8 @@ class Jitted:
 
     def _compile(self, arguments: list[Argument], structure: Any, threads: int) -> _Compiled:
         """Return a program for a call, compiled for its sizes or for a capacity that it shares with others."""
+        if self._is_formula and (predicted := self._predict(arguments, structure, threads)) is not None:
+            return predicted
         target = self.settings.target(threads)
         traced = trace_arguments(self.f, arguments, structure, self.numerics)
 
@@ -255,26 +261,54 @@ class Jitted:
 
         sizes = choose_sizes(self.settings.sizes, traced.graph)
         if sizes != EACH:
-            run = self._sizes_of(arguments, structure, threads, compile_graph, sizes == AUTO).find(
-                tuple(a.shape for a in arguments if not a.static), traced
-            )
+            known = self._sizes_of(arguments, structure, threads, compile_graph, sizes == AUTO)
+            run = known.find(_shapes_of(arguments), traced)
             if run is not None:
                 return run, traced
         return compile_graph(traced.graph, traced), traced
+
+    def _predict(self, arguments: list[Argument], structure: Any, threads: int) -> _Compiled | None:
+        """Return a program for a call that shares one with other sizes, without a trace; None where it has to be
+        traced."""
+        chosen = environment.SIZES.get() if self.settings.sizes is None else self.settings.sizes
+        sizes = self._sizes.get(_sizes_key(arguments, structure, threads, chosen == AUTO))
+        if chosen == EACH or sizes is None or sizes.traced is None:
+            return None
+        run = sizes.predict(_shapes_of(arguments))
+        return None if run is None else (run, sizes.traced)
 
     def _sizes_of(
         self, arguments: list[Argument], structure: Any, threads: int, compile_graph: Callable, is_free: bool
     ) -> Sizes[TracedCall]:
         """Return the sizes of calls that differ from this one in extents alone."""
         kept = [a if a.static else a.of_shape(a.shape) for a in arguments]  # arrays are not kept alive
-        kinds = tuple(a.key if a.static else (a.dtype, len(a.shape), a.weak, a.wide) for a in arguments)
 
         def trace_for(shapes: Sequence[tuple[int, ...]]) -> TracedCall:
             remaining = iter(shapes)
             of_shapes = [a if a.static else a.of_shape(next(remaining)) for a in kept]
             return trace_arguments(self.f, of_shapes, structure, self.numerics)
 
-        return self._sizes.setdefault((structure, kinds, threads, is_free), Sizes(trace_for, compile_graph, is_free))
+        key = _sizes_key(arguments, structure, threads, is_free)
+        return self._sizes.setdefault(key, Sizes(trace_for, compile_graph, is_free, self._is_formula))
+
+
+def is_formula(f: Any) -> bool:
+    """Return whether a trace of a function runs no Python code of users: that of an operator of formulas, or of
+    functions that are derived from one."""
+    if isinstance(f, Derived):
+        return all(is_formula(x) for x in f._derived[1] if callable(x))
+    return isinstance(f, Operator)
+
+
+def _shapes_of(arguments: Sequence[Argument]) -> tuple[tuple[int, ...], ...]:
+    """Return the shapes of the arguments that are arrays."""
+    return tuple(a.shape for a in arguments if not a.static)
+
+
+def _sizes_key(arguments: Sequence[Argument], structure: Any, threads: int, is_free: bool) -> tuple:
+    """Return what calls that differ in extents alone have in common."""
+    kinds = tuple(a.key if a.static else (a.dtype, len(a.shape), a.weak, a.wide) for a in arguments)
+    return structure, kinds, threads, is_free
 
 
 def _extend_key(key: Any, depends: Sequence[weakref.ref]) -> tuple:

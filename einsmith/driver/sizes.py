@@ -125,6 +125,8 @@ class Sizes(Generic[T]):
     programs: list[_Shared] = field(default_factory=list)
     reasons: dict[tuple, str] = field(default_factory=dict)
     """Why dimensions that vary cannot share a program, by their positions."""
+    traced: T | None = None
+    """The trace for a capacity, in place of those of sizes that are not traced."""
     outgrown: list[Shapes] = field(default_factory=list)
     """Sizes that need programs of their own, as they are used often; the last ones that became so."""
 
@@ -223,6 +225,7 @@ class Sizes(Generic[T]):
             if self.is_free and not graph.is_by_rows:
                 raise SizeDependentError("tensors have the size in another dimension than the first")
             limits = {"limits": graph.limits, "all_limited": self.is_free}
+            self.traced = at_capacity
             symbolic = self._prove(graph, grown, probe, shapes_at) if self.is_formula else None
             try:
                 return _Shared(most, graph, self.compile(graph.graph, at_capacity, **limits), symbolic), fit

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from numpy.random import default_rng
@@ -9,6 +11,7 @@ from numpy.random import default_rng
 import einsmith as es
 from einsmith import functional as F
 from einsmith import nn
+from einsmith.api import jit
 from einsmith.base.trees import flatten
 from einsmith.driver import executable, runs
 from einsmith.runtime import buffers
@@ -148,6 +151,36 @@ def test_batches_and_lengths_of_a_recurrence(compiled) -> None:
         count += len(compiled) - before
         np.testing.assert_allclose(y, es.interpret(f)(*x), rtol=1e-9)
     assert count == 3  # the first one, one for lengths, one for batches and lengths
+
+
+FORMULAS = {
+    "products": ("y[i,j] = tanh(sum[k](x[i,k]*w[k,j]))*x.shape[0]", lambda n: ((n, 3), (3, 4))),
+    "steps": ("h[0,i] = 0.0\nh[t+1,i] = tanh(x[t,i] + sum[j](h[t,j]*w[j,i]))", lambda n: ((n, 3), (3, 3))),
+    "softmax": ("m[i] = max[j](x[i,j])\ny[i,j] = exp(x[i,j] - m[i])/sum[k](exp(x[i,k] - m[i]))", lambda n: ((3, n),)),
+}
+
+
+@pytest.mark.parametrize("derive", [lambda f: f, es.grad, lambda f: es.grad(lambda *x: (f(*x) ** 2).sum())])
+@pytest.mark.parametrize("name", FORMULAS)
+def test_formulas_run_at_other_sizes_without_a_trace(name: str, derive, compiled, monkeypatch) -> None:
+    """A function of the user's is traced at each size."""
+    text, shapes = FORMULAS[name]
+    total = "\nz[] = sum[a,b]({0}[a,b]*{0}[a,b])".format("h" if name == "steps" else "y")
+    op = es.op(text + (total if derive is es.grad else ""))
+    f, traced = es.jit(derive(op), sizes="shared"), list[Any]()
+    trace_arguments = jit.trace_arguments
+    monkeypatch.setattr(jit, "trace_arguments", lambda *a: traced.append(a) or trace_arguments(*a))
+    counts, results = [], {}
+    for n in (7, 12, 9, 40, 4, 39, 12, 7, 23, 9):
+        x = [default_rng(n).normal(size=s).astype("f") for s in shapes(n)]
+        y = f(*x)
+        counts.append((len(compiled), len(traced)))
+        np.testing.assert_allclose(y, es.interpret(f)(*x), rtol=1e-4, atol=1e-5)
+        if n in results and n not in (7, 12):  # the first of which have programs of their own, or are traced
+            assert np.array_equal(results[n], y)
+        results[n] = y
+    is_formula = derive is es.grad or derive(op) is op
+    assert counts[1][0] == counts[-1][0] and (counts[1] == counts[-1]) == is_formula
 
 
 def test_an_index_error_shows_the_call() -> None:
