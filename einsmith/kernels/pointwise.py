@@ -90,7 +90,7 @@ def lower_box(b: Builder, kernel: Kernel, box: Box, config: PointwiseConfig, fir
     alone: no other box shares the launch."""
     axis, tile = _choose_axes(box, config)
     em = loops.make_emitter(b, kernel, box.extents, 0 if axis is None else config.lanes)
-    loops.limit_rows(em, kernel)
+    loops.limit_points(em, kernel, box)
     if tile is not None:
         _, along, across = tile
         emit_tile = partial(_emit_transposed_tile, em, box, along, across)

@@ -53,7 +53,7 @@ class SizedGraph:
         graph: the graph. Its inputs are those of the trace for the capacity, then the leaves of `numbers`.
         numbers: the 0-d leaf of each number that depends on the size
         capacity, probe: the traces from which the graph was made
-        limits: limits of the first extents of inputs and outputs
+        limits: limits of the extents of inputs and outputs
         is_by_rows: whether no tensor has the size in another dimension than the first, and one size varies
     """
 
@@ -179,21 +179,26 @@ def size_graph(capacity: TracedSize, probe: TracedSize) -> SizedGraph:
         tuple((image(t, u), m) for (t, m), (u, n) in zip(before.checks, other.checks, strict=True) if m != n),
         tuple(map(image, before.gradients, other.gradients)),
     )
-    pairs = [*zip(before.inputs, other.inputs, strict=True), *zip(before.outputs, other.outputs, strict=True)]
-    rows = dict.fromkeys(x for a, b in pairs if (x := _first_extent(a, b)) is not None)
-    outputs = [_first_extent(a, b) for a, b in zip(before.outputs, other.outputs, strict=True)]
+    outputs = [_varying_extents(a, b) for a, b in zip(before.outputs, other.outputs, strict=True)]
+    inputs = [_varying_extents(a, b) for a, b in zip(before.inputs, other.inputs, strict=True)]
+    extents = dict.fromkeys(x for varying in (*inputs, *outputs) for x in varying.values())
     limits = [
-        RowLimit(rewriter.leaf_of(x), int(x.capacity), frozenset(n for n, y in enumerate(outputs) if y == x))
-        for x in rows
+        RowLimit(
+            rewriter.leaf_of(x),
+            int(x.capacity),
+            frozenset((n, d) for n, varying in enumerate(outputs) for d, y in varying.items() if y == x),
+        )
+        for x in extents
     ]
     graph = Graph((*before.inputs, *numbers.values()), *roots)
     verify_graph(graph)
     return SizedGraph(graph, numbers, capacity, probe, tuple(limits), is_by_rows and len(limits) == 1)
 
 
-def _first_extent(a: Tensor, b: Tensor) -> Varying | None:
-    """Return the first extent of a tensor, of the capacity and of the probe, if it depends on the size."""
-    return Varying(None, a.shape[0], b.shape[0]) if a.shape[:1] != b.shape[:1] else None
+def _varying_extents(a: Tensor, b: Tensor) -> dict[int, Varying]:
+    """Return, by dimension, the extents of a tensor, of the capacity and of the probe, that depend on the size."""
+    pairs = enumerate(zip(a.shape, b.shape, strict=True))
+    return {d: Varying(None, x, y) for d, (x, y) in pairs if x != y}
 
 
 class _CapacityRewriter:

@@ -216,17 +216,17 @@ class Beyond(IntEnum):
 
 
 class LimitedKernel(Kernel):
-    """A kernel of which only the first points of output axis 0 count; results at others are never read, and need not be
-    computed.
+    """A kernel of which only the first points of some output axes count; results at others are never read, and need not
+    be computed.
 
-    limit: the buffer, an i32 without dimensions, that holds the number of these points when the kernel runs. is_short:
-    whether some buffer should need no memory beyond the limit, which costs more code.
+    limits: (axis, buffer), the buffer being an i32 without dimensions that holds the number of these points when the
+    kernel runs. is_short: whether some buffer should need no memory beyond the limit of axis 0, which costs more code.
     """
 
-    __slots__ = ("limit", "is_short")
-    fields = (*Kernel.fields, "limit", "is_short")  # type: ignore[assignment]
+    __slots__ = ("limits", "is_short")
+    fields = (*Kernel.fields, "limits", "is_short")  # type: ignore[assignment]
     exact = True
-    limit: int
+    limits: tuple[tuple[int, int], ...]
     is_short: bool
 
     def __new__(
@@ -235,10 +235,21 @@ class LimitedKernel(Kernel):
         buffers: tuple[KernelBuffer, ...],
         loop_invariant: tuple[int, ...] | None = None,
         sums: tuple[EpilogueSum, ...] = (),
-        limit: int = -1,
+        limits: tuple[tuple[int, int], ...] = (),
         is_short: bool = True,
     ) -> LimitedKernel:
-        return Node.__new__(cls, stages, buffers, loop_invariant, sums, limit, is_short)
+        return Node.__new__(cls, stages, buffers, loop_invariant, sums, limits, is_short)
+
+
+def limits_of(kernel: Kernel) -> dict[int, int]:
+    """Return, by output axis, the buffer that holds the number of its points that count; axes without one are left
+    out."""
+    return dict(kernel.limits) if isinstance(kernel, LimitedKernel) else {}
+
+
+def has_row_limit(kernel: Kernel) -> bool:
+    """Return whether only the first points of output axis 0 of a kernel count."""
+    return 0 in limits_of(kernel)
 
 
 @lru_cache(maxsize=4096)

@@ -1,15 +1,17 @@
 """Leave out rows of a plan that no result depends on: those beyond a limit that is known when a program runs.
 
-A graph of a capacity (`passes.capacity`) has tensors whose first extent is the capacity. Of these, only the rows below
-the limit matter where every reader reads a row at its own row, below the limit too, or under a condition that compares
-the row with the limit. This is proven of the graph after all passes, whatever they made of it, tensor by tensor. The
-kernels that compute such tensors alone then get the limit as a further buffer (`schedule.kernel.LimitedKernel`), and
-row-block fusions as a condition (`schedule.kernel.Activity`).
+A graph of a capacity (`passes.capacity`) has tensors of which some extents are the capacity. Along such a dimension,
+only the positions below the limit matter where every reader reads at its own position along an axis of its own, below
+the limit too, or under a condition that compares the position with the limit. This is proven of the graph after all
+passes, whatever they made of it, dimension by dimension. The kernels that compute such tensors alone then get the limit
+as a further buffer (`schedule.kernel.LimitedKernel`), row-block fusions also as a condition
+(`schedule.kernel.Activity`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -36,18 +38,42 @@ from einsmith.ir.nodes import (
     size,
 )
 from einsmith.ir.views import storage
-from einsmith.schedule.kernel import Activity, Kernel, KernelBuffer, LimitedKernel, Member, Rows, Stage
+from einsmith.schedule.kernel import (
+    Activity,
+    Follow,
+    Kernel,
+    KernelBuffer,
+    LimitedKernel,
+    Member,
+    Rows,
+    Stage,
+    has_row_limit,
+    limits_of,
+    row_major,
+)
 from einsmith.schedule.plan import KernelCall, Plan
 
 
 class RowLimit(NamedTuple):
-    """A limit of rows. leaf: the i32 that holds it in a run, given to the program or computed by it; extent: the
-    capacity, the first extent of tensors that it limits; outputs: numbers of the graph's outputs of which only the rows
-    below it are read."""
+    """A limit of rows and of other positions. leaf: the i32 that holds it in a run, given to the program or computed by
+    it; extent: the capacity, the extent of dimensions that it limits; outputs: (output, dimension) of the graph's
+    outputs of which only the positions below it are read."""
 
     leaf: Tensor
     extent: int
-    outputs: frozenset[int]
+    outputs: frozenset[tuple[int, int]]
+
+    def dimensions(self, t: Tensor) -> list[int]:
+        """Return the dimensions of a tensor that the limit may limit. A limit that a graph computes is one of rows
+        alone, as no conditions keep what lies beyond it from being an index."""
+        shape = t.shape if isinstance(self.leaf, Leaf) else t.shape[:1]
+        return [d for d, n in enumerate(shape) if n == self.extent]
+
+
+_NEW = -1
+"""Place of a limit in members of a row-block fusion until its buffer is known."""
+Limited = AbstractSet[tuple[Tensor, int]]
+"""(tensor, dimension) pairs of which only the positions below a limit matter."""
 
 
 class UnlimitedError(Exception):
@@ -90,7 +116,7 @@ def _limit_copies(calls: list[Any], limit: RowLimit, plan: Plan) -> None:
             continue
         written = {t for t, w in zip(call.tensors, call.written, strict=True) if w}
         if not written & known and all(_reads_own_rows(c, written) for c in calls[n + 1 :]):
-            calls[n] = _limit_call(call, limit, written, plan)
+            calls[n] = _limit_call(call, limit, {(t, 0) for t in written}, plan)
 
 
 def _reads_own_rows(call: Any, tensors: set[Tensor]) -> bool:
@@ -132,7 +158,7 @@ def _ends_below(call: KernelCall, limit: RowLimit) -> bool:
         for part in stage.template.parts:
             for read, facts in reads_under(part):
                 is_sized = read.slot in buffers and sized[buffers[read.slot]]
-                if is_sized and not _is_below(read.index[0], False, facts, numbers):
+                if is_sized and not _is_below(read.index[0], (), facts, numbers):
                     return False
     return True
 
@@ -140,55 +166,64 @@ def _ends_below(call: KernelCall, limit: RowLimit) -> bool:
 def _has_limit(kernel: Kernel) -> bool:
     if isinstance(kernel, Rows) and kernel.active is not None:
         return True
-    return all(isinstance(k, LimitedKernel) for k in kernel.parts)
+    return all(map(has_row_limit, kernel.parts))
 
 
-def find_limited(graph: Graph, limit: RowLimit) -> set[Tensor]:
-    """Return the tensors of a graph of whose rows only those below the limit matter."""
+def find_limited(graph: Graph, limit: RowLimit) -> set[tuple[Tensor, int]]:
+    """Return the (tensor, dimension) pairs of a graph of whose positions only those below the limit matter."""
     nodes = list(postorder((*graph.roots, *graph.gradients)))
-    limited = {t for t in nodes if not _has_several_results(t) and t.shape[:1] == (limit.extent,)}
-    limited.difference_update(t for t, _ in graph.checks)
-    limited.difference_update(t for _, t in graph.updates)
-    limited.difference_update(t for n, t in enumerate(graph.outputs) if n not in limit.outputs)
-    whole: set[Any] = set()  # nodes of several results, all of whose rows matter
+    limited = {(t, d) for t in nodes if not _has_several_results(t) for d in limit.dimensions(t)}
+
+    def keep_whole(tensors: Iterable[Tensor]) -> None:
+        limited.difference_update((t, d) for t in tensors for d in range(len(t.shape)))
+
+    keep_whole(t for t, _ in graph.checks)
+    keep_whole(t for _, t in graph.updates)
+    for n, t in enumerate(graph.outputs):
+        limited.difference_update((t, d) for d in range(len(t.shape)) if (n, d) not in limit.outputs)
+    whole: dict[Any, set[int]] = {}  # dimensions of nodes of several results of which all positions matter
     for node in reversed(nodes):
         if isinstance(node, Leaf):
             continue
         if isinstance(node, Item):
-            if node not in limited:
-                whole.add(node.node)
+            dimensions = {d for d in range(len(node.shape)) if (node, d) not in limited}
+            whole.setdefault(node.node, set()).update(dimensions)
         elif isinstance(node, Compute):
-            is_limited = node in limited or (_has_several_results(node) and node not in whole)
-            limited.difference_update(_find_whole_operands(node, limit, is_limited))
+            if _has_several_results(node):
+                own = {d for d, n in enumerate(node.template.shape) if n == limit.extent} - whole.get(node, set())
+            else:
+                own = {d for d in range(len(node.shape)) if (node, d) in limited}
+            limited.difference_update(_find_whole_operands(node, limit, own))
         else:
-            limited.difference_update(node.args)
-    return {t for t in limited if not isinstance(t, Leaf)}
+            keep_whole(node.args)
+    return {(t, d) for t, d in limited if not isinstance(t, Leaf)}
 
 
 def _has_several_results(node: Any) -> bool:
     return not isinstance(node, (Leaf, Item)) and not (isinstance(node, Compute) and len(node.template.dtypes) == 1)
 
 
-def _find_whole_operands(node: Compute, limit: RowLimit, is_limited: bool) -> list[Tensor]:
-    """Return the operands of which a node reads rows that may lie beyond the limit. is_limited: only rows of the node
-    below it matter."""
+def _find_whole_operands(node: Compute, limit: RowLimit, limited: AbstractSet[int]) -> list[tuple[Tensor, int]]:
+    """Return (operand, dimension) where a node reads positions that may lie beyond the limit. limited: dimensions of
+    the node of which only the positions below it matter."""
     numbers = [Read(node.args.index(limit.leaf), (), limit.leaf.dtype)] if limit.leaf in node.args else []
     out = []
     for part in node.template.parts:
-        own = is_limited and isinstance(part, Piece) and (part.offset[:1], part.step[:1]) == ((0,), (1,))
+        own = {d for d in limited if isinstance(part, Piece) and (part.offset[d], part.step[d]) == (0, 1)}
         for read, facts in reads_under(part):
             operand = node.args[read.slot]
-            if operand.shape[:1] == (limit.extent,) and not _is_below(read.index[0], own, facts, numbers):
-                out.append(operand)
+            for d in limit.dimensions(operand):
+                if not _is_below(read.index[d], own, facts, numbers):
+                    out.append((operand, d))
     return out
 
 
-def _is_below(row: Expr, own: bool, facts: Facts, numbers: Sequence[Read]) -> bool:
-    """Return whether a row that is read lies below the limit: it is the reader's own row, which does (`own`), or below
-    one of `numbers`, reads of the limit."""
-    if own and isinstance(row, Axis) and row.position == 0:
+def _is_below(place: Expr, own: Collection[int], facts: Facts, numbers: Sequence[Read]) -> bool:
+    """Return whether a position that is read lies below the limit: it is the reader's own position along one of the
+    axes `own`, which does, or lies below one of `numbers`, reads of the limit."""
+    if isinstance(place, Axis) and place.position in own:
         return True
-    return any(row.dtype is x.dtype and facts.prove(apply("lt", row, x)) for x in numbers)
+    return any(place.dtype is x.dtype and facts.prove(apply("lt", place, x)) for x in numbers)
 
 
 def find_short(plan: Plan, is_untouched: Callable[[Kernel], bool]) -> set[Tensor]:
@@ -213,7 +248,7 @@ def find_own_rows(kernel: Kernel) -> set[int]:
     """Return the buffers of which a kernel that has a limit reads and writes only the rows of its own."""
     if isinstance(kernel, Rows):
         return {n for n, axes in _row_axes(kernel).items() if axes == {1}} if kernel.active is not None else set()
-    if not isinstance(kernel, LimitedKernel):
+    if not has_row_limit(kernel):
         return set()
     rows = {n for n, b in enumerate(kernel.buffers) if b.shape[:1] == kernel.shape[:1]}
     for stage in kernel.stages:
@@ -224,17 +259,38 @@ def find_own_rows(kernel: Kernel) -> set[int]:
     return rows
 
 
-def _limit_call(call: KernelCall, limit: RowLimit, limited: set[Tensor], plan: Plan) -> KernelCall:
-    """Return a call whose kernel leaves out rows beyond the limit; the call itself where some of them matter."""
-    written = [t for t, w in zip(call.tensors, call.written, strict=True) if w]
+def _limit_call(call: KernelCall, limit: RowLimit, limited: Limited, plan: Plan) -> KernelCall:
+    """Return a call whose kernel leaves out points beyond the limit; the call itself where some of them matter."""
     kernel = call.kernel
-    if isinstance(kernel, LimitedKernel) or call.parts and not isinstance(kernel, Rows):
-        return call
     if isinstance(kernel, Rows):
         return _limit_rows_of(call, kernel, limit, limited, plan)
-    if not all(t in limited and t not in plan.home for t in written) or not _has_rows(kernel, limit.extent):
+    if call.parts:
         return call
-    return _with_limit(call, _limited(kernel, _may_be_short(call, limit, plan)), limit)
+    written = [t for t, w in zip(call.tensors, call.written, strict=True) if w]
+    if any(t in plan.home for t in written):
+        return call
+    buffers = [b for b, w in zip(kernel.buffers, call.written, strict=True) if w]
+    axes = [
+        a
+        for a in range(len(kernel.shape))
+        if a not in limits_of(kernel) and _has_whole_axis(kernel, a, limit.extent)
+        if all((t, _dimension_of(t, b, a, kernel.shape)) in limited for t, b in zip(written, buffers, strict=True))
+    ]
+    if not axes:
+        return call
+    is_short = 0 in axes and _may_be_short(call, limit, plan)
+    return _with_limit(call, _limited(kernel, is_short, axes), limit)
+
+
+def _dimension_of(t: Tensor, buffer: KernelBuffer, axis: int, shape: tuple[int, ...]) -> int | None:
+    """Return the dimension of a tensor along which a kernel of this shape, which stores it in `buffer`, moves by an
+    output axis; None where none is known."""
+    if t.shape == buffer.shape == shape or axis == 0 and t.shape[:1] == shape[:1]:
+        return axis
+    # Of several leading dimensions, row-block fusions make one.
+    d = axis + len(t.shape) - len(shape)
+    is_dense = buffer.shape == shape and buffer.strides == row_major(shape) and size(t.shape) == size(shape)
+    return d if is_dense and d > 0 and axis > 0 and t.shape[d:] == shape[axis:] else None
 
 
 def _may_be_short(call: KernelCall, limit: RowLimit, plan: Plan) -> bool:
@@ -243,11 +299,12 @@ def _may_be_short(call: KernelCall, limit: RowLimit, plan: Plan) -> bool:
     return any(t.shape[:1] == (limit.extent,) and storage(t) in outside for t in call.tensors)
 
 
-def _limited(kernel: Kernel, is_short: bool) -> LimitedKernel:
-    """Return a kernel with a limit, in a buffer behind the others."""
+def _limited(kernel: Kernel, is_short: bool, axes: Sequence[int]) -> LimitedKernel:
+    """Return a kernel with a limit of some axes, in a buffer behind the others."""
     buffers = (*kernel.buffers, KernelBuffer(dt.i32, ()))
-    number = len(kernel.buffers)
-    return LimitedKernel(kernel.stages, buffers, kernel.loop_invariant, kernel.sums, number, is_short)
+    limits = (*limits_of(kernel).items(), *((a, len(kernel.buffers)) for a in axes))
+    is_short |= isinstance(kernel, LimitedKernel) and kernel.is_short
+    return LimitedKernel(kernel.stages, buffers, kernel.loop_invariant, kernel.sums, tuple(sorted(limits)), is_short)
 
 
 def _row_axes(rows: Rows) -> dict[int, set[int]]:
@@ -266,114 +323,151 @@ def _with_limit(call: KernelCall, kernel: Kernel, limit: RowLimit) -> KernelCall
     )
 
 
-def _has_rows(kernel: Kernel, extent: int) -> bool:
-    """Return whether output axis 0 of a kernel runs through rows of its results, piece by piece."""
-    if kernel.sums or kernel.shape[:1] != (extent,):
+def _has_whole_axis(kernel: Kernel, axis: int, extent: int) -> bool:
+    """Return whether an output axis of a kernel, of this extent, runs through positions of its results, piece by
+    piece."""
+    if kernel.sums or kernel.shape[axis : axis + 1] != (extent,):
         return False
     return all(
-        isinstance(p, Piece) and (p.offset[0], p.step[0], p.extents[0]) == (0, 1, extent) for p in kernel.root.parts
+        isinstance(p, Piece) and (p.offset[axis], p.step[axis], p.extents[axis]) == (0, 1, extent)
+        for p in kernel.root.parts
     )
 
 
-def _limit_rows_of(call: KernelCall, rows: Rows, limit: RowLimit, limited: set[Tensor], plan: Plan) -> KernelCall:
-    """Return a call of a row-block fusion that leaves out blocks of rows beyond the limit, or, where its own rows are
-    others, rows of its members' results."""
-    if rows.active is not None or rows.takes_sums or rows.is_online:
+def _limit_rows_of(call: KernelCall, rows: Rows, limit: RowLimit, limited: Limited, plan: Plan) -> KernelCall:
+    """Return a call of a row-block fusion that leaves out blocks of rows beyond the limit, and what lies beyond it
+    along other axes of its members' results."""
+    if rows.takes_sums:
         return call
     known = [n for n, t in enumerate(call.tensors) if t is limit.leaf]
     place = known[0] if known else len(rows.buffers)
-    times, left = divmod(rows.rows, limit.extent)  # a point of the limited axis has so many rows
-    if left or not times or any(not m.reduces and m.axis != 0 for m in rows.members):
-        return _limit_members(call, rows, limit, limited, plan, place)
-    by_row = _row_axes(rows)
+    members = _limit_members(call, rows, limit, limited, plan, place)
+    times = _count_rows_per_point(call, rows, limit, limited, plan, place)
+    if not times:
+        return call if members is None else _with_place(call, rows, members, place, limit, rows.active)
+    end = apply("mul", Read(place, (), dt.i32), Const(times, dt.i32))
+    active = Activity(apply("lt", Axis(0), end), (), 1, False)
+    return _with_place(call, rows, rows.members if members is None else members, place, limit, active)
+
+
+def _count_rows_per_point(
+    call: KernelCall, rows: Rows, limit: RowLimit, limited: Limited, plan: Plan, place: int
+) -> int:
+    """Return how many rows of a row-block fusion a point of the limited dimension has; 0 where rows beyond the limit
+    matter, or other conditions leave rows out."""
+    times, left = divmod(rows.rows, limit.extent)
+    if left or rows.active is not None or rows.is_online:
+        return 0
     for m in rows.members:
         if m.reduces:
             if not _is_neutral(m, place):
-                return call
-        elif m.axis != 0 or not _has_rows(m.kernel, rows.rows):
-            return call
+                return 0
+        elif (m.axis and times != 1) or not _has_whole_axis(m.kernel, m.axis, rows.rows):
+            return 0
+    by_row = _row_axes(rows)
     reduced = {
         m.places[n] for m in rows.members if m.reduces for s in m.kernel.stages for n in s.outputs if n is not None
     }
     for n, (t, w) in enumerate(zip(call.tensors, call.written, strict=True)):
-        if w and n not in reduced and not (by_row.get(n) == {1} and t in limited and t not in plan.home):
-            return call
-    end = apply("mul", Read(place, (), dt.i32), Const(times, dt.i32))
-    active = Activity(apply("lt", Axis(0), end), (), 1, False)
-    return _with_place(call, rows, rows.members, place, limit, active)
+        if not w or n in reduced:
+            continue
+        (axis, *others) = by_row.get(n, {0})
+        dimension = _dimension_of(t, rows.buffers[n], axis - 1, rows.buffers[n].shape) if axis > 1 else axis - 1
+        if others or not axis or (axis > 1 and times != 1) or (t, dimension) not in limited or t in plan.home:
+            return 0
+    return times
 
 
 def _with_place(
     call: KernelCall, rows: Rows, members: Sequence[Member], place: int, limit: RowLimit, active: Activity | None
 ) -> KernelCall:
-    """Return a call of a row-block fusion that has the limit in buffer `place`; the last buffer, if that is new."""
+    """Return a call of a row-block fusion that has the limit in buffer `place`; the last buffer, if that is new. The
+    members have it in the place _NEW."""
     count = len(rows.buffers)
-    if place < count:
-        limited = Rows(rows.rows, tuple(members), rows.buffers, rows.local, active, rows.takes_sums)
-        return replace(call, kernel=limited)
+    is_new = place == count
 
     def moved(m: Member) -> Member:
-        added = isinstance(m.kernel, LimitedKernel)  # whose last buffer is the limit, in its new place
-        places = tuple(p + (p >= count) for p in m.places[: len(m.places) - added]) + (place,) * added
-        return Member(m.kernel, places, m.by_row, m.reduces, m.axis, m.follows)
+        places = tuple(place if p == _NEW else p + (is_new and p >= count) for p in m.places)
+        return Member(m.kernel, places, m.by_row, m.reduces, m.axis, _moved_follow(m.follows, count, is_new))
 
-    buffers = (*rows.buffers, KernelBuffer(dt.i32, ()))
+    buffers = (*rows.buffers, KernelBuffer(dt.i32, ())) if is_new else rows.buffers
     limited = Rows(rows.rows, tuple(map(moved, members)), buffers, rows.local, active, rows.takes_sums)
-    return _with_limit(call, limited, limit)
+    return _with_limit(call, limited, limit) if is_new else replace(call, kernel=limited)
+
+
+def _moved_follow(follow: Follow | None, count: int, is_new: bool) -> Follow | None:
+    """Return how a member follows another one where a buffer is added behind the first `count` ones."""
+    if follow is None or not is_new or follow.place < count:
+        return follow
+    return Follow(follow.reducer, follow.place + 1, follow.index, follow.buffer, follow.is_mean)
 
 
 def _limit_members(
-    call: KernelCall, rows: Rows, limit: RowLimit, limited: set[Tensor], plan: Plan, place: int
-) -> KernelCall:
-    """Return a call of a row-block fusion, of other rows than the limit's, whose members leave out what lies beyond the
-    limit along axis 0 of their results."""
+    call: KernelCall, rows: Rows, limit: RowLimit, limited: Limited, plan: Plan, place: int
+) -> list[Member] | None:
+    """Return the members of a row-block fusion that leave out what lies beyond the limit along other axes of their
+    results than the rows; None where none does. They have the limit in the place _NEW."""
     chosen = {
-        n
+        (n, a)
         for n, m in enumerate(rows.members)
-        if not m.reduces and m.axis != 0 and m.follows is None and _has_rows(m.kernel, limit.extent)
+        if not m.reduces and m.follows is None
+        for a in range(len(m.kernel.shape))
+        if a != m.axis and _has_whole_axis(m.kernel, a, limit.extent) and a not in limits_of(m.kernel)
     }
     while True:
-        left = {n for n in chosen if _matters(call, rows, n, chosen, limited, plan, place)}
+        left = {x for x in chosen if _matters(call, rows, x, chosen, limited, plan, place)}
         if not left:
             break
         chosen -= left
     if not chosen:
-        return call
+        return None
     members = list(rows.members)
-    for n in chosen:
-        m = members[n]
-        members[n] = Member(_limited(m.kernel, False), (*m.places, place), (*m.by_row, 0), False, m.axis)
-    return _with_place(call, rows, members, place, limit, None)
+    for n, m in enumerate(rows.members):
+        if axes := sorted(a for k, a in chosen if k == n):
+            kernel = _limited(m.kernel, False, axes)
+            members[n] = Member(kernel, (*m.places, _NEW), (*m.by_row, 0), False, m.axis)
+    return members
 
 
 def _matters(
-    call: KernelCall, rows: Rows, number: int, chosen: set[int], limited: set[Tensor], plan: Plan, place: int
+    call: KernelCall,
+    rows: Rows,
+    member_axis: tuple[int, int],
+    chosen: AbstractSet[tuple[int, int]],
+    limited: Limited,
+    plan: Plan,
+    place: int,
 ) -> bool:
-    """Return whether what a member computes beyond the limit is read, if the members `chosen` leave that out."""
+    """Return whether what a member computes beyond the limit of an axis is read, if the members and axes `chosen` leave
+    that out."""
+    number, axis = member_axis
     member = rows.members[number]
-    for n in {n for s in member.kernel.stages for n in s.outputs if n is not None}:
-        written = member.places[n]
+    for buffer in {n for s in member.kernel.stages for n in s.outputs if n is not None}:
+        written, stored = member.places[buffer], member.kernel.buffers[buffer]
+        if axis and stored.shape != member.kernel.shape:
+            return True
         if written < len(rows.buffers):  # the graph tells who reads it, in this call too
             t = call.tensors[written]
-            if t not in limited or t in plan.home:
+            if (t, _dimension_of(t, stored, axis, member.kernel.shape)) not in limited or t in plan.home:
                 return True
             continue
         for other, m in enumerate(rows.members):
+            own = {a for k, a in chosen if k == other}
             for at in [i for i, p in enumerate(m.places) if p == written]:
-                if other != number and not _reads_below(m, at, other in chosen, place):
+                if other != number and not _reads_below(m, at, axis, own, place):
                     return True
     return False
 
 
-def _reads_below(member: Member, buffer: int, is_limited: bool, place: int) -> bool:
-    """Return whether a member reads a buffer only below the limit, which is in `place`, along the buffer's first
-    dimension. is_limited: it computes its own results only there."""
+def _reads_below(member: Member, buffer: int, dimension: int, own: AbstractSet[int], place: int) -> bool:
+    """Return whether a member reads a buffer only below the limit, which is in `place`, along a dimension of the
+    buffer. own: the axes along which it computes its own results only there."""
     for stage in member.kernel.stages:
         numbers = _reads_of_limit(member, stage, place)
         for part in stage.template.parts:
             for read, facts in reads_under(part):
                 if stage.args[read.slot][:2] == ("buffer", buffer):
-                    if not _is_below(read.index[0], is_limited, facts, numbers):
+                    if not _is_below(read.index[dimension], own, facts, numbers):
                         return False
     return True
 

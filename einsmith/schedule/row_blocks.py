@@ -45,7 +45,7 @@ def _restrict_to_block(member: Member, count: int, block: int, local: int, turne
 def _like(kernel: Kernel, stages: Sequence[Stage], buffers: tuple[KernelBuffer, ...]) -> Kernel:
     """Return the kernel of other stages and buffers, with the limit of `kernel` where that has one."""
     if isinstance(kernel, LimitedKernel):
-        return LimitedKernel(tuple(stages), buffers, limit=kernel.limit, is_short=kernel.is_short)
+        return LimitedKernel(tuple(stages), buffers, limits=kernel.limits, is_short=kernel.is_short)
     return Kernel(tuple(stages), buffers)
 
 

@@ -223,7 +223,8 @@ ROWS = {
 
 def limited(kernel: Kernel, is_short: bool) -> LimitedKernel:
     buffers = (*kernel.buffers, KernelBuffer(dt.i32, ()))
-    return LimitedKernel(kernel.stages, buffers, kernel.loop_invariant, kernel.sums, len(kernel.buffers), is_short)
+    limits = ((0, len(kernel.buffers)),)
+    return LimitedKernel(kernel.stages, buffers, kernel.loop_invariant, kernel.sums, limits, is_short)
 
 
 @sampled(4)
@@ -259,3 +260,112 @@ def test_only_the_first_rows_are_needed(case, is_short, rng) -> None:
                 text = f"{pattern.name} {config}"
                 np.testing.assert_allclose(arrays[result][:end], want, rtol=2e-5, atol=2e-5, err_msg=text)
     assert kept or len(kernel.shape) == 1 or not is_short or case.startswith("turned")
+
+
+def axes_limited(kernel: Kernel, axes_: tuple[int, ...], is_short: bool = False) -> LimitedKernel:
+    """The kernel with a limit of its own for each of some axes."""
+    count = len(kernel.buffers)
+    buffers = (*kernel.buffers, *(KernelBuffer(dt.i32, ()) for _ in axes_))
+    limits = tuple((a, count + n) for n, a in enumerate(axes_))
+    return LimitedKernel(kernel.stages, buffers, kernel.loop_invariant, kernel.sums, limits, is_short)
+
+
+def shared_product(b, rows, m, k):
+    """Rows of a batch times one matrix: batch and rows are one side."""
+    p, i, j, r = axes(4)
+    params = [(dt.f32, (b, rows, k)), (dt.f32, (k, m))]
+    return plain((b, rows, m), params, over("sum", (k,), mul(read(0, p, i, r), read(1, r, j))))
+
+
+def scores(b, heads, rows, k):
+    p, h, i, j, r = axes(5)
+    params = [(dt.f32, (b, heads, rows, k))] * 2
+    body = mul(read(0, p, h, i, r), read(1, p, h, j, r))
+    return plain((b, heads, rows, rows), params, over("sum", (k,), body))
+
+
+def last_row_sums(b, rows, k):
+    p, i, r = axes(3)
+    return plain((b, rows), [(dt.f32, (b, rows, k))], over("sum", (k,), read(0, p, i, r)))
+
+
+AXES = {
+    "rows of a batch": (shared_product(3, 37, 20, 24), (1,)),
+    "rows of a batch and columns": (shared_product(3, 37, 40, 24), (1, 2)),
+    "batch, rows and columns": (shared_product(5, 19, 33, 8), (0, 1, 2)),
+    "scores": (scores(2, 3, 37, 16), (2, 3)),
+    "heads": (scores(2, 5, 17, 16), (1, 3)),
+    "columns": (product(37, 300, 24), (1,)),
+    "tall columns": (product(300, 80, 64), (0, 1)),
+    "batched": (batched(9, 33, 16), (1, 2)),
+    "pointwise": (pointwise(5, 37, 40), (1,)),
+    "pointwise vectors": (pointwise(5, 3, 267), (2,)),
+    "pointwise narrow": (pointwise(5, 37, 3), (1, 2)),
+    "pointwise images": (pointwise(11, 3, 15, 17), (0, 2, 3)),
+    "row sums": (last_row_sums(3, 45, 70), (1,)),
+    "pooling": (pooling(3, 9, 20), (1,)),
+    "pooling images": (pooling(2, 3, 20), (2, 3)),
+    "turned": (turned(48, 21), (1,)),
+    "turned images": (turned(32, 3, 20), (0, 2)),
+    "depthwise": (depthwise(3, 9, 20, 20, 3, 1), (1,)),
+    "convolution": (convolution(3, 5, 8, 6), (1, 2)),
+}
+LEFT_OUT = {
+    "rows of a batch",
+    "scores",
+    "columns",
+    "pointwise",
+    "pointwise vectors",
+    "row sums",
+    "pooling",
+    "tall columns",
+    "batched",
+}
+"""Kernels of which the best code of each pattern leaves out whole tiles."""
+
+
+@sampled(4)
+@pytest.mark.thinned(4)
+@pytest.mark.parametrize("case", AXES)
+def test_only_the_first_points_of_axes_are_needed(case, rng) -> None:
+    """What lies beyond a limit stays what it was in most places; below all limits, results are those of the whole."""
+    whole, limited_axes = AXES[case]
+    kernel = axes_limited(whole, limited_axes)
+    result, shape, count = kernel.stages[0].outputs[0], kernel.shape, len(whole.buffers)
+    ends = {1: [1] * len(limited_axes), 0: [shape[a] for a in limited_axes]}
+    ends |= {n: [int(rng.integers(1, shape[a] + 1)) for a in limited_axes] for n in (2, 3, 4)}
+    for pattern in autoconfig.PATTERNS:
+        if not pattern.match(kernel):
+            continue
+        changed = [*mutants(pattern, kernel, host(), rng, MUTANTS)]
+        if pattern is CONTRACTION:
+            changed += packed(kernel, rng)
+        for config in [pattern.best(kernel, host()), *changed]:
+            if config is None or pattern.name in LARGE and not runner.SAMPLE.includes_next():
+                continue
+            lowered = pattern.lower(kernel, config, host())
+            for end in ends.values():
+                arrays = [random_array(rng, b) for b in kernel.buffers[:count]] + [np.asarray(e, np.int32) for e in end]
+                below = [slice(None)] * len(shape)
+                for a, e in zip(limited_axes, end, strict=True):
+                    below[a] = slice(None, e)
+                want = runner.reference(kernel, arrays)[result][tuple(below)]
+                arrays[result][...] = np.nan
+                run_native(lowered, arrays, host())
+                text = f"{pattern.name} {config} {end}"
+                np.testing.assert_allclose(arrays[result][tuple(below)], want, rtol=2e-5, atol=2e-5, err_msg=text)
+
+
+@pytest.mark.parametrize("case", sorted(LEFT_OUT))
+def test_points_beyond_limits_of_axes_are_left_out(case, rng) -> None:
+    """At most a tile of each axis lies beyond its limit."""
+    whole, limited_axes = AXES[case]
+    kernel = axes_limited(whole, limited_axes)
+    result, count = kernel.stages[0].outputs[0], len(whole.buffers)
+    chosen = autoconfig.choose(kernel, host())
+    lowered = chosen.pattern.lower(kernel, chosen.config, host())
+    arrays = [random_array(rng, b) for b in kernel.buffers[:count]] + [np.asarray(1, np.int32)] * len(limited_axes)
+    arrays[result][...] = np.nan
+    run_native(lowered, arrays, host())
+    written = np.mean(~np.isnan(arrays[result]))
+    assert written <= 0.75, f"{written:.2f} of all points were computed by {chosen}"

@@ -23,7 +23,7 @@ from einsmith.kernels.contraction.problem import Operand, Problem, affine
 from einsmith.kernels.contraction.words import operand_memories
 from einsmith.kernels.emit.access import OperandAccess
 from einsmith.kernels.emit.loops import is_limited
-from einsmith.schedule.kernel import Kernel, LimitedKernel
+from einsmith.schedule.kernel import Kernel, has_row_limit
 
 MAX_AXES = 5
 """Most axes that a box extends along, the innermost ones."""
@@ -211,7 +211,7 @@ def configs(kernel: Kernel, p: Problem, memories: Mapping[int, BufferMemory], ta
         return []
     out: list[Direct] = []
     for box in _enumerate_boxes(p, scalar, lanes, target):
-        if isinstance(kernel, LimitedKernel) and not is_limited(box.outer):
+        if has_row_limit(kernel) and not is_limited(box.outer):
             continue  # it would compute all rows
         points, of_k = p.count(box.outer), box.vector in p.k
         tasks = 1 if target.cores == 1 else min(points, 8 * target.cores)

@@ -29,7 +29,7 @@ from einsmith.kernels.contraction.table import TableTile, build_table
 from einsmith.kernels.contraction.traffic import Array
 from einsmith.kernels.contraction.words import in_words, operand_memories, word_axes
 from einsmith.kernels.emit.loops import is_limited
-from einsmith.schedule.kernel import Kernel, LimitedKernel
+from einsmith.schedule.kernel import Kernel, has_row_limit
 
 MAX_K_PANEL = 1 << 19
 """Most bytes of a packed panel over K; a longer panel has K blocked. Half of a usual private L2."""
@@ -174,7 +174,7 @@ def candidates(kernel: Kernel, pieces: Sequence[Problem], target: Any, like: Con
             copied = config.with_halos(p, windows)
             if copied is None or like is not None and not windows and len(tiles) > first_tile:
                 continue
-            if isinstance(kernel, LimitedKernel) and windows and not is_limited(copied.problem.batch):
+            if has_row_limit(kernel) and windows and not is_limited(copied.problem.batch):
                 continue  # the copies hold all rows
             for keeps_rows, swap in product((False, True), (False, True)):
                 s = operand_plan(kernel, p, windows, swap, False, target)

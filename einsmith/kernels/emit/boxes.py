@@ -29,7 +29,7 @@ from einsmith.ir.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, app
 from einsmith.ir.random import OPERATIONS
 from einsmith.ir.rebuild import rebuild
 from einsmith.ir.rewrite.simplify import simplify
-from einsmith.schedule.kernel import Kernel, KernelBuffer, LimitedKernel, Stage
+from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage, limits_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +39,8 @@ class Box:
     bodies: the root's. combiner: None where the bodies are the results. stages: the epilogue's bodies in order.
     results: the slot of each result, the root's members first; a Read of it has no index. stores: (slot, buffer,
     offset in elements). Slot n below len(buffers) is the kernel's buffer n; `workspace` is the slot after them.
-    sizes: elements that each buffer spans.
+    sizes: elements that each buffer spans. limits: (axis, buffer, factor) of axes of which only as many points count as
+    the buffer says, times the factor.
     """
 
     extents: tuple[int, ...]
@@ -50,6 +51,7 @@ class Box:
     results: tuple[int, ...]
     stores: tuple[tuple[int, int, LinearForm], ...]
     sizes: tuple[int, ...]
+    limits: tuple[tuple[int, int, int], ...] = ()
 
     @cached_property
     def rank(self) -> int:
@@ -123,8 +125,8 @@ def boxes(kernel: Kernel) -> tuple[Box, ...]:
     """Return the canonical boxes of a kernel whose root has pieces; empty pieces are left out."""
     first, *later = kernel.stages
     pieces = [p for p in kernel.root.parts if isinstance(p, Piece) and size(p.extents)]
-    limited = isinstance(kernel, LimitedKernel)
-    return tuple(_box(p, first.args, first.outputs, tuple(later), kernel.buffers, limited) for p in pieces)
+    limits = tuple(sorted(limits_of(kernel).items()))
+    return tuple(_box(p, first.args, first.outputs, tuple(later), kernel.buffers, limits) for p in pieces)
 
 
 def _result_slots(stages: Sequence[tuple[int | None, ...]], buffers: int) -> list[list[int]]:
@@ -220,12 +222,12 @@ def _box(
     outputs: tuple[int | None, ...],
     later: tuple[Stage, ...],
     buffers: tuple[KernelBuffer, ...],
-    limited: bool,
+    limits: tuple[tuple[int, int], ...],
 ) -> Box:
     """Return the box of a piece of a root; kernels that differ in their other pieces share it.
 
-    args, outputs: of the root's stage. later: the stages after it. buffers: of the kernel. limited: axis 0 ends at a
-    limit, and stays an axis of its own."""
+    args, outputs: of the root's stage. later: the stages after it. buffers: of the kernel. limits: (axis, buffer) of
+    axes that end at limits: axis 0 stays an axis of its own, others may be fused with axes inside of them."""
     rank, domain, bodies = len(piece.extents), piece.domain, piece.bodies
     combiner = piece.body.combiner if isinstance(piece.body, Reduce) else None
     if combiner is not None and not prod(domain[rank:]):
@@ -242,7 +244,7 @@ def _box(
     to_buffers = zip([s for members in results for s in members], [n for x in outputs_by_stage for n in x], strict=True)
     stores = [(slot, n, address(list(place.values()), buffers[n].strides)) for slot, n in to_buffers if n is not None]
     groups, replacements = _group_axes(
-        domain, rank, [used for _, used in stage_accesses], [index for _, _, index in stores], limited
+        domain, rank, [used for _, used in stage_accesses], [index for _, _, index in stores], dict(limits)
     )
     flat_stores = [
         (slot, n, at) for slot, n, index in stores if (at := index.at(replacements)) is not None
@@ -258,6 +260,12 @@ def _box(
         tuple(slot for members in results for slot in members),
         tuple(flat_stores),
         tuple(b.size for b in buffers),
+        tuple(
+            (n, buffer, prod(domain[a] for a in g[1:]))
+            for n, g in enumerate(groups)
+            for axis, buffer in limits
+            if g[0] == axis
+        ),
     )
 
 
@@ -283,7 +291,7 @@ simplified = lru_cache(maxsize=2048)(simplify)
 
 
 def _group_axes(
-    domain: Sequence[int], rank: int, used: Sequence[Uses], stores: Sequence[LinearForm], limited: bool
+    domain: Sequence[int], rank: int, used: Sequence[Uses], stores: Sequence[LinearForm], limited: Collection[int]
 ) -> tuple[list[list[int]], dict[int, Expr]]:
     """Group adjacent axes that every access runs through contiguously; return groups and each axis's replacement."""
     others = set().union(*(x for _, x in used))
@@ -292,7 +300,8 @@ def _group_axes(
     def can_fuse(a: int, inner: FusedAxes) -> bool:
         fusable = (
             (a < rank) == (inner.inner < rank)
-            and not (limited and a == 0)
+            and not (a == 0 and 0 in limited)
+            and inner.axes[0] not in limited
             and a not in others
             and inner.inner not in others
         )

@@ -28,7 +28,7 @@ from einsmith.ir.analysis.linear import linear
 from einsmith.ir.nodes import Expr, Read, axes_of, has_read, reads
 from einsmith.kernels.emit.boxes import Box
 from einsmith.kernels.emit.vector import LanePattern, VectorEmitter
-from einsmith.schedule.kernel import Kernel, LimitedKernel
+from einsmith.schedule.kernel import Kernel, has_row_limit, limits_of
 from einsmith.schedule.limits import find_own_rows
 
 
@@ -40,23 +40,25 @@ def make_emitter(b: Builder, kernel: Kernel, extents: Sequence[int], lanes: int)
     return em
 
 
-def limit_rows(em: VectorEmitter, kernel: Kernel) -> None:
-    """Restrict the loops over a box of a kernel to the points of axis 0 that count in a run."""
-    em.limit = load_limit(em.b, kernel)
-    if em.limit is not None:
+def limit_points(em: VectorEmitter, kernel: Kernel, box: Box) -> None:
+    """Restrict the loops over a box of a kernel to the points that count in a run."""
+    b = em.b
+    for axis, buffer, factor in box.limits:
+        em.limits[axis] = b.mul(b.cast(b.load(b.buffers[buffer], 0, "i32"), "i64"), factor)
+    if has_row_limit(kernel):
+        em.limit = em.limits[0]
         em.row_sizes = {n: kernel.buffers[n].flat.size // kernel.shape[0] for n in find_own_rows(kernel)}
 
 
 def is_limited(axes: Sequence[int]) -> bool:
-    """Return whether the limit of a `LimitedKernel` limits the first of these axes."""
+    """Return whether a limit of output axis 0 limits the first of these axes."""
     return bool(axes) and axes[0] == 0
 
 
-def load_limit(b: Builder, kernel: Kernel) -> SSAValue | None:
-    """Return the number of points of output axis 0 that count in this run; None where all do."""
-    if not isinstance(kernel, LimitedKernel):
-        return None
-    return b.cast(b.load(b.buffers[kernel.limit], 0, "i32"), "i64")
+def load_limit(b: Builder, kernel: Kernel, axis: int = 0) -> SSAValue | None:
+    """Return the number of points of an output axis that count in this run; None where all do."""
+    buffer = limits_of(kernel).get(axis)
+    return None if buffer is None else b.cast(b.load(b.buffers[buffer], 0, "i32"), "i64")
 
 
 def _split_limited(b: Builder, count: SSAValue, number: SSAValue | None, parts: int) -> Range:
@@ -131,12 +133,13 @@ def loop_over_rows(
     extents: Sequence[int],
     task: SSAValue,
     tasks: int,
-    limit: SSAValue | None = None,
+    limits: Mapping[int, SSAValue],
 ) -> Iterator[None]:
     """Emit loops over `axes`, bound as scalars; with tasks > 1 the leading axes are distributed in equal runs.
 
-    limit: the number of steps of the first axis that count in this run, in the unit of its extent; None: all."""
+    limits: the number of steps that count in this run, in the unit of the extent, by axis; all count of other axes."""
     b = em.b
+    limit = limits.get(axes[0]) if axes else None
     with ExitStack() as stack:
         k = 0
         if tasks > 1 or limit is not None:
@@ -149,8 +152,10 @@ def loop_over_rows(
             row = stack.enter_context(b.loop(*bounds)).var
             for axis, at in zip(axes[:k], digits(b, row, extents[:k]), strict=True):
                 em.bind(axis, at)
+                if axis in limits and axis != axes[0]:
+                    stack.enter_context(b.if_(b.op("lt", at, limits[axis])))
         for axis, n in zip(axes[k:], extents[k:], strict=True):
-            em.bind(axis, stack.enter_context(b.loop(0, n)).var)
+            em.bind(axis, stack.enter_context(b.loop(0, limits.get(axis, n))).var)
         yield
 
 
@@ -229,7 +234,7 @@ class BoxSweep:
         others = [a for a in range(box.rank) if a not in (self.axis, row, self.own)]
         sizes = [box.extents[a] for a in others]
         if row is not None and not self.inside:
-            at = 0 if em.limit is not None and row == 0 else len(others)  # an axis with a limit is the outermost one
+            at = 0 if em.limit is not None and row == 0 else len(others)  # rows with a limit are the outermost axis
             others.insert(at, row)
             sizes.insert(at, self._row_tiles(row))
         points = prod(sizes)
@@ -249,18 +254,18 @@ class BoxSweep:
             if tiles > 1:
                 number = b.op("mod", task, tiles)
                 task = b.op("floordiv", task, tiles)
-            limit = self._count_steps(self.height if row == 0 else 1) if is_limited(others) else None
-            with loop_over_rows(em, others, sizes, task, row_runs, limit):
+            limits = {a: self._count_steps(a, self.height if a == row else 1) for a in others if a in em.limits}
+            with loop_over_rows(em, others, sizes, task, row_runs, limits):
                 self._emit_vectors(number, tiles)
         return row_runs * tiles * parts
 
     def _row_tiles(self, row: int) -> int:
         return -(-self.box.extents[row] // self.height)
 
-    def _count_steps(self, size: int) -> SSAValue | None:
-        """Return the number of steps of `size` points of axis 0 that hold those below the limit; None: all."""
-        b, limit = self.em.b, self.em.limit
-        return None if limit is None else b.op("floordiv", b.add(limit, size - 1), size)
+    def _count_steps(self, axis: int, size: int) -> SSAValue:
+        """Return the number of steps of `size` points of an axis that hold those below its limit."""
+        b = self.em.b
+        return b.op("floordiv", b.add(self.em.limits[axis], size - 1), size)
 
     def _emit_vectors(self, number: SSAValue | None, tiles: int) -> None:
         """Emit part `number` of `tiles` of the vectors, and of the rows inside, at one point of the other axes."""
@@ -272,8 +277,8 @@ class BoxSweep:
                 self.emit(ramps, 0, 1)
                 return
             bounds = part_bounds(b, self._row_tiles(row), number, tiles)
-            if row == 0 and (steps := self._count_steps(self.height)) is not None:
-                bounds = _split_limited(b, steps, number, tiles)
+            if row in em.limits:
+                bounds = _split_limited(b, self._count_steps(row, self.height), number, tiles)
             with nullcontext() if row_base is not None else b.loop(*bounds) as loop:
                 at = row_base if loop is None else loop.var
                 assert isinstance(at, SSAValue)
@@ -282,11 +287,15 @@ class BoxSweep:
         if axis is None:
             emit_rows([(LanePattern(0, ()), None)])
         elif self.inside and row is not None:
-            emit_vector_tiles(em, self.box.extents[axis], self.unroll, emit_rows)
+            within = None
+            if axis in em.limits and self.box.extents[axis] > em.lanes * self.unroll:
+                within = b.const(0), em.limits[axis]
+            emit_vector_tiles(em, self.box.extents[axis], self.unroll, emit_rows, within=within)
         else:
             within, group = None, em.lanes * self.unroll
-            if axis == 0 and (groups := self._count_steps(group)) is not None:
-                low, high = (b.mul(x, group) for x in _split_limited(b, groups, number, tiles))
+            # A group that is the only one is computed whole, without a loop.
+            if axis in em.limits and (axis == 0 or self.box.extents[axis] > group):
+                low, high = (b.mul(x, group) for x in _split_limited(b, self._count_steps(axis, group), number, tiles))
                 within = low, b.op("min", high, self.box.extents[axis])
             emit_vector_tiles(em, self.box.extents[axis], self.unroll, emit_rows, number, tiles, within)
 

@@ -63,6 +63,8 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         self._facts = Facts(self.extents)
         self.limit: SSAValue | None = None
         """Number of the first points of axis 0 that count in this run (`schedule.kernel.LimitedKernel`); None: all."""
+        self.limits: dict[int, SSAValue] = {}
+        """Number of the first points that count in this run, by axis; all count of axes without one."""
         self.row_sizes: dict[int, int] = {}
         """Elements of a row, by slot, of memory that may end at the limit: there is no more than the rows below it."""
         self._axes: dict[int, Position] = {}

@@ -49,7 +49,7 @@ def lower_box(
     whole = s.paired_box or box
     em = loops.make_emitter(b, kernel, whole.extents + whole.reduce, config.lanes if s.axis is not None else 0)
     if not places:
-        loops.limit_rows(em, kernel)
+        loops.limit_points(em, kernel, box)
     for slot, memory in places:
         em.place(slot, memory)
     sweep = Sweep(em, s)

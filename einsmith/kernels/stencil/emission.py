@@ -7,6 +7,7 @@ emitted one by one at literal positions. Two phases of a row are interleaved and
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import reduce
 from math import ceil, prod
 from typing import NamedTuple
@@ -136,6 +137,7 @@ class StencilLowering:
         count = s.sums if s.along_k else s.steps[0] * t.tile * s.steps[1]
         self.epi = Epilogue(b, kernel, p, axes, lanes, room=count * self.n)
         combined = combined_buffers(kernel, s, target) if t.pair is None else frozenset()
+        self.kernel = kernel
         self.limit = load_limit(b, kernel) if is_limited(s.outer) else None
         self.phase_planes = PhasePlanes(r, kernel, s, self.epi, combined) if combined else None
         non_temporal = any(self.epi.non_temporal) and shape[-1] % self.n == 0
@@ -157,13 +159,26 @@ class StencilLowering:
         with b.loop(*part_range(b, task, self.tasks, count)) as points:
             axis_points = zip(s.outer, digits(b, points.var, extents), strict=True)
             self.values = {a: b.mul(x, self.reader.step(a)) for a, x in axis_points}
-            for a, x in self.values.items():
-                self.reader.bind(a, x)
-            if s.along_k:
-                for group in self.groups:
-                    self._emit_sums(group)
-            else:
-                self._emit_results()
+            below = self._is_below_limits()
+            with nullcontext() if below is None else b.if_(below):
+                for a, x in self.values.items():
+                    self.reader.bind(a, x)
+                if s.along_k:
+                    for group in self.groups:
+                        self._emit_sums(group)
+                else:
+                    self._emit_results()
+
+    def _is_below_limits(self) -> SSAValue | None:
+        """Return whether the point of the outer axes but axis 0 lies below the kernel's limits; None where it has
+        none."""
+        b, below = self.b, None
+        for a, x in self.values.items():
+            limit = None if a == 0 else load_limit(b, self.kernel, a)
+            if limit is not None:
+                inside = b.op("lt", x, limit)
+                below = inside if below is None else b.op("and", below, inside)
+        return below
 
     def _emit_results(self) -> None:
         """Emit the rows of results at one point of the outer axes, and its part of the epilogue's sums."""

@@ -35,7 +35,7 @@ from einsmith.kernels.stencil.loads import (
 from einsmith.kernels.stencil.match import MAX_SUMS, stencils
 from einsmith.kernels.stencil.terms import Stencil
 from einsmith.schedule.footprint import bytes_by_buffer
-from einsmith.schedule.kernel import Beyond, Kernel, LimitedKernel
+from einsmith.schedule.kernel import Beyond, Kernel, has_row_limit
 
 MAX_PRODUCTS, MAX_LOADED_PRODUCTS = 400, 110
 """Most multiply-adds emitted for a tile; MAX_LOADED_PRODUCTS applies where these take no operand from memory."""
@@ -143,7 +143,7 @@ def _stencils(kernel: Kernel) -> Sequence[Stencil]:
         s
         for s in stencils(kernel)
         if (not kernel.sums or not s.along_k and set(kernel.sums[0].kept) <= set(s.outer))
-        and (not isinstance(kernel, LimitedKernel) or is_limited(s.outer))
+        and (not has_row_limit(kernel) or is_limited(s.outer))
     ]
 
 

@@ -12,6 +12,7 @@ fetch and write every line of the results, in parts; a tile of both has all elem
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -25,14 +26,15 @@ from einsmith.kernels.contraction.emission.frame import (
     TaskFrame,
     Tile,
     has_limited_tiles,
+    is_below_limits,
+    is_tile_below,
     k_blocks,
-    limited_points,
     limited_side,
     tiles_of,
 )
 from einsmith.kernels.contraction.emission.microkernel import Microkernel
 from einsmith.kernels.contraction.emission.tile_epilogue import TileEpilogue
-from einsmith.kernels.contraction.geometry import Geometry
+from einsmith.kernels.contraction.geometry import Geometry, OperandTiles
 from einsmith.kernels.contraction.halo import BLOCK_AXIS, SLOT, HaloCopy
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 from einsmith.kernels.emit.cursor import LaneCursor
@@ -82,12 +84,9 @@ class Blocked:
     def run(self, task: SSAValue) -> None:
         """Emit a task."""
         g, b = self.g, self.b
-        points = limited_points(b, g.kernel, g.p, g.p.batch)
-        if points is None:
-            self._run(task)
-            return
-        batch = b.op("floordiv", task, g.tasks // g.B)
-        with b.if_(b.op("lt", batch, points)):
+        batch = digits(b, b.op("floordiv", task, g.tasks // g.B), [g.p.extents[a] for a in g.p.batch])
+        below = is_below_limits(b, g.kernel, g.p, g.p.batch, dict(zip(g.p.batch, batch, strict=True)))
+        with nullcontext() if below is None else b.if_(below):
             self._run(task)
 
     def _run(self, task: SSAValue) -> None:
@@ -115,7 +114,7 @@ class Blocked:
         )
         halo_values = dict(zip(p.batch, digits(b, batch, [p.extents[x] for x in p.batch]), strict=True))
         companion = None if self.companion is None else self.companion.begin_task(task)
-        if g.a.how == "buffer":  # whose tiles were packed with all of their rows
+        if g.a.how == "buffer" or not is_limited(g.m_side.axes):  # else tiles were packed with all of their rows
             m_points = None
         t = TaskFrame(
             batch, split, m_range, n_range, k_lo, k_hi, m_part, n_part, results, halo_values, companion, m_points
@@ -158,6 +157,11 @@ class Blocked:
                 at = {**at, "left": pack.packed_tile(f, t, g.a, at["rows"], at["lo"], at["hi"])}
             emit_level(rest, at)
 
+        def enter_tile(x: OperandTiles, number: SSAValue, axis: str, rest: str, at: dict[str, Any]) -> None:
+            below = is_tile_below(b, g, x, number)
+            with nullcontext() if below is None else b.if_(below):
+                enter_axis(axis, rest, at)
+
         def emit_block(rest: str, at: dict[str, Any], lo: Bound, hi: Bound, last: SSAValue | None) -> None:
             if g.halo_k_blocks:
                 self._fill_k_block(t, lo)
@@ -178,9 +182,16 @@ class Blocked:
                 self.tile_epilogue.clear(tiles)
                 k_blocks(f, t, partial(emit_block, rest[1:], at))
             elif rest[0] == "m":
-                tiles_of(f, g.a, t.m_range, lambda x: enter_axis("m", rest[1:], {**at, "rows": x}), t.m_points)
+                tiles_of(
+                    f, g.a, t.m_range, lambda x: enter_tile(g.a, x.number, "m", rest[1:], {**at, "rows": x}), t.m_points
+                )
             else:
-                tiles_of(f, g.b, t.n_range, lambda x: enter_axis("n", rest[1:], {**at, "panel": self.open_panel(t, x)}))
+                tiles_of(
+                    f,
+                    g.b,
+                    t.n_range,
+                    lambda x: enter_tile(g.b, x.number, "n", rest[1:], {**at, "panel": self.open_panel(t, x)}),
+                )
 
         emit_level(order, {})
 

@@ -15,6 +15,7 @@ at h=0..7 and r=0..6 the 56 products of a depthwise tile read 14 rows of X and 7
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from itertools import product
 from math import prod
@@ -25,7 +26,7 @@ from einsmith.codegen.loopnest.shuffle import combine_lanes
 from einsmith.codegen.loopnest.walk import Bound, digits, part_bounds, part_range, strips, tiles
 from einsmith.kernels.contraction.config import Direct
 from einsmith.kernels.contraction.direct_boxes import add_halo_copies, inner_axes, sum_elements, tiles_along
-from einsmith.kernels.contraction.emission.frame import Operands, clear, limited_points, workspace
+from einsmith.kernels.contraction.emission.frame import Operands, clear, is_below_limits, limited_points, workspace
 from einsmith.kernels.contraction.emission.nan_repair import NanRepair
 from einsmith.kernels.contraction.epilogue import Epilogue
 from einsmith.kernels.contraction.geometry import PartialSums
@@ -110,18 +111,23 @@ class DirectLowering(Operands):
         count: Bound = prod(extents) if limited is None else limited
         with b.loop(*part_range(b, task, d.tasks, count)) as points:
             self.values = dict(zip(d.outer, digits(b, points.var, extents) if extents else [], strict=True))
-            if self.sums is None:
-                self.fill(self.values)
-                self._for_each_tile(
-                    lambda tile: self._emit_epilogue(tile, self._sum_products(tile, [zero] * tile.sums))
-                )
-                return
-            clear(b, self.sums, sum_elements(p, d, self.lanes), self.elem, self.lanes)
-            with b.loop(*part_bounds(b, p.extents[d.k_outer[0]], self.split, d.split)) as k_outer:
-                self.values[d.k_outer[0]] = k_outer.var
-                self.fill(self.values)
-                self._for_each_tile(self._accumulate)
-            self._for_each_tile(lambda tile: self._emit_epilogue(tile, self._load_sums(tile)))
+            below = is_below_limits(b, self._kernel, p, d.outer[int(limited is not None) :], self.values)
+            with nullcontext() if below is None else b.if_(below):
+                self._emit_point(zero)
+
+    def _emit_point(self, zero: SSAValue) -> None:
+        """Emit all tiles at one point of the outer axes."""
+        b, p, d = self.b, self.p, self.d
+        if self.sums is None:
+            self.fill(self.values)
+            self._for_each_tile(lambda tile: self._emit_epilogue(tile, self._sum_products(tile, [zero] * tile.sums)))
+            return
+        clear(b, self.sums, sum_elements(p, d, self.lanes), self.elem, self.lanes)
+        with b.loop(*part_bounds(b, p.extents[d.k_outer[0]], self.split, d.split)) as k_outer:
+            self.values[d.k_outer[0]] = k_outer.var
+            self.fill(self.values)
+            self._for_each_tile(self._accumulate)
+        self._for_each_tile(lambda tile: self._emit_epilogue(tile, self._load_sums(tile)))
 
     # -- loops
 

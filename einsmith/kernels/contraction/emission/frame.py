@@ -22,7 +22,7 @@ from einsmith.kernels.contraction.words import with_views
 from einsmith.kernels.emit.access import PartialAddress
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.kernels.emit.loops import is_limited, load_limit
-from einsmith.schedule.kernel import Kernel, LimitedKernel
+from einsmith.schedule.kernel import Kernel, LimitedKernel, limits_of
 
 
 def workspace(b: Builder, base: int, item: int, elem: str) -> SSAValue:
@@ -36,10 +36,28 @@ def clear(b: Builder, scratch: SSAValue, size: SSAValue | int, elem: str, lanes:
         b.store(b.const(0.0, elem, lanes), scratch, loop.var)
 
 
+def limited_axes(kernel: Kernel, p: Problem, axes: Sequence[int]) -> list[int]:
+    """Return the axes that end at limits of the kernel and are whole in the problem, which may have points in words."""
+    return [a for a in axes if a in limits_of(kernel) and (a == 0 or p.extents[a] == kernel.shape[a])]
+
+
 def limited_points(b: Builder, kernel: Kernel, p: Problem, axes: Sequence[int]) -> SSAValue | None:
-    """Return the number of points of axes of which the first ends at the kernel's limit; None where none does."""
-    limit = load_limit(b, kernel) if is_limited(axes) else None
+    """Return the number of points of axes of which the first ends at a limit of the kernel; None where it does not."""
+    limit = load_limit(b, kernel, axes[0]) if axes and axes[0] in limited_axes(kernel, p, axes) else None
     return None if limit is None else b.mul(limit, p.count(axes[1:]))
+
+
+def is_below_limits(
+    b: Builder, kernel: Kernel, p: Problem, axes: Sequence[int], position: Mapping[int, SSAValue]
+) -> SSAValue | None:
+    """Return whether a position lies below the limits of all of `axes`; None where no axis has one."""
+    below = None
+    for a in limited_axes(kernel, p, axes):
+        limit = load_limit(b, kernel, a)
+        assert limit is not None
+        inside = b.op("lt", position[a], limit)
+        below = inside if below is None else b.op("and", below, inside)
+    return below
 
 
 def has_limited_tiles(g: Geometry, side: Side) -> bool:
@@ -48,12 +66,31 @@ def has_limited_tiles(g: Geometry, side: Side) -> bool:
 
 
 def limited_side(b: Builder, g: Geometry, side: Side) -> SSAValue | None:
-    """Return the points of a side that tiles below the kernel's limit cover; None where all tiles are computed."""
-    limit = load_limit(b, g.kernel) if has_limited_tiles(g, side) else None
-    if limit is None:
+    """Return the points of a side that tiles below the limit of its first axis cover; None where it has no limit."""
+    axes = side.axes
+    if g.c.windows or not axes or axes[0] not in limited_axes(g.kernel, g.p, axes):
         return None
+    limit = load_limit(b, g.kernel, axes[0])
+    assert limit is not None
     points = g.N if side is g.n_side else g.M  # rows of N may be filled up to whole vectors
-    return b.mul(limit, points // g.p.extents[0])
+    return b.mul(limit, points // g.p.extents[axes[0]])
+
+
+def is_tile_below(b: Builder, g: Geometry, x: OperandTiles, number: SSAValue) -> SSAValue | None:
+    """Return whether a tile has points below the limits of all axes of its side but the first; None where they have
+    none."""
+    axes, out = x.side.axes, None
+    points = g.N if x.side is g.n_side else g.M
+    for a in () if g.c.windows else limited_axes(g.kernel, g.p, axes[1:]):
+        limit = load_limit(b, g.kernel, a)
+        assert limit is not None
+        period = points // g.p.count(axes[: axes.index(a)])  # points of all positions of the axis
+        first = b.op("mod", b.mul(number, x.points), period)
+        begins = b.op("lt", first, b.mul(limit, period // g.p.extents[a]))
+        reaches = b.op("lt", period, b.add(first, x.points))  # the beginning of the next positions
+        inside = b.op("or", begins, reaches)
+        out = inside if out is None else b.op("and", out, inside)
+    return out
 
 
 Rows = Sequence[Sequence[SSAValue]]

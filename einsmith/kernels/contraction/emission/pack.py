@@ -6,7 +6,7 @@ A task packs into its scratch; a launch of its own packs into the workspace, fro
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from math import gcd, prod
 from typing import Any
@@ -15,7 +15,15 @@ from einsmith.codegen.loopnest.dots import TILE_ROWS
 from einsmith.codegen.loopnest.nest import Builder, SSAValue
 from einsmith.codegen.loopnest.shuffle import transpose
 from einsmith.codegen.loopnest.walk import Bound, digits, strips, sweep, task_range
-from einsmith.kernels.contraction.emission.frame import Frame, Strip, TaskFrame, limited_side, tiles_of
+from einsmith.kernels.contraction.emission.frame import (
+    Frame,
+    Strip,
+    TaskFrame,
+    is_below_limits,
+    is_tile_below,
+    limited_side,
+    tiles_of,
+)
 from einsmith.kernels.contraction.geometry import Geometry, OperandTiles
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 from einsmith.kernels.emit.cursor import LaneCursor
@@ -51,15 +59,27 @@ def pack_shared(g: Geometry, base: int, operands: Sequence[OperandTiles], b: Bui
             batch, block, number = digits(b, t, (x.batches, g.k_blocks, x.tiles))
             lo = b.mul(block, g.kc)
             hi: Bound = b.op("min", b.add(lo, g.kc), g.K)
-            points = None
+            counts: list[SSAValue] = []  # conditions that the tile counts in this run
             if g.kernel.loop_invariant is None:  # else the operand may be packed once for runs with other limits
                 hi = f.k_end(lo, hi)
-                points = limited_side(b, g, g.m_side if x is g.a else g.n_side)
+                counts = _conditions_below(g, b, x, batch, number)
             operand = (f.m_access if x is g.a else f.n_access).part_of(g.p.batch, batch)
             pack_tile = partial(pack, f, x, operand, f.slot(x, t), lo, hi)
-            with nullcontext() if points is None else b.if_(b.op("lt", b.mul(number, x.points), points)):
+            with ExitStack() as stack:
+                for condition in counts:
+                    stack.enter_context(b.if_(condition))
                 tiles_of(f, x, (number, b.add(number, 1)), pack_tile)
         first += shared_tasks(g, x)
+
+
+def _conditions_below(g: Geometry, b: Builder, x: OperandTiles, batch: SSAValue, number: SSAValue) -> list[SSAValue]:
+    """Return the conditions that a tile has points below the limits of the kernel."""
+    points = limited_side(b, g, x.side)
+    out = [None if points is None else b.op("lt", b.mul(number, x.points), points), is_tile_below(b, g, x, number)]
+    if x.batches > 1:
+        position = zip(g.p.batch, digits(b, batch, [g.p.extents[a] for a in g.p.batch]), strict=True)
+        out.append(is_below_limits(b, g.kernel, g.p, g.p.batch, dict(position)))
+    return [c for c in out if c is not None]
 
 
 def pack(f: Frame, x: OperandTiles, operand: PartialAddress, to: SSAValue, lo: Bound, hi: Bound, tile: Strip) -> None:
