@@ -454,7 +454,9 @@ def _matters(
         for other, m in enumerate(rows.members):
             own = {a for k, a in chosen if k == other}
             for at in [i for i, p in enumerate(m.places) if p == written]:
-                if other != number and not _reads_below(m, at, axis, own, place):
+                # Other members may have the buffer in another shape.
+                is_same = m.kernel.buffers[at].shape[: axis + 1] == stored.shape[: axis + 1]
+                if other != number and not (is_same and _reads_below(m, at, axis, own, place)):
                     return True
     return False
 
