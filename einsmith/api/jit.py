@@ -30,7 +30,7 @@ from einsmith.driver.executable import Executable
 from einsmith.driver.sizes import SHARED_FUNCTIONS, Sizes, choose_sizes
 from einsmith.ir.nodes import Graph
 from einsmith.lang import trace
-from einsmith.lang.op import Operator
+from einsmith.lang.op import Operator, SpecializedOperator
 from einsmith.runtime.arena import Arena
 from einsmith.runtime.thread_count import get_threads
 from einsmith.schedule.row_clusters import MAX_STORED_BYTES
@@ -272,10 +272,7 @@ class Jitted:
         traced."""
         chosen = environment.SIZES.get() if self.settings.sizes is None else self.settings.sizes
         sizes = self._sizes.get(_sizes_key(arguments, structure, threads, chosen == AUTO))
-        if chosen == EACH or sizes is None or sizes.traced is None:
-            return None
-        run = sizes.predict(_shapes_of(arguments))
-        return None if run is None else (run, sizes.traced)
+        return None if chosen == EACH or sizes is None else sizes.predict_traced(_shapes_of(arguments))
 
     def _sizes_of(
         self, arguments: list[Argument], structure: Any, threads: int, compile_graph: Callable, is_free: bool
@@ -295,9 +292,11 @@ class Jitted:
 def is_formula(f: Any) -> bool:
     """Return whether a trace of a function runs no Python code of users: that of an operator of formulas, or of
     functions that are derived from one."""
+    if isinstance(f, Jitted):
+        return f._is_formula
     if isinstance(f, Derived):
         return all(is_formula(x) for x in f._derived[1] if callable(x))
-    return isinstance(f, Operator)
+    return type(f) in (Operator, SpecializedOperator)  # what is derived from these classes may be called otherwise
 
 
 def _shapes_of(arguments: Sequence[Argument]) -> tuple[tuple[int, ...], ...]:
@@ -443,7 +442,8 @@ def run_arrays(f: Callable, args: tuple, kwargs: dict) -> Any:
     f: a module, an operator or a function of tensors; its attribute `static_argnames`, if it has one, names its static
     arguments.
     """
-    return cached(_JITTED, f, lambda g: Jitted(g, getattr(f, "static_argnames", ())))(*args, **kwargs)
+    static = getattr(f, "static_argnames", ())
+    return cached(_JITTED, f, lambda g: Jitted(g, static, original=f))(*args, **kwargs)
 
 
 def cached(table: weakref.WeakKeyDictionary[Any, Jitted], f: Callable, make: Callable[[Callable], Jitted]) -> Jitted:

@@ -86,11 +86,12 @@ class _Symbolic(NamedTuple):
 
 
 @dataclass
-class _Shared:
-    """A program for all sizes up to a capacity. shapes: those of its arrays; symbolic: None where each size is
-    traced."""
+class _Shared(Generic[T]):
+    """A program for all sizes up to a capacity. shapes: those of its arrays; traced: the trace for the capacity;
+    symbolic: None where each size is traced."""
 
     shapes: Shapes
+    traced: T
     graph: SizedGraph
     run: BoundProgram
     symbolic: _Symbolic | None = None
@@ -122,23 +123,26 @@ class Sizes(Generic[T]):
     is_free: bool
     is_formula: bool = False
     seen: list[Shapes] = field(default_factory=list)
-    programs: list[_Shared] = field(default_factory=list)
+    programs: list[_Shared[T]] = field(default_factory=list)
     reasons: dict[tuple, str] = field(default_factory=dict)
     """Why dimensions that vary cannot share a program, by their positions."""
-    traced: T | None = None
-    """The trace for a capacity, in place of those of sizes that are not traced."""
     outgrown: list[Shapes] = field(default_factory=list)
     """Sizes that need programs of their own, as they are used often; the last ones that became so."""
 
     def predict(self, shapes: Shapes) -> BoundProgram | None:
         """Return a program that other sizes share for the arrays of a call, which is not traced; None where it has to
         be."""
+        known = self.predict_traced(shapes)
+        return None if known is None else known[0]
+
+    def predict_traced(self, shapes: Shapes) -> tuple[BoundProgram, T] | None:
+        """Return what `predict` returns, with the trace for the program's capacity."""
         if shapes in self.outgrown or environment.check_level():
             return None
         for known in reversed(self.programs):
             fit = known.predict(shapes, lambda arrays: _explain_index(self.trace(shapes), arrays))
             if fit is not None:
-                return self._fitted(known.run, fit, shapes)
+                return self._fitted(known.run, fit, shapes), known.traced
         return None
 
     def find(self, shapes: Shapes, traced: T) -> BoundProgram | None:
@@ -187,7 +191,7 @@ class Sizes(Generic[T]):
 
     def _share(
         self, varying: Sequence[tuple[int, int]], seen: Sequence[Shapes], here: TracedSize, traced: T
-    ) -> tuple[_Shared, SizeFit] | None:
+    ) -> tuple[_Shared[T], SizeFit] | None:
         """Return a program for a capacity of the dimensions that vary among `seen`, given as (array, dimension), and
         how it runs for the last of them, whose trace is `traced` (`here`); None where this size alone does not fit."""
         shapes = seen[-1]
@@ -225,10 +229,10 @@ class Sizes(Generic[T]):
             if self.is_free and not graph.is_by_rows:
                 raise SizeDependentError("tensors have the size in another dimension than the first")
             limits = {"limits": graph.limits, "all_limited": self.is_free}
-            self.traced = at_capacity
             symbolic = self._prove(graph, grown, probe, shapes_at) if self.is_formula else None
             try:
-                return _Shared(most, graph, self.compile(graph.graph, at_capacity, **limits), symbolic), fit
+                run = self.compile(graph.graph, at_capacity, **limits)
+                return _Shared(most, at_capacity, graph, run, symbolic), fit
             except UnlimitedError as e:
                 raise SizeDependentError(str(e)) from None
             except (MemoryLimitError, MemoryError) as e:

@@ -66,7 +66,7 @@ class Operator:
         self.checkpoint = _checkpoint_distance(self.name, checkpoint)
         self._constructor_args = (text, extents, self.name, self.defaults, self.checkpoint, self.inputs)
         self._id = next(_COUNT)
-        self._bound: Cache[tuple, _SpecializedOperator] = Cache(BOUND)
+        self._bound: Cache[tuple, SpecializedOperator] = Cache(BOUND)
 
     def __reduce__(self) -> tuple:
         return Operator, self._constructor_args  # created anew: an operator's number belongs to its process
@@ -168,7 +168,7 @@ class Operator:
             return self._apply(inputs, static, numbers, saved)
         arrays = [as_numpy(x, n) if isinstance(x, (list, tuple)) else x for n, x in inputs.items()]
         key = (saved, *((n, type(v), v) for n, v in static.items()))
-        bound = self._bound.get(key) or self._bound.setdefault(key, _SpecializedOperator(self, static, saved))
+        bound = self._bound.get(key) or self._bound.setdefault(key, SpecializedOperator(self, static, saved))
         return trace.run_arrays(bound, tuple(arrays), numbers)
 
     def _pop_checkpoint(self, kwargs: dict[str, Any]) -> int:
@@ -290,7 +290,7 @@ class Operator:
         return result
 
 
-class _SpecializedOperator:
+class SpecializedOperator:
     """An operator with its static parameters set, which is traced and compiled for arrays."""
 
     def __init__(self, operator: Operator, static: Mapping[str, Any], checkpoint: int):

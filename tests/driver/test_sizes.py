@@ -160,14 +160,24 @@ FORMULAS = {
 }
 
 
-@pytest.mark.parametrize("derive", [lambda f: f, es.grad, lambda f: es.grad(lambda *x: (f(*x) ** 2).sum())])
+DERIVED = {
+    "formula": lambda f: es.jit(f, sizes="shared"),
+    "call": lambda f: f,
+    "nested": lambda f: es.jit(es.jit(f), sizes="shared"),
+    "gradient": lambda f: es.jit(es.grad(f), sizes="shared"),
+    "function": lambda f: es.jit(es.grad(lambda *x: (f(*x) ** 2).sum()), sizes="shared"),
+}
+
+
+@pytest.mark.parametrize("how", DERIVED)
 @pytest.mark.parametrize("name", FORMULAS)
-def test_formulas_run_at_other_sizes_without_a_trace(name: str, derive, compiled, monkeypatch) -> None:
+def test_formulas_run_at_other_sizes_without_a_trace(name: str, how: str, compiled, monkeypatch) -> None:
     """A function of the user's is traced at each size."""
     text, shapes = FORMULAS[name]
     total = "\nz[] = sum[a,b]({0}[a,b]*{0}[a,b])".format("h" if name == "steps" else "y")
-    op = es.op(text + (total if derive is es.grad else ""))
-    f, traced = es.jit(derive(op), sizes="shared"), list[Any]()
+    op = es.op(text + (total if how == "gradient" else ""))
+    f, traced = DERIVED[how](op), list[Any]()
+    monkeypatch.setenv("EINSMITH_SIZES", "shared")
     trace_arguments = jit.trace_arguments
     monkeypatch.setattr(jit, "trace_arguments", lambda *a: traced.append(a) or trace_arguments(*a))
     counts, results = [], {}
@@ -179,8 +189,7 @@ def test_formulas_run_at_other_sizes_without_a_trace(name: str, derive, compiled
         if n in results and n not in (7, 12):  # the first of which have programs of their own, or are traced
             assert np.array_equal(results[n], y)
         results[n] = y
-    is_formula = derive is es.grad or derive(op) is op
-    assert counts[1][0] == counts[-1][0] and (counts[1] == counts[-1]) == is_formula
+    assert counts[1][0] == counts[-1][0] and (counts[1] == counts[-1]) == (how != "function")
 
 
 def test_an_index_error_shows_the_call() -> None:
