@@ -87,19 +87,22 @@ a[t,u,b] = max(p[t,u,b], q[t,u,b]) + log1p(exp(-abs(p[t,u,b] - q[t,u,b])))
 y[b] = -a[k.shape[0]-1,k.shape[1]-1,b] - k[k.shape[0]-1,k.shape[1]-1,b]
 return y
 """
-"""The loss of a transducer (Graves 2012, section 2.4)."""
+"""The loss of a transducer: `k`, `e`: log-probabilities of a blank and of the next label, [T, U+1, B] and [T, U, B]
+(Graves 2012, section 2.4)."""
+
+
+def align(k: Any, e: Any) -> torch.Tensor:
+    """Return what ALIGNED computes, in PyTorch."""
+    row = torch.cat((torch.zeros_like(e[0, :1]), e[0].cumsum(0)))
+    for t in range(1, len(k)):
+        sums = torch.cat((torch.zeros_like(e[t, :1]), e[t].cumsum(0)))
+        row = sums + torch.logcumsumexp(row + k[t - 1] - sums, 0)
+    return -row[-1] - k[-1, -1]
 
 
 def transducers(count: int) -> Iterator[Sized]:
     """Yield losses of a transducer, 4 sequences of 20 to 150 frames and 5 to 40 labels, and their gradients."""
     loss = einsmith.frontends.torch.operator(es.op(ALIGNED))
-
-    def reference(k: Any, e: Any) -> torch.Tensor:
-        row = torch.cat((torch.zeros_like(e[0, :1]), e[0].cumsum(0)))
-        for t in range(1, len(k)):
-            sums = torch.cat((torch.zeros_like(e[t, :1]), e[t].cumsum(0)))
-            row = sums + torch.logcumsumexp(row + k[t - 1] - sums, 0)
-        return -row[-1] - k[-1, -1]
 
     for _ in range(count):
         frames, labels = int(torch.randint(20, 151, ())), int(torch.randint(5, 41, ()))
@@ -110,7 +113,7 @@ def transducers(count: int) -> Iterator[Sized]:
             y = f(k=k, e=e)
             return [y.detach(), *torch.autograd.grad(y.sum(), (k, e))]
 
-        yield f"{frames} frames, {labels} labels", partial(run, loss, k, e), partial(run, reference, k, e)
+        yield f"{frames} frames, {labels} labels", partial(run, loss, k, e), partial(run, align, k, e)
 
 
 def _language_model(layers: int = 2) -> Any:

@@ -18,7 +18,7 @@ import numpy as np
 
 from einsmith.api.settings import DEFAULTS, CompileSettings
 from einsmith.api.tracing import Argument, TracedCall, arguments_of, in_trace, names_of, trace_arguments
-from einsmith.base import environment, html
+from einsmith.base import html
 from einsmith.base.arguments import check_arguments, refuse_torch, show, signature_of
 from einsmith.base.caches import Cache, Entry, tick
 from einsmith.base.environment import AUTO, EACH
@@ -270,7 +270,7 @@ class Jitted:
     def _predict(self, arguments: list[Argument], structure: Any, threads: int) -> _Compiled | None:
         """Return a program for a call that shares one with other sizes, without a trace; None where it has to be
         traced."""
-        chosen = environment.SIZES.get() if self.settings.sizes is None else self.settings.sizes
+        chosen = choose_sizes(self.settings.sizes)
         sizes = self._sizes.get(_sizes_key(arguments, structure, threads, chosen == AUTO))
         return None if chosen == EACH or sizes is None else sizes.predict_traced(_shapes_of(arguments))
 

@@ -68,11 +68,12 @@ def check_sizes(sizes: Any) -> str | None:
     return sizes
 
 
-def choose_sizes(sizes: str | None, graph: Graph) -> str:
-    """Return EACH, SHARED or AUTO for a checked argument `sizes`; EACH for a graph to which AUTO does not apply."""
+def choose_sizes(sizes: str | None, graph: Graph | None = None) -> str:
+    """Return EACH, SHARED or AUTO for a checked argument `sizes`; EACH for a graph to which AUTO does not apply. graph:
+    None for one that stores nothing."""
     chosen = environment.SIZES.get() if sizes is None else sizes
     # Checked runs compute all rows of every kernel.
-    return EACH if chosen == AUTO and (graph.updates or environment.check_level()) else chosen
+    return EACH if chosen == AUTO and (graph is not None and graph.updates or environment.check_level()) else chosen
 
 
 class _Symbolic(NamedTuple):

@@ -134,8 +134,8 @@ class SizedTemplate:
         combiner = p.body.combiner
         if combiner.startswith("arg") and any(a != b for _, a, b in axes[rank + 1 :]):
             raise SizeDependentError(f"{combiner} counts positions along an axis of this size")
-        bodies = [_guarded(guards, x, identity(combiner, x.dtype)) for x in bodies]
-        return Piece(p.offset, p.step, p.extents, Reduce(combiner, p.body.extents, tuple(bodies)))
+        reduction = Reduce(combiner, p.body.extents, tuple(bodies))
+        return Piece(p.offset, p.step, p.extents, _guard_terms(guards, reduction))
 
     def _is_whole(self, p: Any, q: Any, first: int = 0) -> bool:
         """Return whether a piece has all of each axis from `first` on that varies, and one and the same part of the
@@ -158,7 +158,7 @@ class SizedTemplate:
             if (p.step[0], q.step[0]) != (1, 1):
                 raise SizeDependentError("every other step of a recurrence has a formula of its own")
             groups.setdefault((p.offset[0], p.extents[0], q.offset[0], q.extents[0]), []).append((p, q))
-        pieces: list[tuple[int, Any]] = []  # each with the distance from the first step, or from the last one on
+        pieces: list[Any] = []
         for (first, count, other, other_count), group in groups.items():
             is_whole = all(self._is_whole(p, q, 1) for p, q in group)
             is_step = first == steps.origin
@@ -166,13 +166,12 @@ class SizedTemplate:
                 first, other = first - steps.capacity, other - steps.probe
             if first != other or not is_step and count != other_count:
                 raise SizeDependentError("initial values of a recurrence are at other positions")
-            parts = [self._rewrite_part(p, q) for p, q in group] if is_whole else [self._join(group, 1)]
-            pieces += [(first - steps.origin, x) for x in parts]
-        following = [(n, x) for n, x in pieces if x.offset[0] > steps.origin]
+            pieces += [self._rewrite_part(p, q) for p, q in group] if is_whole else [self._join(group, 1)]
+        following = [(x.offset[0] - steps.origin - steps.capacity, x) for x in pieces if x.offset[0] > steps.origin]
         end = self._extent(steps.capacity, steps.probe)
         return [
             x if x.offset[0] < steps.origin else _end_steps(x, x.offset[0] - steps.origin, end, following)
-            for _, x in pieces
+            for x in pieces
         ]
 
     def _join(self, pairs: Sequence[tuple[Any, Any]], first: int = 0) -> Piece:
@@ -184,17 +183,16 @@ class SizedTemplate:
         domain = [(*p.extents[:first], *self._a.shape[first:]), (*q.extents[:first], *self._b.shape[first:])]
         offset, step = (*p.offset[:first], *(0 for _ in domain[0][first:])), (1,) * len(domain[0])
         sums = [x for x in pairs if isinstance(x[0].body, Reduce)]
-        is_sum = len(sums) == 1 and all(
-            _is_sum_of_nothing(x.body, sums[0][0].body) for x, _ in pairs if x is not sums[0][0]
-        )
+        others = [x.body for x, _ in pairs if not isinstance(x.body, Reduce)]
+        is_sum = len(sums) == 1 and all(_is_sum_of_nothing(x, sums[0][0].body) for x in others)
         if sums and not is_sum or any({*x.step, *y.step} - {1} for x, y in pairs):
             raise SizeDependentError("sums, or every other element, are joined along an axis of this size")
         if sums:
             inside, shift = self._locate(*sums[0], first)
             body = self._rewrite_part(*sums[0]).body
             assert isinstance(body, Reduce)
-            bodies = (_guarded(inside, substitute(x, shift), identity(body.combiner, x.dtype)) for x in body.bodies)
-            return Piece(offset, step, domain[0], Reduce(body.combiner, body.extents, tuple(bodies)))
+            moved = Reduce(body.combiner, body.extents, tuple(substitute(x, shift) for x in body.bodies))
+            return Piece(offset, step, domain[0], _guard_terms(inside, moved))
         joined: Expr | None = None
         for x, y in reversed(pairs):
             inside, shift = self._locate(x, y, first)
@@ -247,11 +245,6 @@ class SizedTemplate:
         return new[a, b]
 
 
-def reads_of(exprs: Iterable[Expr]) -> list[Read]:
-    """Return every Read in expressions, each once."""
-    return list(dict.fromkeys(x for e in exprs for x in reads(e)))
-
-
 def _rule(rule: Callable[[Any], Any]) -> Callable[[Expr], Expr]:
     return lambda body: rebuild([body], rule)[0]
 
@@ -284,17 +277,21 @@ def _end_steps(piece: Piece, first: int, end: Expr, following: Sequence[tuple[in
     if isinstance(body, Reduce):
         if first or not all(_is_sum_of_nothing(x.body, body) for _, x in following):
             raise SizeDependentError("sums and initial values of a recurrence are joined")
-        bodies = tuple(_guarded([live], x, identity(body.combiner, x.dtype)) for x in body.bodies)
-        return Piece(piece.offset, piece.step, piece.extents, Reduce(body.combiner, body.extents, bodies))
+        return Piece(piece.offset, piece.step, piece.extents, _guard_terms([live], body))
     place = apply("sub", apply("add", Axis(0), Const(first, dt.i32)), end)
     beyond: Expr = Const(0, body.dtype)
     for distance, x in following:
         if isinstance(x.body, Reduce):
             raise SizeDependentError("initial values behind the steps of a recurrence are sums")
         at = apply("sub", place, Const(distance, dt.i32))
-        inside = [apply("le", Const(0, dt.i32), at), apply("lt", at, Const(x.extents[0], dt.i32))]
-        beyond = _chosen(inside, substitute(x.body, {0: at}), beyond)
+        beyond = _chosen(_inside([at], x.extents[:1]), substitute(x.body, {0: at}), beyond)
     return Piece(piece.offset, piece.step, piece.extents, beyond if first else apply("where", live, body, beyond))
+
+
+def _guard_terms(guards: Sequence[Expr], reduction: Reduce) -> Reduce:
+    """Return a reduction of the terms for which all guards hold."""
+    bodies = (_guarded(guards, x, identity(reduction.combiner, x.dtype)) for x in reduction.bodies)
+    return Reduce(reduction.combiner, reduction.extents, tuple(bodies))
 
 
 def _guarded(guards: Sequence[Expr], x: Expr, otherwise: float | int | bool) -> Expr:

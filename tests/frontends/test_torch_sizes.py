@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 import einsmith as es  # noqa: E402
+from benchmarks.streams import ALIGNED, align  # noqa: E402
 from einsmith.base.errors import IndexOutOfRange  # noqa: E402
 from einsmith.driver import executable  # noqa: E402
 from einsmith.frontends import torch_operator  # noqa: E402
@@ -151,29 +152,11 @@ def cells(x, W):
     return torch.stack(h)
 
 
-ALIGNED = """
-    p[t,u,b] = where(t > 0, a[t-1,u,b] + k[t-1,u,b], -1e30)
-    q[t,u,b] = where(u > 0, a[t,u-1,b] + e[t,u-1,b], where(t == 0, 0, -1e30))
-    a[t,u,b] = max(p[t,u,b], q[t,u,b]) + log1p(exp(-abs(p[t,u,b] - q[t,u,b])))
-    y[b] = -a[k.shape[0]-1,k.shape[1]-1,b] - k[k.shape[0]-1,k.shape[1]-1,b]
-    return y
-"""
-"""The loss of a transducer: `k`, `e`: log-probabilities of a blank and of the next label (Graves 2012, section 2.4)."""
-
-
-def aligned(k, e):
-    rows = []
-    for t in range(len(k)):
-        sums = torch.cat((torch.zeros_like(e[t, :1]), e[t].cumsum(0)))
-        rows.append(sums + torch.logcumsumexp(rows[-1] + k[t - 1] - sums, 0) if rows else sums)
-    return -rows[-1][-1] - k[-1, -1]
-
-
 RECURRENCES = {
     "steps": (CELLS, cells, lambda n: {"x": torch.randn(n, 3, 5), "W": torch.randn(5, 5)}),
     "rows and columns": (
         ALIGNED,
-        aligned,
+        align,
         lambda n: {"k": -torch.rand(n, n // 2 + 3, 2), "e": -torch.rand(n, n // 2 + 2, 2)},
     ),
 }

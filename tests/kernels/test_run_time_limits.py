@@ -3,6 +3,7 @@ the first rows count: what lies beyond changes nothing."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import product as product_of
 
 import numpy as np
@@ -227,13 +228,8 @@ def limited(kernel: Kernel, is_short: bool) -> LimitedKernel:
     return LimitedKernel(kernel.stages, buffers, kernel.loop_invariant, kernel.sums, limits, is_short)
 
 
-@sampled(4)
-@pytest.mark.thinned(4)
-@pytest.mark.parametrize("is_short", [True, False])
-@pytest.mark.parametrize("case", ROWS)
-def test_only_the_first_rows_are_needed(case, is_short, rng) -> None:
-    kernel = limited(ROWS[case], is_short)
-    result, rows, kept = kernel.stages[0].outputs[0], kernel.shape[0], set()
+def lower_all(kernel: Kernel, rng: np.random.Generator) -> Iterator[tuple]:
+    """Yield (pattern, configuration, code) of a kernel: the best of each pattern, and some changed ones."""
     for pattern in autoconfig.PATTERNS:
         if not pattern.match(kernel):
             continue
@@ -243,22 +239,32 @@ def test_only_the_first_rows_are_needed(case, is_short, rng) -> None:
         for config in [pattern.best(kernel, host()), *changed]:
             if config is None or pattern.name in LARGE and not runner.SAMPLE.includes_next():
                 continue
-            lowered = pattern.lower(kernel, config, host())
-            for end in {1, rows // 3 + 1, rows - 1, int(rng.integers(1, rows + 1)), rows}:
-                arrays = [random_array(rng, b) for b in kernel.buffers[:-1]] + [np.asarray(end, np.int32)]
-                by_row = [n for n in range(len(arrays)) if arrays[n].shape[:1] == (rows,)]
-                arrays[0][(..., slice(end, None)) if case.startswith("turned") else slice(end, None)] = np.nan
-                want = runner.reference(kernel, arrays)[result][:end]
-                buffers = list(kernel.buffers)
-                if lowered.beyond is Beyond.UNTOUCHED:  # memory ends at the limit
-                    kept.add(pattern.name)
-                    for n in by_row:
-                        arrays[n] = arrays[n][:end].copy()
-                        buffers[n] = KernelBuffer(buffers[n].dtype, arrays[n].shape)
-                arrays[result][...] = np.nan
-                run_native(lowered, arrays, host(), buffers=buffers)
-                text = f"{pattern.name} {config}"
-                np.testing.assert_allclose(arrays[result][:end], want, rtol=2e-5, atol=2e-5, err_msg=text)
+            yield pattern, config, pattern.lower(kernel, config, host())
+
+
+@sampled(4)
+@pytest.mark.thinned(4)
+@pytest.mark.parametrize("is_short", [True, False])
+@pytest.mark.parametrize("case", ROWS)
+def test_only_the_first_rows_are_needed(case, is_short, rng) -> None:
+    kernel = limited(ROWS[case], is_short)
+    result, rows, kept = kernel.stages[0].outputs[0], kernel.shape[0], set()
+    for pattern, config, lowered in lower_all(kernel, rng):
+        for end in {1, rows // 3 + 1, rows - 1, int(rng.integers(1, rows + 1)), rows}:
+            arrays = [random_array(rng, b) for b in kernel.buffers[:-1]] + [np.asarray(end, np.int32)]
+            by_row = [n for n in range(len(arrays)) if arrays[n].shape[:1] == (rows,)]
+            arrays[0][(..., slice(end, None)) if case.startswith("turned") else slice(end, None)] = np.nan
+            want = runner.reference(kernel, arrays)[result][:end]
+            buffers = list(kernel.buffers)
+            if lowered.beyond is Beyond.UNTOUCHED:  # memory ends at the limit
+                kept.add(pattern.name)
+                for n in by_row:
+                    arrays[n] = arrays[n][:end].copy()
+                    buffers[n] = KernelBuffer(buffers[n].dtype, arrays[n].shape)
+            arrays[result][...] = np.nan
+            run_native(lowered, arrays, host(), buffers=buffers)
+            text = f"{pattern.name} {config}"
+            np.testing.assert_allclose(arrays[result][:end], want, rtol=2e-5, atol=2e-5, err_msg=text)
     assert kept or len(kernel.shape) == 1 or not is_short or case.startswith("turned")
 
 
@@ -334,26 +340,17 @@ def test_only_the_first_points_of_axes_are_needed(case, rng) -> None:
     result, shape, count = kernel.stages[0].outputs[0], kernel.shape, len(whole.buffers)
     ends = {1: [1] * len(limited_axes), 0: [shape[a] for a in limited_axes]}
     ends |= {n: [int(rng.integers(1, shape[a] + 1)) for a in limited_axes] for n in (2, 3, 4)}
-    for pattern in autoconfig.PATTERNS:
-        if not pattern.match(kernel):
-            continue
-        changed = [*mutants(pattern, kernel, host(), rng, MUTANTS)]
-        if pattern is CONTRACTION:
-            changed += packed(kernel, rng)
-        for config in [pattern.best(kernel, host()), *changed]:
-            if config is None or pattern.name in LARGE and not runner.SAMPLE.includes_next():
-                continue
-            lowered = pattern.lower(kernel, config, host())
-            for end in ends.values():
-                arrays = [random_array(rng, b) for b in kernel.buffers[:count]] + [np.asarray(e, np.int32) for e in end]
-                below = [slice(None)] * len(shape)
-                for a, e in zip(limited_axes, end, strict=True):
-                    below[a] = slice(None, e)
-                want = runner.reference(kernel, arrays)[result][tuple(below)]
-                arrays[result][...] = np.nan
-                run_native(lowered, arrays, host())
-                text = f"{pattern.name} {config} {end}"
-                np.testing.assert_allclose(arrays[result][tuple(below)], want, rtol=2e-5, atol=2e-5, err_msg=text)
+    for pattern, config, lowered in lower_all(kernel, rng):
+        for end in ends.values():
+            arrays = [random_array(rng, b) for b in kernel.buffers[:count]] + [np.asarray(e, np.int32) for e in end]
+            below = [slice(None)] * len(shape)
+            for a, e in zip(limited_axes, end, strict=True):
+                below[a] = slice(None, e)
+            want = runner.reference(kernel, arrays)[result][tuple(below)]
+            arrays[result][...] = np.nan
+            run_native(lowered, arrays, host())
+            text = f"{pattern.name} {config} {end}"
+            np.testing.assert_allclose(arrays[result][tuple(below)], want, rtol=2e-5, atol=2e-5, err_msg=text)
 
 
 @pytest.mark.parametrize("case", sorted(LEFT_OUT))

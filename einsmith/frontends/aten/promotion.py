@@ -7,7 +7,7 @@ from typing import Any
 
 from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType
-from einsmith.base.symbolic import is_symbolic, literal, to_whole
+from einsmith.base.symbolic import hint, is_symbolic, literal, to_whole
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
 
@@ -19,7 +19,7 @@ _NUMBERS = {bool: dt.bool_, int: dt.i64, float: DEFAULT}
 
 def type_of(x: Any) -> DType:
     """Return the element type of a tensor, or the default type of a Python number."""
-    return x.dtype if isinstance(x, Value) else next(t for kind, t in _NUMBERS.items() if isinstance(x, kind))
+    return x.dtype if isinstance(x, Value) else _NUMBERS[type(hint(x))]
 
 
 def _join(higher: DType | None, lower: DType | None) -> DType | None:

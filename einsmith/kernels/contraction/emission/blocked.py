@@ -29,6 +29,7 @@ from einsmith.kernels.contraction.emission.frame import (
     is_below_limits,
     is_tile_below,
     k_blocks,
+    limited_axes,
     limited_side,
     tiles_of,
 )
@@ -84,9 +85,13 @@ class Blocked:
     def run(self, task: SSAValue) -> None:
         """Emit a task."""
         g, b = self.g, self.b
-        batch = digits(b, b.op("floordiv", task, g.tasks // g.B), [g.p.extents[a] for a in g.p.batch])
-        below = is_below_limits(b, g.kernel, g.p, g.p.batch, dict(zip(g.p.batch, batch, strict=True)))
-        with nullcontext() if below is None else b.if_(below):
+        if limited_axes(g.kernel, g.p, g.p.batch):
+            batch = digits(b, b.op("floordiv", task, g.tasks // g.B), [g.p.extents[a] for a in g.p.batch])
+            below = is_below_limits(b, g.kernel, g.p, g.p.batch, dict(zip(g.p.batch, batch, strict=True)))
+            assert below is not None
+            with b.if_(below):
+                self._run(task)
+        else:
             self._run(task)
 
     def _run(self, task: SSAValue) -> None:

@@ -68,12 +68,10 @@ def has_limited_tiles(g: Geometry, side: Side) -> bool:
 def limited_side(b: Builder, g: Geometry, side: Side) -> SSAValue | None:
     """Return the points of a side that tiles below the limit of its first axis cover; None where it has no limit."""
     axes = side.axes
-    if g.c.windows or not axes or axes[0] not in limited_axes(g.kernel, g.p, axes):
-        return None
-    limit = load_limit(b, g.kernel, axes[0])
-    assert limit is not None
+    has_limit = axes and not g.c.windows and axes[0] in limited_axes(g.kernel, g.p, axes)
+    limit = load_limit(b, g.kernel, axes[0]) if has_limit else None
     points = g.N if side is g.n_side else g.M  # rows of N may be filled up to whole vectors
-    return b.mul(limit, points // g.p.extents[axes[0]])
+    return None if limit is None else b.mul(limit, points // g.p.extents[axes[0]])
 
 
 def is_tile_below(b: Builder, g: Geometry, x: OperandTiles, number: SSAValue) -> SSAValue | None:

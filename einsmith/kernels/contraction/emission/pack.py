@@ -21,6 +21,7 @@ from einsmith.kernels.contraction.emission.frame import (
     TaskFrame,
     is_below_limits,
     is_tile_below,
+    limited_axes,
     limited_side,
     tiles_of,
 )
@@ -76,7 +77,7 @@ def _conditions_below(g: Geometry, b: Builder, x: OperandTiles, batch: SSAValue,
     """Return the conditions that a tile has points below the limits of the kernel."""
     points = limited_side(b, g, x.side)
     out = [None if points is None else b.op("lt", b.mul(number, x.points), points), is_tile_below(b, g, x, number)]
-    if x.batches > 1:
+    if x.batches > 1 and limited_axes(g.kernel, g.p, g.p.batch):
         position = zip(g.p.batch, digits(b, batch, [g.p.extents[a] for a in g.p.batch]), strict=True)
         out.append(is_below_limits(b, g.kernel, g.p, g.p.batch, dict(position)))
     return [c for c in out if c is not None]
