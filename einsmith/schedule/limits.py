@@ -279,7 +279,7 @@ def _limit_call(call: KernelCall, limit: RowLimit, limited: Limited, plan: Plan)
     if not axes:
         return call
     is_short = 0 in axes and _may_be_short(call, limit, plan)
-    return _with_limit(call, _limited(kernel, is_short, axes), limit)
+    return _with_limit(call, add_limits(kernel, axes, is_short), limit)
 
 
 def _dimension_of(t: Tensor, buffer: KernelBuffer, axis: int, shape: tuple[int, ...]) -> int | None:
@@ -299,7 +299,7 @@ def _may_be_short(call: KernelCall, limit: RowLimit, plan: Plan) -> bool:
     return any(t.shape[:1] == (limit.extent,) and storage(t) in outside for t in call.tensors)
 
 
-def _limited(kernel: Kernel, is_short: bool, axes: Sequence[int]) -> LimitedKernel:
+def add_limits(kernel: Kernel, axes: Sequence[int], is_short: bool = False) -> LimitedKernel:
     """Return a kernel with a limit of some axes, in a buffer behind the others."""
     buffers = (*kernel.buffers, KernelBuffer(dt.i32, ()))
     limits = (*limits_of(kernel).items(), *((a, len(kernel.buffers)) for a in axes))
@@ -360,7 +360,7 @@ def _count_rows_per_point(
         return 0
     for m in rows.members:
         if m.reduces:
-            if not _is_neutral(m, place):
+            if not is_neutral(m, place):
                 return 0
         elif (m.axis and times != 1) or not _has_whole_axis(m.kernel, m.axis, rows.rows):
             return 0
@@ -383,23 +383,30 @@ def _with_place(
 ) -> KernelCall:
     """Return a call of a row-block fusion that has the limit in buffer `place`; the last buffer, if that is new. The
     members have it in the place _NEW."""
+    is_new = place == len(rows.buffers)
+    limited = Rows(rows.rows, tuple(members), rows.buffers, rows.local, active, rows.takes_sums)
+    if is_new:
+        limited = add_place(limited, KernelBuffer(dt.i32, ()))
+    kernel = _replace_places(limited, lambda p: place if p == _NEW else p)
+    return _with_limit(call, kernel, limit) if is_new else replace(call, kernel=kernel)
+
+
+def add_place(rows: Rows, buffer: KernelBuffer) -> Rows:
+    """Return a row-block fusion with one more buffer, behind the others."""
     count = len(rows.buffers)
-    is_new = place == count
+    moved = _replace_places(rows, lambda p: p + (p >= count))
+    return Rows(rows.rows, moved.members, (*rows.buffers, buffer), rows.local, rows.active, rows.takes_sums)
+
+
+def _replace_places(rows: Rows, place_of: Callable[[int], int]) -> Rows:
+    """Return a row-block fusion whose members have other places."""
 
     def moved(m: Member) -> Member:
-        places = tuple(place if p == _NEW else p + (is_new and p >= count) for p in m.places)
-        return Member(m.kernel, places, m.by_row, m.reduces, m.axis, _moved_follow(m.follows, count, is_new))
+        f = m.follows
+        follows = None if f is None else Follow(f.reducer, place_of(f.place), f.index, f.buffer, f.is_mean)
+        return Member(m.kernel, tuple(map(place_of, m.places)), m.by_row, m.reduces, m.axis, follows)
 
-    buffers = (*rows.buffers, KernelBuffer(dt.i32, ())) if is_new else rows.buffers
-    limited = Rows(rows.rows, tuple(map(moved, members)), buffers, rows.local, active, rows.takes_sums)
-    return _with_limit(call, limited, limit) if is_new else replace(call, kernel=limited)
-
-
-def _moved_follow(follow: Follow | None, count: int, is_new: bool) -> Follow | None:
-    """Return how a member follows another one where a buffer is added behind the first `count` ones."""
-    if follow is None or not is_new or follow.place < count:
-        return follow
-    return Follow(follow.reducer, follow.place + 1, follow.index, follow.buffer, follow.is_mean)
+    return Rows(rows.rows, tuple(map(moved, rows.members)), rows.buffers, rows.local, rows.active, rows.takes_sums)
 
 
 def _limit_members(
@@ -424,7 +431,7 @@ def _limit_members(
     members = list(rows.members)
     for n, m in enumerate(rows.members):
         if axes := sorted(a for k, a in chosen if k == n):
-            kernel = _limited(m.kernel, False, axes)
+            kernel = add_limits(m.kernel, axes)
             members[n] = Member(kernel, (*m.places, _NEW), (*m.by_row, 0), False, m.axis)
     return members
 
@@ -483,7 +490,7 @@ def _reads_of_limit(member: Member, stage: Stage, place: int) -> list[Read]:
     ]
 
 
-def _is_neutral(member: Member, place: int) -> bool:
+def is_neutral(member: Member, place: int) -> bool:
     """Return whether a member that reduces over the rows adds nothing beyond the limit, which is in buffer `place`."""
     kernel = member.kernel
     numbers = _reads_of_limit(member, kernel.stages[0], place)

@@ -21,7 +21,8 @@ from einsmith.ir.rebuild import rebuild, substitute
 from einsmith.schedule.activity import ConstantUnless, either, identity_unless, names_in, results_unless
 from einsmith.schedule.block_kernels import BlockKernel, drop_row, drop_unread
 from einsmith.schedule.in_place import reads_own_elements
-from einsmith.schedule.kernel import Activity, Follow, KernelBuffer, Member, Rows
+from einsmith.schedule.kernel import Activity, Follow, KernelBuffer, Member, Rows, limits_of
+from einsmith.schedule.nest_limits import limit_sweep, with_limits
 from einsmith.schedule.online import Scale, followers
 from einsmith.schedule.row_blocks import (
     block_kernel,
@@ -84,7 +85,8 @@ def block_kernels(
     turned: the row is the innermost dimension of local buffers in memory. again: sweeps recompute the results of
     earlier ones that they need, tile by tile."""
     places = block_places(rows)
-    out = []
+    out: list[BlockKernel] = []
+    limits: dict[int, dict[int, int]] = {}  # of a kernel in `out`: output axis -> place of its limit
     for n, member in enumerate(rows.members):
         kernel = block_kernel(member, count, block, len(rows.buffers), turned)
         used = [*inputs(member)] if member.reduces else [*range(len(member.places))]
@@ -97,7 +99,10 @@ def block_kernels(
             at.append(places.followed[member.follows.reducer] + 2)
         if uses_number(member):
             at.append(places.number)
+        if nested:
+            limits[len(out)] = {a: at[b] for a, b in limits_of(kernel).items()}
         if nested and block == 1:
+            limits[len(out)] = {a - (a > member.axis): p for a, p in limits[len(out)].items()}
             kernel = drop_row(kernel, [member.by_row[i] for i in used], member)
         if n in places.followed:
             follow, first = follow_of(rows, n), places.followed[n]
@@ -111,7 +116,7 @@ def block_kernels(
             ]
             continue
         out.append(drop_unread(kernel, at) if nested else BlockKernel(kernel, tuple(at)))
-    return _sweeps(out, len(rows.buffers), places, block, nested, again) if nested else tuple(out)
+    return _sweeps(out, len(rows.buffers), places, block, nested, again, limits) if nested else tuple(out)
 
 
 def shared_memory(rows: Rows, kernels: Sequence[BlockKernel]) -> dict[int, int]:
@@ -149,13 +154,19 @@ def _replaces(kernel: BlockKernel, operand: int, result: int) -> bool:
 
 
 def _sweeps(
-    kernels: Sequence[BlockKernel], local: int, places: BlockPlaces, block: int, tile: int, again: bool
+    kernels: Sequence[BlockKernel],
+    local: int,
+    places: BlockPlaces,
+    block: int,
+    tile: int,
+    again: bool,
+    limits: Mapping[int, Mapping[int, int]],
 ) -> tuple[BlockKernel, ...]:
     """Return the kernels joined into sweeps over the number of rows that leaves the fewest bytes of local buffers
     between them.
 
     local: the places from this number on that are no accumulators are local to a block. tile: the rows of a sweep that
-    are skipped together. again: as for `block_kernels`."""
+    are skipped together. again: as for `block_kernels`. limits: of each kernel, output axis -> place of its limit."""
     tensors: dict[int, Tensor] = {}
     results: dict[int, Tensor] = {}
     end = min(places.accumulators.values(), default=places.number)
@@ -174,14 +185,15 @@ def _sweeps(
     candidates = {r for p in parts for r in nested_forms(p.kernel) if r >= MIN_SWEEP_ROWS}
     grouped = [(-r, _groups(parts, r, locals_, again)) for r in candidates]
     every = [(_crossing_bytes(groups, parts), r, groups) for r, groups in grouped]
+    plain = {n: with_limits(k, limits.get(n, {})) for n, k in enumerate(kernels)}
     if not every:
-        return tuple(kernels)
+        return tuple(plain.values())
     _, rows, groups = min(every, key=lambda x: x[:2])
     rows = -rows
-    plain = dict(enumerate(kernels))
     if again:
         parts, groups, sources, added = _repeat_tiles(parts, groups, rows, locals_)
-        plain = {n: kernels[source] for n, source in enumerate(sources)}
+        plain = {n: plain[source] for n, source in enumerate(sources)}
+        limits = {n: limits.get(source, {}) for n, source in enumerate(sources)}
         locals_ |= added
     chosen = [_forms(parts, members, rows) for members in groups]
     forms = {
@@ -204,7 +216,10 @@ def _sweeps(
             buffer_of = {p: b for k, places_ in kernels for p, b in zip(places_, k.buffers, strict=True)}
             at = (*at, *sorted(names_in(condition.expr) - set(at)))
             sweep = _with_activity(sweep, condition, tile, at, buffer_of)
-        out.append(BlockKernel(sweep, at))
+        # A form that merges axes has others than the kernel.
+        is_same = [f.kernel.shape == p.kernel.shape for f, p in zip(some, own_parts, strict=True)]
+        own_limits = [limits.get(n, {}) if same else {} for n, same in zip(members, is_same, strict=True)]
+        out.append(limit_sweep(sweep, at, own_limits))
     return tuple(out)
 
 
