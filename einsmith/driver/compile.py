@@ -29,7 +29,8 @@ from einsmith.runtime.assemble import ArenaLayout, layout
 from einsmith.schedule.arena import passing_bytes, whole_lines
 from einsmith.schedule.compiled_kernel import CompiledKernel
 from einsmith.schedule.kernel import Beyond, Kernel
-from einsmith.schedule.limits import RowLimit, UnlimitedError, find_short
+from einsmith.schedule.limited_tensors import RowLimit
+from einsmith.schedule.limits import UnlimitedError, find_short
 from einsmith.schedule.pipeline import MemoryLimit, PlanContext, plan_graph
 from einsmith.schedule.plan import Plan, find_outside, output_tensors
 from einsmith.schedule.row_clusters import MAX_STORED_BYTES

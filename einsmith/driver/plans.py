@@ -23,7 +23,7 @@ from einsmith.ir.nodes import Graph, Leaf
 from einsmith.kernels.pattern_keys import key_of
 from einsmith.runtime.assemble import ArenaLayout
 from einsmith.schedule.layout import forced
-from einsmith.schedule.limits import RowLimit
+from einsmith.schedule.limited_tensors import RowLimit
 from einsmith.schedule.plan import Plan
 from einsmith.tuning.kernels import override
 

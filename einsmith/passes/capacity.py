@@ -42,7 +42,7 @@ from einsmith.passes.size_traces import (
     walk_together,
 )
 from einsmith.passes.sized_template import SizedTemplate, Steps, unproven
-from einsmith.schedule.limits import RowLimit
+from einsmith.schedule.limited_tensors import RowLimit
 
 
 @dataclass(frozen=True)

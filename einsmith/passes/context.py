@@ -35,7 +35,8 @@ NO_PRODUCTS = Products(lambda t: False, lambda t, dtype: t)
 class PassContext:
     """Context that passes are given. target: the machine; cost: predicted seconds of a kernel on it; observe(name,
     before, after, seconds): called after each pass; stored: the type of 16 bits in which activations are stored, None
-    for float32; products: what is known of products; limits: leaves that limit rows (`schedule.limits.RowLimit`)."""
+    for float32; products: what is known of products; limits: leaves that limit rows
+    (`schedule.limited_tensors.RowLimit`)."""
 
     target: Target = Target()
     cost: Cost = no_cost

@@ -331,7 +331,7 @@ class Activity(Node):
 
     condition: the condition on a point; its axis 0 is the row, its slots are buffers of the Rows. extents: the extents
     of its further axes. block: the rows of which all or none are left out, the same for all kernels that share results;
-    0: any number, where the condition is a limit of the rows.
+    0: any number, where the condition is a limit of the rows (`is_limit`).
     some: whether the first block runs where all might be left out. A sum of exp(s - m), m being the largest s, has no
     neutral terms where every s is minus infinity: each is no number, and one of them makes the sum so.
     """
@@ -343,6 +343,11 @@ class Activity(Node):
     extents: tuple[int, ...]
     block: int
     some: bool
+
+    @property
+    def is_limit(self) -> bool:
+        """Whether rows that are left out do not matter: results of them may be anything."""
+        return not self.some
 
 
 class Rows(Kernel):

@@ -1,95 +1,38 @@
 """Leave out rows of a plan that no result depends on: those beyond a limit that is known when a program runs.
 
-A graph of a capacity (`passes.capacity`) has tensors of which some extents are the capacity. Along such a dimension,
-only the positions below the limit matter where every reader reads at its own position along an axis of its own, below
-the limit too, or under a condition that compares the position with the limit. This is proven of the graph after all
-passes, whatever they made of it, dimension by dimension. The kernels that compute such tensors alone then get the limit
-as a further buffer (`schedule.kernel.LimitedKernel`), row-block fusions also as a condition
-(`schedule.kernel.Activity`).
+`schedule.limited_tensors` finds which they are. The kernels that compute such tensors alone get the limits
+(`schedule.limited_calls`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from einsmith.base import dtypes as dt
-from einsmith.ir.analysis.bounds import Facts, bounds
-from einsmith.ir.analysis.ends import guards_around
 from einsmith.ir.analysis.guarded import reads_under
-from einsmith.ir.functions import identity
 from einsmith.ir.nodes import (
     Axis,
-    Compute,
-    Const,
-    Expr,
-    Graph,
-    Item,
-    Leaf,
-    Piece,
     Read,
-    Reduce,
     Tensor,
-    apply,
     postorder,
     reads,
     size,
 )
 from einsmith.ir.views import storage
 from einsmith.schedule.kernel import (
-    Activity,
-    Follow,
     Kernel,
-    KernelBuffer,
-    LimitedKernel,
-    Member,
     Rows,
-    Stage,
     has_row_limit,
-    limits_of,
-    row_major,
 )
+from einsmith.schedule.limited_calls import ends_rows, limit_call, row_axes
+from einsmith.schedule.limited_tensors import RowLimit, find_limited, is_below
 from einsmith.schedule.plan import KernelCall, Plan
-
-
-class RowLimit(NamedTuple):
-    """A limit of rows and of other positions. leaf: the i32 that holds it in a run, given to the program or computed by
-    it; extent: the capacity, the extent of dimensions that it limits; outputs: (output, dimension) of the graph's
-    outputs of which only the positions below it are read."""
-
-    leaf: Tensor
-    extent: int
-    outputs: frozenset[tuple[int, int]]
-
-    def dimensions(self, t: Tensor) -> list[int]:
-        """Return the dimensions of a tensor that the limit may limit. A limit that a graph computes is one of rows
-        alone, as no conditions keep what lies beyond it from being an index."""
-        shape = t.shape if isinstance(self.leaf, Leaf) else t.shape[:1]
-        return [d for d, n in enumerate(shape) if n == self.extent]
-
-
-_NEW = -1
-"""Place of a limit in members of a row-block fusion until its buffer is known."""
-Limited = AbstractSet[tuple[Tensor, int]]
-"""(tensor, dimension) pairs of which only the positions below a limit matter."""
 
 
 class UnlimitedError(Exception):
     """A kernel computes more than what lies below a limit; the text says which."""
-
-
-def find_limits(graph: Graph) -> list[RowLimit]:
-    """Return the limits that a graph computes: integers without dimensions of which an extent is the upper bound."""
-    out = []
-    for node in postorder(graph.roots):
-        if isinstance(node, Compute) and not node.shape and node.template.dtypes == (dt.i32,):
-            body = node.template.parts[0].body
-            low, high = (None, None) if isinstance(body, Reduce) else bounds(body, ())
-            if low is not None and high is not None and 0 <= low < high:
-                out.append(RowLimit(node, high, frozenset()))
-    return out
 
 
 def limit_rows(plan: Plan, limits: Iterable[RowLimit]) -> Plan:
@@ -98,7 +41,7 @@ def limit_rows(plan: Plan, limits: Iterable[RowLimit]) -> Plan:
         tensors = find_limited(plan.graph, limit)
         first = max((n + 1 for n, c in enumerate(plan.calls) if limit.leaf in c.results), default=0)
         calls = [
-            _limit_call(c, limit, tensors, plan) if isinstance(c, KernelCall) and n >= first else c
+            limit_call(c, limit, tensors, plan) if isinstance(c, KernelCall) and n >= first else c
             for n, c in enumerate(plan.calls)
         ]
         _limit_copies(calls, limit, plan)
@@ -116,7 +59,7 @@ def _limit_copies(calls: list[Any], limit: RowLimit, plan: Plan) -> None:
             continue
         written = {t for t, w in zip(call.tensors, call.written, strict=True) if w}
         if not written & known and all(_reads_own_rows(c, written) for c in calls[n + 1 :]):
-            calls[n] = _limit_call(call, limit, {(t, 0) for t in written}, plan)
+            calls[n] = limit_call(call, limit, {(t, 0) for t in written}, plan)
 
 
 def _reads_own_rows(call: Any, tensors: set[Tensor]) -> bool:
@@ -158,7 +101,7 @@ def _ends_below(call: KernelCall, limit: RowLimit) -> bool:
         for part in stage.template.parts:
             for read, facts in reads_under(part):
                 is_sized = read.slot in buffers and sized[buffers[read.slot]]
-                if is_sized and not _is_below(read.index[0], (), facts, numbers):
+                if is_sized and not is_below(read.index[0], (), facts, numbers):
                     return False
     return True
 
@@ -167,63 +110,6 @@ def _has_limit(kernel: Kernel) -> bool:
     if isinstance(kernel, Rows) and kernel.active is not None:
         return True
     return all(map(has_row_limit, kernel.parts))
-
-
-def find_limited(graph: Graph, limit: RowLimit) -> set[tuple[Tensor, int]]:
-    """Return the (tensor, dimension) pairs of a graph of whose positions only those below the limit matter."""
-    nodes = list(postorder((*graph.roots, *graph.gradients)))
-    limited = {(t, d) for t in nodes if not _has_several_results(t) for d in limit.dimensions(t)}
-
-    def keep_whole(tensors: Iterable[Tensor]) -> None:
-        limited.difference_update((t, d) for t in tensors for d in range(len(t.shape)))
-
-    keep_whole(t for t, _ in graph.checks)
-    keep_whole(t for _, t in graph.updates)
-    for n, t in enumerate(graph.outputs):
-        limited.difference_update((t, d) for d in range(len(t.shape)) if (n, d) not in limit.outputs)
-    whole: dict[Any, set[int]] = {}  # dimensions of nodes of several results of which all positions matter
-    for node in reversed(nodes):
-        if isinstance(node, Leaf):
-            continue
-        if isinstance(node, Item):
-            dimensions = {d for d in range(len(node.shape)) if (node, d) not in limited}
-            whole.setdefault(node.node, set()).update(dimensions)
-        elif isinstance(node, Compute):
-            if _has_several_results(node):
-                own = {d for d, n in enumerate(node.template.shape) if n == limit.extent} - whole.get(node, set())
-            else:
-                own = {d for d in range(len(node.shape)) if (node, d) in limited}
-            limited.difference_update(_find_whole_operands(node, limit, own))
-        else:
-            keep_whole(node.args)
-    return {(t, d) for t, d in limited if not isinstance(t, Leaf)}
-
-
-def _has_several_results(node: Any) -> bool:
-    return not isinstance(node, (Leaf, Item)) and not (isinstance(node, Compute) and len(node.template.dtypes) == 1)
-
-
-def _find_whole_operands(node: Compute, limit: RowLimit, limited: AbstractSet[int]) -> list[tuple[Tensor, int]]:
-    """Return (operand, dimension) where a node reads positions that may lie beyond the limit. limited: dimensions of
-    the node of which only the positions below it matter."""
-    numbers = [Read(node.args.index(limit.leaf), (), limit.leaf.dtype)] if limit.leaf in node.args else []
-    out = []
-    for part in node.template.parts:
-        own = {d for d in limited if isinstance(part, Piece) and (part.offset[d], part.step[d]) == (0, 1)}
-        for read, facts in reads_under(part):
-            operand = node.args[read.slot]
-            for d in limit.dimensions(operand):
-                if not _is_below(read.index[d], own, facts, numbers):
-                    out.append((operand, d))
-    return out
-
-
-def _is_below(place: Expr, own: Collection[int], facts: Facts, numbers: Sequence[Read]) -> bool:
-    """Return whether a position that is read lies below the limit: it is the reader's own position along one of the
-    axes `own`, which does, or lies below one of `numbers`, reads of the limit."""
-    if isinstance(place, Axis) and place.position in own:
-        return True
-    return any(place.dtype is x.dtype and facts.prove(apply("lt", place, x)) for x in numbers)
 
 
 def find_short(plan: Plan, is_untouched: Callable[[Kernel], bool]) -> set[Tensor]:
@@ -247,7 +133,7 @@ def find_short(plan: Plan, is_untouched: Callable[[Kernel], bool]) -> set[Tensor
 def find_own_rows(kernel: Kernel) -> set[int]:
     """Return the buffers of which a kernel that has a limit reads and writes only the rows of its own."""
     if isinstance(kernel, Rows):
-        return {n for n, axes in _row_axes(kernel).items() if axes == {1}} if kernel.active is not None else set()
+        return {n for n, axes in row_axes(kernel).items() if axes == {1}} if ends_rows(kernel) else set()
     if not has_row_limit(kernel):
         return set()
     rows = {n for n, b in enumerate(kernel.buffers) if b.shape[:1] == kernel.shape[:1]}
@@ -257,250 +143,3 @@ def find_own_rows(kernel: Kernel) -> set[int]:
             if kind == "buffer" and not (read.index and read.index[0] is Axis(0)):
                 rows.discard(n)
     return rows
-
-
-def _limit_call(call: KernelCall, limit: RowLimit, limited: Limited, plan: Plan) -> KernelCall:
-    """Return a call whose kernel leaves out points beyond the limit; the call itself where some of them matter."""
-    kernel = call.kernel
-    if isinstance(kernel, Rows):
-        return _limit_rows_of(call, kernel, limit, limited, plan)
-    if call.parts:
-        return call
-    written = [t for t, w in zip(call.tensors, call.written, strict=True) if w]
-    if any(t in plan.home for t in written):
-        return call
-    buffers = [b for b, w in zip(kernel.buffers, call.written, strict=True) if w]
-    axes = [
-        a
-        for a in range(len(kernel.shape))
-        if a not in limits_of(kernel) and _has_whole_axis(kernel, a, limit.extent)
-        if all((t, _dimension_of(t, b, a, kernel.shape)) in limited for t, b in zip(written, buffers, strict=True))
-    ]
-    if not axes:
-        return call
-    is_short = 0 in axes and _may_be_short(call, limit, plan)
-    return _with_limit(call, add_limits(kernel, axes, is_short), limit)
-
-
-def _dimension_of(t: Tensor, buffer: KernelBuffer, axis: int, shape: tuple[int, ...]) -> int | None:
-    """Return the dimension of a tensor along which a kernel of this shape, which stores it in `buffer`, moves by an
-    output axis; None where none is known."""
-    if t.shape == buffer.shape == shape or axis == 0 and t.shape[:1] == shape[:1]:
-        return axis
-    # Of several leading dimensions, row-block fusions make one.
-    d = axis + len(t.shape) - len(shape)
-    is_dense = buffer.shape == shape and buffer.strides == row_major(shape) and size(t.shape) == size(shape)
-    return d if is_dense and d > 0 and axis > 0 and t.shape[d:] == shape[axis:] else None
-
-
-def _may_be_short(call: KernelCall, limit: RowLimit, plan: Plan) -> bool:
-    """Return whether a call reads or writes rows in memory of the caller's, which may end at the limit."""
-    outside = {*plan.graph.inputs, *map(storage, plan.graph.outputs)}
-    return any(t.shape[:1] == (limit.extent,) and storage(t) in outside for t in call.tensors)
-
-
-def add_limits(kernel: Kernel, axes: Sequence[int], is_short: bool = False) -> LimitedKernel:
-    """Return a kernel with a limit of some axes, in a buffer behind the others."""
-    buffers = (*kernel.buffers, KernelBuffer(dt.i32, ()))
-    limits = (*limits_of(kernel).items(), *((a, len(kernel.buffers)) for a in axes))
-    is_short |= isinstance(kernel, LimitedKernel) and kernel.is_short
-    return LimitedKernel(kernel.stages, buffers, kernel.loop_invariant, kernel.sums, tuple(sorted(limits)), is_short)
-
-
-def _row_axes(rows: Rows) -> dict[int, set[int]]:
-    """Return by place of a row-block fusion what its members have in `by_row`."""
-    axes: dict[int, set[int]] = {}
-    for m in rows.members:
-        for place, axis in zip(m.places, m.by_row, strict=True):
-            axes.setdefault(place, set()).add(axis)
-    return axes
-
-
-def _with_limit(call: KernelCall, kernel: Kernel, limit: RowLimit) -> KernelCall:
-    offsets = (*call.offsets, 0) if call.offsets else ()
-    return replace(
-        call, kernel=kernel, tensors=(*call.tensors, limit.leaf), written=(*call.written, False), offsets=offsets
-    )
-
-
-def _has_whole_axis(kernel: Kernel, axis: int, extent: int) -> bool:
-    """Return whether an output axis of a kernel, of this extent, runs through positions of its results, piece by
-    piece."""
-    if kernel.sums or kernel.shape[axis : axis + 1] != (extent,):
-        return False
-    return all(
-        isinstance(p, Piece) and (p.offset[axis], p.step[axis], p.extents[axis]) == (0, 1, extent)
-        for p in kernel.root.parts
-    )
-
-
-def _limit_rows_of(call: KernelCall, rows: Rows, limit: RowLimit, limited: Limited, plan: Plan) -> KernelCall:
-    """Return a call of a row-block fusion that leaves out blocks of rows beyond the limit, and what lies beyond it
-    along other axes of its members' results."""
-    if rows.takes_sums:
-        return call
-    known = [n for n, t in enumerate(call.tensors) if t is limit.leaf]
-    place = known[0] if known else len(rows.buffers)
-    members = _limit_members(call, rows, limit, limited, plan, place)
-    times = _count_rows_per_point(call, rows, limit, limited, plan, place)
-    if not times:
-        return call if members is None else _with_place(call, rows, members, place, limit, rows.active)
-    end = apply("mul", Read(place, (), dt.i32), Const(times, dt.i32))
-    active = Activity(apply("lt", Axis(0), end), (), 1, False)
-    return _with_place(call, rows, rows.members if members is None else members, place, limit, active)
-
-
-def _count_rows_per_point(
-    call: KernelCall, rows: Rows, limit: RowLimit, limited: Limited, plan: Plan, place: int
-) -> int:
-    """Return how many rows of a row-block fusion a point of the limited dimension has; 0 where rows beyond the limit
-    matter, or other conditions leave rows out."""
-    times, left = divmod(rows.rows, limit.extent)
-    if left or rows.active is not None or rows.is_online:
-        return 0
-    for m in rows.members:
-        if m.reduces:
-            if not is_neutral(m, place):
-                return 0
-        elif (m.axis and times != 1) or not _has_whole_axis(m.kernel, m.axis, rows.rows):
-            return 0
-    by_row = _row_axes(rows)
-    reduced = {
-        m.places[n] for m in rows.members if m.reduces for s in m.kernel.stages for n in s.outputs if n is not None
-    }
-    for n, (t, w) in enumerate(zip(call.tensors, call.written, strict=True)):
-        if not w or n in reduced:
-            continue
-        (axis, *others) = by_row.get(n, {0})
-        dimension = _dimension_of(t, rows.buffers[n], axis - 1, rows.buffers[n].shape) if axis > 1 else axis - 1
-        if others or not axis or (axis > 1 and times != 1) or (t, dimension) not in limited or t in plan.home:
-            return 0
-    return times
-
-
-def _with_place(
-    call: KernelCall, rows: Rows, members: Sequence[Member], place: int, limit: RowLimit, active: Activity | None
-) -> KernelCall:
-    """Return a call of a row-block fusion that has the limit in buffer `place`; the last buffer, if that is new. The
-    members have it in the place _NEW."""
-    is_new = place == len(rows.buffers)
-    limited = Rows(rows.rows, tuple(members), rows.buffers, rows.local, active, rows.takes_sums)
-    if is_new:
-        limited = add_place(limited, KernelBuffer(dt.i32, ()))
-    kernel = _replace_places(limited, lambda p: place if p == _NEW else p)
-    return _with_limit(call, kernel, limit) if is_new else replace(call, kernel=kernel)
-
-
-def add_place(rows: Rows, buffer: KernelBuffer) -> Rows:
-    """Return a row-block fusion with one more buffer, behind the others."""
-    count = len(rows.buffers)
-    moved = _replace_places(rows, lambda p: p + (p >= count))
-    return Rows(rows.rows, moved.members, (*rows.buffers, buffer), rows.local, rows.active, rows.takes_sums)
-
-
-def _replace_places(rows: Rows, place_of: Callable[[int], int]) -> Rows:
-    """Return a row-block fusion whose members have other places."""
-
-    def moved(m: Member) -> Member:
-        f = m.follows
-        follows = None if f is None else Follow(f.reducer, place_of(f.place), f.index, f.buffer, f.is_mean)
-        return Member(m.kernel, tuple(map(place_of, m.places)), m.by_row, m.reduces, m.axis, follows)
-
-    return Rows(rows.rows, tuple(map(moved, rows.members)), rows.buffers, rows.local, rows.active, rows.takes_sums)
-
-
-def _limit_members(
-    call: KernelCall, rows: Rows, limit: RowLimit, limited: Limited, plan: Plan, place: int
-) -> list[Member] | None:
-    """Return the members of a row-block fusion that leave out what lies beyond the limit along other axes of their
-    results than the rows; None where none does. They have the limit in the place _NEW."""
-    chosen = {
-        (n, a)
-        for n, m in enumerate(rows.members)
-        if not m.reduces and m.follows is None
-        for a in range(len(m.kernel.shape))
-        if a != m.axis and _has_whole_axis(m.kernel, a, limit.extent) and a not in limits_of(m.kernel)
-    }
-    while True:
-        left = {x for x in chosen if _matters(call, rows, x, chosen, limited, plan, place)}
-        if not left:
-            break
-        chosen -= left
-    if not chosen:
-        return None
-    members = list(rows.members)
-    for n, m in enumerate(rows.members):
-        if axes := sorted(a for k, a in chosen if k == n):
-            kernel = add_limits(m.kernel, axes)
-            members[n] = Member(kernel, (*m.places, _NEW), (*m.by_row, 0), False, m.axis)
-    return members
-
-
-def _matters(
-    call: KernelCall,
-    rows: Rows,
-    member_axis: tuple[int, int],
-    chosen: AbstractSet[tuple[int, int]],
-    limited: Limited,
-    plan: Plan,
-    place: int,
-) -> bool:
-    """Return whether what a member computes beyond the limit of an axis is read, if the members and axes `chosen` leave
-    that out."""
-    number, axis = member_axis
-    member = rows.members[number]
-    for buffer in {n for s in member.kernel.stages for n in s.outputs if n is not None}:
-        written, stored = member.places[buffer], member.kernel.buffers[buffer]
-        if axis and stored.shape != member.kernel.shape:
-            return True
-        if written < len(rows.buffers):  # the graph tells who reads it, in this call too
-            t = call.tensors[written]
-            if (t, _dimension_of(t, stored, axis, member.kernel.shape)) not in limited or t in plan.home:
-                return True
-            continue
-        for other, m in enumerate(rows.members):
-            own = {a for k, a in chosen if k == other}
-            for at in [i for i, p in enumerate(m.places) if p == written]:
-                # Other members may have the buffer in another shape.
-                is_same = m.kernel.buffers[at].shape[: axis + 1] == stored.shape[: axis + 1]
-                if other != number and not (is_same and _reads_below(m, at, axis, own, place)):
-                    return True
-    return False
-
-
-def _reads_below(member: Member, buffer: int, dimension: int, own: AbstractSet[int], place: int) -> bool:
-    """Return whether a member reads a buffer only below the limit, which is in `place`, along a dimension of the
-    buffer. own: the axes along which it computes its own results only there."""
-    for stage in member.kernel.stages:
-        numbers = _reads_of_limit(member, stage, place)
-        for part in stage.template.parts:
-            for read, facts in reads_under(part):
-                if stage.args[read.slot][:2] == ("buffer", buffer):
-                    if not _is_below(read.index[dimension], own, facts, numbers):
-                        return False
-    return True
-
-
-def _reads_of_limit(member: Member, stage: Stage, place: int) -> list[Read]:
-    """Return the reads of the limit, which is in buffer `place` of the fusion, that a member's stage can have."""
-    return [
-        Read(n, (), dt.i32)
-        for n, (kind, b, *_) in enumerate(stage.args)
-        if kind == "buffer" and member.places[b] == place
-    ]
-
-
-def is_neutral(member: Member, place: int) -> bool:
-    """Return whether a member that reduces over the rows adds nothing beyond the limit, which is in buffer `place`."""
-    kernel = member.kernel
-    numbers = _reads_of_limit(member, kernel.stages[0], place)
-    for part in kernel.root.parts:
-        if not isinstance(part, Piece) or not isinstance(part.body, Reduce):
-            return False
-        rank = len(part.extents)
-        for body in part.body.bodies:
-            guards = [c for c, _ in guards_around(body, identity(part.body.combiner, body.dtype))]
-            facts = Facts.of(part.domain, guards)
-            if not any(facts.prove(apply("lt", Axis(rank), x)) for x in numbers):
-                return False
-    return True

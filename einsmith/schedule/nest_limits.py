@@ -12,7 +12,7 @@ from einsmith.base import dtypes as dt
 from einsmith.ir.nodes import Axis, Read, apply
 from einsmith.schedule.block_kernels import BlockKernel
 from einsmith.schedule.kernel import Activity, KernelBuffer, LimitedKernel, Member, Rows
-from einsmith.schedule.limits import add_limits, add_place, is_neutral
+from einsmith.schedule.limited_calls import add_limits, add_place, is_neutral
 
 
 def with_limits(kernel: BlockKernel, limits: Mapping[int, int]) -> BlockKernel:

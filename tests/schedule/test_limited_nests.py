@@ -34,6 +34,10 @@ def softmax_gradient(x: es.Array, w: es.Array) -> es.Array:
     return es.grad(lambda x, w: (F.softmax(x @ w, -1) ** 2).sum(), (0, 1))(x, w)
 
 
+def norm(x: es.Array, w: es.Array, b: es.Array) -> es.Array:
+    return F.layer_norm(x * 2.0, (5,), w, b)
+
+
 CASES: dict[str, tuple[Callable, list]] = {
     **{name: (BATCHED[name], HEADS) for name in ("attention", "attention's gradients", "window's gradients")},
     "soft cap's gradients": (BATCHED["soft cap's gradients"], HEADS),
@@ -45,6 +49,12 @@ CASES: dict[str, tuple[Callable, list]] = {
     "gradients by keys": (gradients_of(F.scaled_dot_product_attention), OTHER_QUERIES),
     "heads of a batch": (gradients_of(F.scaled_dot_product_attention), [(2, 3, n, 4)] * 3),
     "softmax": (lambda x: F.softmax(x * 2.0, -1), [(3, 2, n, 8)]),
+    "softmax along it": (lambda x: F.softmax(x * 2.0, -1), [(3, 2, 8, n)]),
+    "softmax inside of it": (lambda x: F.softmax(x * 2.0, -1), [(3, n, 2, 8)]),
+    "softmax of the first": (lambda x: F.softmax(x * 2.0, -1), [(n, 2, 3, 8)]),
+    "norm": (norm, [(3, n, 5), (5,), (5,)]),
+    "norm's gradients": (gradients_of(norm), [(3, n, 5), (5,), (5,)]),
+    "norm's gradients inside of it": (gradients_of(norm), [(3, n, 2, 5), (5,), (5,)]),
     "softmax of a product": (softmax_gradient, [(5, n, 6), (6, n)]),
 }
 
@@ -82,8 +92,8 @@ def check(run: Executable, general: SizedGraph, shapes: Sequence[tuple], end: in
         np.testing.assert_allclose(a[below], want[below], rtol=2e-4, atol=2e-4, err_msg=f"result {k} to {end}")
 
 
-@pytest.mark.thinned(8)
-@pytest.mark.parametrize("blocks", STREAMED)
+@pytest.mark.thinned(11)
+@pytest.mark.parametrize("blocks", [*STREAMED, ""])
 @pytest.mark.parametrize("name", CASES)
 def test_nests_agree_with_the_evaluator(name: str, blocks: str, rng, monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path))
@@ -131,3 +141,19 @@ def test_configurations_of_a_limit_are_priced_as_of_whole_rows(tmp_path, monkeyp
 def replace_active(rows: Rows) -> Rows:
     """Return the row block without its condition."""
     return Rows(rows.rows, rows.members, rows.buffers, rows.local, None, rows.takes_sums)
+
+
+@pytest.mark.parametrize(
+    "name, condition",
+    [
+        ("softmax", "i0%41 < x2[]"),
+        ("softmax inside of it", "i0//2%41 < x2[]"),
+        ("softmax of the first", "i0 < x2[]*6"),
+        ("norm's gradients inside of it", "i0//2%41 < x3[]"),
+    ],
+)
+def test_rows_merged_of_several_dimensions_end_at_limits(name: str, condition: str) -> None:
+    """Rows that a result is summed over are left out, too."""
+    run = compile_to(size_to(CAPACITY, *CASES[name]), 1)
+    kernels = [call.kernel for call in run.plan.calls if isinstance(call.kernel, Rows)]
+    assert [str(k.active.condition) for k in kernels if k.active] == [condition]

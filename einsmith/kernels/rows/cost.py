@@ -75,7 +75,7 @@ def configs(rows: Rows, target: Target) -> list[RowsConfig]:
         counts = (*counts, 2 * target.cores, target.cores)  # partial results of fewer tasks take less memory
     if is_batch(rows, target):
         out += [RowsConfig(1, 0, s, n) for s in shares for n in dict(_nests(rows, s, 1)) or (0,)]
-    elif rows.is_online or (rows.active is not None and rows.active.block):
+    elif rows.is_online or (rows.active is not None and not rows.active.is_limit):
         blocks = TILES if rows.active is None else (rows.active.block,)
         runs = sorted({1, target.cores, 4 * target.cores} if target.cores > 1 and not rows.has_running_mean else {1})
         out += [RowsConfig(min(n, rows.rows), tasks, s) for s in shares for n in blocks for tasks in runs]
@@ -97,6 +97,8 @@ def configs(rows: Rows, target: Target) -> list[RowsConfig]:
     if few and rows.reuses and not rows.is_online and rows.active is None:
         # All rows in one block, whose sweeps the cores share out.
         out += [RowsConfig(rows.rows, 0, s, n, again=again) for s in shares for n, again in _nests(rows, s, rows.rows)]
+    if rows.active is not None and rows.active.is_limit and rows.active.block:
+        out = [c._replace(block=rows.active.block) for c in out if c.tasks]
     out = list(dict.fromkeys(out))
     taken = [own_bytes(rows, c, target) for c in out]
     most = max(min(local for local, _ in taken), MAX_LOCAL_BYTES)
@@ -225,7 +227,7 @@ class Blocks:
 def _active_fraction(rows: Rows, config: RowsConfig, n: int, sweep: Rows, active: Activity) -> float:
     """Return the fraction of tiles that are active in a sweep, kernel n of a block, from a sample of at most
     `_SAMPLED_BLOCKS` blocks on either side. All are, as far as the condition depends on data."""
-    if not active.block:  # it ends at a limit
+    if active.is_limit:
         return 1.0
     number = block_places(rows).number
     places = kernels_of(rows, config)[n].places

@@ -1,0 +1,343 @@
+"""Give a kernel's call the limits of what its readers need.
+
+The kernel gets the limit as a further buffer (`schedule.kernel.LimitedKernel`), a row-block fusion also as a condition
+of its rows (`schedule.kernel.Activity`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+
+from einsmith.base import dtypes as dt
+from einsmith.ir.analysis.bounds import Facts
+from einsmith.ir.analysis.ends import guards_around
+from einsmith.ir.analysis.guarded import reads_under
+from einsmith.ir.functions import identity
+from einsmith.ir.nodes import (
+    Apply,
+    Axis,
+    Const,
+    Expr,
+    Piece,
+    Read,
+    Reduce,
+    Tensor,
+    apply,
+    size,
+)
+from einsmith.ir.views import storage
+from einsmith.schedule.kernel import (
+    Activity,
+    Follow,
+    Kernel,
+    KernelBuffer,
+    LimitedKernel,
+    Member,
+    Rows,
+    Stage,
+    limits_of,
+    row_major,
+)
+from einsmith.schedule.limited_tensors import Limited, RowLimit, is_below
+from einsmith.schedule.plan import KernelCall, Plan
+
+_NEW = -1
+"""Place of a limit in members of a row-block fusion until its buffer is known."""
+
+
+def limit_call(call: KernelCall, limit: RowLimit, limited: Limited, plan: Plan) -> KernelCall:
+    """Return a call whose kernel leaves out points beyond the limit; the call itself where some of them matter."""
+    kernel = call.kernel
+    if isinstance(kernel, Rows):
+        return _limit_rows_of(call, kernel, limit, limited, plan)
+    if call.parts:
+        return call
+    written = [t for t, w in zip(call.tensors, call.written, strict=True) if w]
+    if any(t in plan.home for t in written):
+        return call
+    buffers = [b for b, w in zip(kernel.buffers, call.written, strict=True) if w]
+    axes = [
+        a
+        for a in range(len(kernel.shape))
+        if a not in limits_of(kernel) and _has_whole_axis(kernel, a, limit.extent)
+        if all((t, _dimension_of(t, b, a, kernel.shape)) in limited for t, b in zip(written, buffers, strict=True))
+    ]
+    if not axes:
+        return call
+    is_short = 0 in axes and _may_be_short(call, limit, plan)
+    return _with_limit(call, add_limits(kernel, axes, is_short), limit)
+
+
+def _dimension_of(t: Tensor, buffer: KernelBuffer, axis: int, shape: tuple[int, ...]) -> int | None:
+    """Return the dimension of a tensor along which a kernel of this shape, which stores it in `buffer`, moves by an
+    output axis; None where none is known."""
+    if t.shape == buffer.shape == shape or axis == 0 and t.shape[:1] == shape[:1]:
+        return axis
+    # Of several leading dimensions, row-block fusions make one.
+    d = axis + len(t.shape) - len(shape)
+    is_dense = buffer.shape == shape and buffer.strides == row_major(shape) and size(t.shape) == size(shape)
+    return d if is_dense and d > 0 and axis > 0 and t.shape[d:] == shape[axis:] else None
+
+
+def _may_be_short(call: KernelCall, limit: RowLimit, plan: Plan) -> bool:
+    """Return whether a call reads or writes rows in memory of the caller's, which may end at the limit."""
+    outside = {*plan.graph.inputs, *map(storage, plan.graph.outputs)}
+    return any(t.shape[:1] == (limit.extent,) and storage(t) in outside for t in call.tensors)
+
+
+def add_limits(kernel: Kernel, axes: Sequence[int], is_short: bool = False) -> LimitedKernel:
+    """Return a kernel with a limit of some axes, in a buffer behind the others."""
+    buffers = (*kernel.buffers, KernelBuffer(dt.i32, ()))
+    limits = (*limits_of(kernel).items(), *((a, len(kernel.buffers)) for a in axes))
+    is_short |= isinstance(kernel, LimitedKernel) and kernel.is_short
+    return LimitedKernel(kernel.stages, buffers, kernel.loop_invariant, kernel.sums, tuple(sorted(limits)), is_short)
+
+
+def row_axes(rows: Rows) -> dict[int, set[int]]:
+    """Return by place of a row-block fusion what its members have in `by_row`."""
+    axes: dict[int, set[int]] = {}
+    for m in rows.members:
+        for place, axis in zip(m.places, m.by_row, strict=True):
+            axes.setdefault(place, set()).add(axis)
+    return axes
+
+
+def _with_limit(call: KernelCall, kernel: Kernel, limit: RowLimit) -> KernelCall:
+    offsets = (*call.offsets, 0) if call.offsets else ()
+    return replace(
+        call, kernel=kernel, tensors=(*call.tensors, limit.leaf), written=(*call.written, False), offsets=offsets
+    )
+
+
+def _has_whole_axis(kernel: Kernel, axis: int, extent: int) -> bool:
+    """Return whether an output axis of a kernel, of this extent, runs through positions of its results, piece by
+    piece."""
+    if kernel.sums or kernel.shape[axis : axis + 1] != (extent,):
+        return False
+    return all(
+        isinstance(p, Piece) and (p.offset[axis], p.step[axis], p.extents[axis]) == (0, 1, extent)
+        for p in kernel.root.parts
+    )
+
+
+def _limit_rows_of(call: KernelCall, rows: Rows, limit: RowLimit, limited: Limited, plan: Plan) -> KernelCall:
+    """Return a call of a row-block fusion that leaves out blocks of rows beyond the limit, and what lies beyond it
+    along other axes of its members' results."""
+    if rows.takes_sums:
+        return call
+    known = [n for n, t in enumerate(call.tensors) if t is limit.leaf]
+    place = known[0] if known else len(rows.buffers)
+    members = _limit_members(call, rows, limit, limited, plan, place)
+    active = _limit_of_rows(call, rows, limit, limited, plan, place)
+    if active is None:
+        return call if members is None else _with_place(call, rows, members, place, limit, rows.active)
+    return _with_place(call, rows, rows.members if members is None else members, place, limit, active)
+
+
+def ends_rows(rows: Rows) -> bool:
+    """Return whether the rows of a row-block fusion that are left out lie behind all others."""
+    return rows.active is not None and _ends(rows.active.condition)
+
+
+def _ends(condition: Expr) -> bool:
+    if isinstance(condition, Apply) and condition.fn == "and":
+        return any(map(_ends, condition.args))
+    return isinstance(condition, Apply) and condition.fn == "lt" and condition.args[0] is Axis(0)
+
+
+def _limit_of_rows(
+    call: KernelCall, rows: Rows, limit: RowLimit, limited: Limited, plan: Plan, place: int
+) -> Activity | None:
+    """Return under which condition rows matter; None where the limit leaves out none. Rows may be merged of several
+    dimensions, of which the limited one is any."""
+    before = rows.active
+    if rows.is_online or (before is not None and not before.is_limit):
+        return None
+    merged = _merged_dimensions(call, rows, limit, limited, plan)
+    if merged is None:
+        return None
+    inner, is_first = merged
+    extent = 0 if is_first else limit.extent
+    end: Expr = Read(place, (), dt.i32)
+    if is_first:
+        condition = apply("lt", Axis(0), apply("mul", end, Const(inner, dt.i32)))
+    else:
+        condition = apply("lt", _position(Axis(0), inner, extent), end)
+    for m in rows.members:
+        if m.reduces:
+            if not is_neutral(m, place, inner, extent):
+                return None
+        elif (m.axis and rows.rows != limit.extent) or not _has_whole_axis(m.kernel, m.axis, rows.rows):
+            return None
+    is_short = is_first and _may_be_short(call, limit, plan)
+    condition = condition if before is None else apply("and", before.condition, condition)
+    return Activity(condition, (), 1 if is_short or (before is not None and before.block) else 0, False)
+
+
+def _position(row: Expr, inner: int, extent: int) -> Expr:
+    """Return the position of a row along a dimension of this extent (0: the first one) with `inner` rows each."""
+    position = apply("floordiv", row, Const(inner, row.dtype)) if inner > 1 else row
+    return apply("mod", position, Const(extent, row.dtype)) if extent else position
+
+
+def _merged_dimensions(
+    call: KernelCall, rows: Rows, limit: RowLimit, limited: Limited, plan: Plan
+) -> tuple[int, bool] | None:
+    """Return (rows of a position along the limited dimension, whether no dimension before it belongs to the rows too);
+    None where results that are written have no such dimension, or others than each other."""
+    by_row = row_axes(rows)
+    reduced = {
+        m.places[n] for m in rows.members if m.reduces for s in m.kernel.stages for n in s.outputs if n is not None
+    }
+    every: set[tuple[int, bool]] | None = None
+    for n, (t, w) in enumerate(zip(call.tensors, call.written, strict=True)):
+        if not w or n in reduced:
+            continue
+        (axis, *others) = by_row.get(n, {0})
+        if others or not axis or t in plan.home:
+            return None
+        buffer = rows.buffers[n]
+        if axis > 1:
+            dimension = _dimension_of(t, buffer, axis - 1, buffer.shape)
+            own = {(1, True)} if rows.rows == limit.extent and (t, dimension) in limited else set()
+        else:
+            lead = next((k for k in range(len(t.shape) + 1) if math.prod(t.shape[:k]) == rows.rows), 0)
+            ends = [d for d in range(lead) if t.shape[d] == limit.extent and (t, d) in limited]
+            own = {(math.prod(t.shape[d + 1 : lead]), math.prod(t.shape[:d]) == 1) for d in ends}
+        every = own if every is None else every & own
+    if every is None and rows.rows % limit.extent == 0:  # members reduce over the rows, and say where they end
+        return rows.rows // limit.extent, True
+    return max(every) if every else None
+
+
+def _with_place(
+    call: KernelCall, rows: Rows, members: Sequence[Member], place: int, limit: RowLimit, active: Activity | None
+) -> KernelCall:
+    """Return a call of a row-block fusion that has the limit in buffer `place`; the last buffer, if that is new. The
+    members have it in the place _NEW."""
+    is_new = place == len(rows.buffers)
+    limited = Rows(rows.rows, tuple(members), rows.buffers, rows.local, active, rows.takes_sums)
+    if is_new:
+        limited = add_place(limited, KernelBuffer(dt.i32, ()))
+    kernel = _replace_places(limited, lambda p: place if p == _NEW else p)
+    return _with_limit(call, kernel, limit) if is_new else replace(call, kernel=kernel)
+
+
+def add_place(rows: Rows, buffer: KernelBuffer) -> Rows:
+    """Return a row-block fusion with one more buffer, behind the others."""
+    count = len(rows.buffers)
+    moved = _replace_places(rows, lambda p: p + (p >= count))
+    return Rows(rows.rows, moved.members, (*rows.buffers, buffer), rows.local, rows.active, rows.takes_sums)
+
+
+def _replace_places(rows: Rows, place_of: Callable[[int], int]) -> Rows:
+    """Return a row-block fusion whose members have other places."""
+
+    def moved(m: Member) -> Member:
+        f = m.follows
+        follows = None if f is None else Follow(f.reducer, place_of(f.place), f.index, f.buffer, f.is_mean)
+        return Member(m.kernel, tuple(map(place_of, m.places)), m.by_row, m.reduces, m.axis, follows)
+
+    return Rows(rows.rows, tuple(map(moved, rows.members)), rows.buffers, rows.local, rows.active, rows.takes_sums)
+
+
+def _limit_members(
+    call: KernelCall, rows: Rows, limit: RowLimit, limited: Limited, plan: Plan, place: int
+) -> list[Member] | None:
+    """Return the members of a row-block fusion that leave out what lies beyond the limit along other axes of their
+    results than the rows; None where none does. They have the limit in the place _NEW."""
+    chosen = {
+        (n, a)
+        for n, m in enumerate(rows.members)
+        if not m.reduces and m.follows is None
+        for a in range(len(m.kernel.shape))
+        if a != m.axis and _has_whole_axis(m.kernel, a, limit.extent) and a not in limits_of(m.kernel)
+    }
+    while True:
+        left = {x for x in chosen if _matters(call, rows, x, chosen, limited, plan, place)}
+        if not left:
+            break
+        chosen -= left
+    if not chosen:
+        return None
+    members = list(rows.members)
+    for n, m in enumerate(rows.members):
+        if axes := sorted(a for k, a in chosen if k == n):
+            kernel = add_limits(m.kernel, axes)
+            members[n] = Member(kernel, (*m.places, _NEW), (*m.by_row, 0), False, m.axis)
+    return members
+
+
+def _matters(
+    call: KernelCall,
+    rows: Rows,
+    member_axis: tuple[int, int],
+    chosen: AbstractSet[tuple[int, int]],
+    limited: Limited,
+    plan: Plan,
+    place: int,
+) -> bool:
+    """Return whether what a member computes beyond the limit of an axis is read, if the members and axes `chosen` leave
+    that out."""
+    number, axis = member_axis
+    member = rows.members[number]
+    for buffer in {n for s in member.kernel.stages for n in s.outputs if n is not None}:
+        written, stored = member.places[buffer], member.kernel.buffers[buffer]
+        if axis and stored.shape != member.kernel.shape:
+            return True
+        if written < len(rows.buffers):  # the graph tells who reads it, in this call too
+            t = call.tensors[written]
+            if (t, _dimension_of(t, stored, axis, member.kernel.shape)) not in limited or t in plan.home:
+                return True
+            continue
+        for other, m in enumerate(rows.members):
+            own = {a for k, a in chosen if k == other}
+            for at in [i for i, p in enumerate(m.places) if p == written]:
+                # Other members may have the buffer in another shape.
+                is_same = m.kernel.buffers[at].shape[: axis + 1] == stored.shape[: axis + 1]
+                if other != number and not (is_same and _reads_below(m, at, axis, own, place)):
+                    return True
+    return False
+
+
+def _reads_below(member: Member, buffer: int, dimension: int, own: AbstractSet[int], place: int) -> bool:
+    """Return whether a member reads a buffer only below the limit, which is in `place`, along a dimension of the
+    buffer. own: the axes along which it computes its own results only there."""
+    for stage in member.kernel.stages:
+        numbers = _reads_of_limit(member, stage, place)
+        for part in stage.template.parts:
+            for read, facts in reads_under(part):
+                if stage.args[read.slot][:2] == ("buffer", buffer):
+                    if not is_below(read.index[dimension], own, facts, numbers):
+                        return False
+    return True
+
+
+def _reads_of_limit(member: Member, stage: Stage, place: int) -> list[Read]:
+    """Return the reads of the limit, which is in buffer `place` of the fusion, that a member's stage can have."""
+    return [
+        Read(n, (), dt.i32)
+        for n, (kind, b, *_) in enumerate(stage.args)
+        if kind == "buffer" and member.places[b] == place
+    ]
+
+
+def is_neutral(member: Member, place: int, inner: int = 1, extent: int = 0) -> bool:
+    """Return whether a member that reduces over the rows adds nothing beyond the limit, which is in buffer `place`, of
+    a dimension of this extent (0: the first one) with `inner` rows for each position."""
+    kernel = member.kernel
+    numbers = _reads_of_limit(member, kernel.stages[0], place)
+    for part in kernel.root.parts:
+        if not isinstance(part, Piece) or not isinstance(part.body, Reduce):
+            return False
+        rank = len(part.extents)
+        for body in part.body.bodies:
+            guards = [c for c, _ in guards_around(body, identity(part.body.combiner, body.dtype))]
+            facts = Facts.of(part.domain, guards)
+            positions = {Axis(rank), _position(Axis(rank), inner, extent)}
+            if not any(facts.prove(apply("lt", p, x)) for x in numbers for p in positions):
+                return False
+    return True
