@@ -43,6 +43,7 @@ from einsmith.schedule.kernel import (
 )
 from einsmith.schedule.limited_tensors import Limited, RowLimit, is_below
 from einsmith.schedule.plan import KernelCall, Plan
+from einsmith.schedule.row_blocks import finds_position
 
 _NEW = -1
 """Place of a limit in members of a row-block fusion until its buffer is known."""
@@ -252,9 +253,9 @@ def _limit_members(
     chosen = {
         (n, a)
         for n, m in enumerate(rows.members)
-        if not m.reduces and m.follows is None
+        if m.follows is None and not finds_position(m)
         for a in range(len(m.kernel.shape))
-        if a != m.axis and _has_whole_axis(m.kernel, a, limit.extent) and a not in limits_of(m.kernel)
+        if (m.reduces or a != m.axis) and _has_whole_axis(m.kernel, a, limit.extent) and a not in limits_of(m.kernel)
     }
     while True:
         left = {x for x in chosen if _matters(call, rows, x, chosen, limited, plan, place)}
@@ -267,7 +268,7 @@ def _limit_members(
     for n, m in enumerate(rows.members):
         if axes := sorted(a for k, a in chosen if k == n):
             kernel = add_limits(m.kernel, axes)
-            members[n] = Member(kernel, (*m.places, _NEW), (*m.by_row, 0), False, m.axis)
+            members[n] = Member(kernel, (*m.places, _NEW), (*m.by_row, 0), m.reduces, m.axis)
     return members
 
 

@@ -10,7 +10,7 @@ from einsmith.base import dtypes as dt
 from einsmith.ir.functions import COMBINING, identity
 from einsmith.ir.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, Template, apply, template
 from einsmith.ir.rebuild import map_bodies, rebuild
-from einsmith.schedule.kernel import Follow, Kernel, KernelBuffer, LimitedKernel, Member, Stage, row_major
+from einsmith.schedule.kernel import Follow, Kernel, KernelBuffer, LimitedKernel, Member, Stage, limits_of, row_major
 
 NO_RESULT = -1.0
 """Factor of a sum so far that has followed a running result without any value: negative, as none of exp is."""
@@ -154,8 +154,9 @@ def finds_position(member: Member) -> bool:
 
 
 def inputs(member: Member) -> list[int]:
-    """Return the numbers of the buffers that the root of a reducing member reads."""
-    return list(dict.fromkeys(where[0] for _, *where in member.kernel.stages[0].args))
+    """Return the numbers of the buffers that the root of a reducing member reads, and of its limits."""
+    read = (where[0] for _, *where in member.kernel.stages[0].args)
+    return list(dict.fromkeys((*read, *limits_of(member.kernel).values())))
 
 
 def results_of(member: Member) -> list[int]:
@@ -227,7 +228,9 @@ def _accumulation(member: Member, count: int, block: int, local: int, turned: bo
         shapes = [(y.dtype, y.shape) for y in (x, x, *corrections)]
         total = template(t.shape, shapes, apply(COMBINING[root.combiner], kept, new))
         stages.append(Stage(total, read, (len(used) + len(sums) + m,)))
-    return Kernel(tuple(stages), (*buffers, *sums, *sums, *corrections))
+    limits = tuple((a, used.index(n)) for a, n in limits_of(kernel).items())
+    every = (*buffers, *sums, *sums, *corrections)
+    return LimitedKernel(tuple(stages), every, limits=limits) if limits else Kernel(tuple(stages), every)
 
 
 def _is_better(combiner: str, x: Expr, best: Expr) -> Expr:

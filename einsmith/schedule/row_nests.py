@@ -102,7 +102,8 @@ def block_kernels(
         if nested:
             limits[len(out)] = {a: at[b] for a, b in limits_of(kernel).items()}
         if nested and block == 1:
-            limits[len(out)] = {a - (a > member.axis): p for a, p in limits[len(out)].items()}
+            if not member.reduces:
+                limits[len(out)] = {a - (a > member.axis): p for a, p in limits[len(out)].items()}
             kernel = drop_row(kernel, [member.by_row[i] for i in used], member)
         if n in places.followed:
             follow, first = follow_of(rows, n), places.followed[n]

@@ -76,7 +76,7 @@ def configs(rows: Rows, target: Target) -> list[RowsConfig]:
     if is_batch(rows, target):
         out += [RowsConfig(1, 0, s, n) for s in shares for n in dict(_nests(rows, s, 1)) or (0,)]
     elif rows.is_online or (rows.active is not None and not rows.active.is_limit):
-        blocks = TILES if rows.active is None else (rows.active.block,)
+        blocks = TILES if rows.active is None or rows.active.is_limit else (rows.active.block,)
         runs = sorted({1, target.cores, 4 * target.cores} if target.cores > 1 and not rows.has_running_mean else {1})
         out += [RowsConfig(min(n, rows.rows), tasks, s) for s in shares for n in blocks for tasks in runs]
     elif rows.reuses:
