@@ -214,9 +214,11 @@ class Sizes(Generic[T]):
         why = "it is too small"
         for grow in (_grow_again if self.programs else _grow, _power, int):
             grown = list(map(grow, largest))
-            if min(c - 2 * (k + 1) for k, c in enumerate(grown)) < 2:
+            if len(grown) > len(_SMALLER):
+                raise SizeDependentError("too many sizes vary")
+            probe = [c - less for c, less in zip(grown, _SMALLER, strict=False)]
+            if min(probe) < 2:
                 continue
-            probe = [c - 2 * (k + 1) for k, c in enumerate(grown)]
             most = shapes_at(grown)
             try:
                 at_capacity, at_probe = self.trace(most), self.trace(shapes_at(probe))
@@ -253,6 +255,11 @@ class Sizes(Generic[T]):
         extents = [n for s in shapes for n in s]
         places = [next(k for k, x in enumerate(extents) if is_same(x, s)) for s in scope.symbols]
         return _Symbolic(sizes, scope, extents, places)
+
+
+_SMALLER = 4, 6, 10, 14, 22, 26, 34, 38
+"""By how much sizes of the probe are smaller than those of the capacity: even, so that halves are numbers of both, and
+twice primes, so that no size is a multiple of another one at both if it is none at others."""
 
 
 def _sized(traced: TracedFunction) -> TracedSize:

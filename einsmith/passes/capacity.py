@@ -15,8 +15,10 @@ extents tells for which sizes the graph holds, with which numbers (`SymbolicSize
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations_with_replacement
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +32,7 @@ from einsmith.ir.nodes import (
     Item,
     Leaf,
     Recurrence,
+    Template,
     Tensor,
     leaf,
 )
@@ -54,6 +57,7 @@ class SizedGraph:
         numbers: the 0-d leaf of each number that depends on the size
         capacity, probe: the traces from which the graph was made
         limits: limits of the extents of inputs and outputs
+        products: by extent, and by constant, each (number, extents) whose product it is at each size that fits
         is_by_rows: whether no tensor has the size in another dimension than the first, and one size varies
     """
 
@@ -62,6 +66,7 @@ class SizedGraph:
     capacity: TracedSize
     probe: TracedSize
     limits: tuple[RowLimit, ...]
+    products: dict[Varying, Products]
     is_by_rows: bool
 
     def fit(self, traced: TracedSize) -> list[np.ndarray]:
@@ -86,6 +91,8 @@ class SizedGraph:
 
         for _ in walk_together((self.capacity, self.probe, traced), note):
             pass
+        if not _are_products(self.products, known):
+            raise SizeDependentError("an extent is no product of others as it is at the capacity")
         return [_number(key, known[key]) for key in self.numbers]
 
 
@@ -122,6 +129,8 @@ class SymbolicSizes:
             if not (is_equal(hint(x), key.capacity) and is_equal(at.value(x), key.probe)):
                 raise SizeDependentError(f"how {key.capacity} follows from the size is not known")
         self._numbers = [(key, known[key]) for key in graph.numbers]
+        self._values = [(key, known[key]) for key in dict.fromkeys((*graph.numbers, *graph.products))]
+        self._products = graph.products
         self._inputs = [x.shape for x in traced.graph.inputs if x not in traced.bind]
         self._outputs = [t.shape for t in traced.graph.outputs]
 
@@ -129,6 +138,8 @@ class SymbolicSizes:
         """Return how the graph fits values of the symbols of its trace; None where an extent leaves the capacity."""
         values = [(key, at.value(x)) for key, x in self._numbers]
         if any(key.dtype is None and not 0 < x <= key.capacity for key, x in values):
+            return None
+        if not _are_products(self._products, {key: at.value(x) for key, x in self._values}):
             return None
         inputs, outputs = (
             tuple(tuple(map(at.value, shape)) for shape in shapes) for shapes in (self._inputs, self._outputs)
@@ -142,6 +153,28 @@ class SymbolicFit(NamedTuple):
     inputs: tuple[tuple[int, ...], ...]
     numbers: tuple[np.ndarray, ...]
     outputs: tuple[tuple[int, ...], ...]
+
+
+Products = tuple[tuple[int, tuple[Varying, ...]], ...]
+"""Each (number, extents) whose product an extent is."""
+
+
+def _products(x: Varying, numbers: Iterable[Varying]) -> Products:
+    """Return of which numbers and other extents an extent is the product at both sizes."""
+    smaller = [y for y in numbers if y.dtype is None and y.capacity < x.capacity]
+    out = []
+    for factors in (*((y,) for y in smaller), *combinations_with_replacement(smaller, 2)):
+        capacity, probe = prod(int(y.capacity) for y in factors), prod(int(y.probe) for y in factors)
+        if x.capacity % capacity == 0 and x.capacity // capacity * probe == x.probe:
+            out.append((int(x.capacity) // capacity, factors))
+    return tuple(out)
+
+
+def _are_products(products: Mapping[Varying, Products], values: Mapping[Varying, Any]) -> bool:
+    """Return whether extents of a size are the products that they are said to be."""
+    return all(
+        values[x] == count * prod(values[y] for y in factors) for x, some in products.items() for count, factors in some
+    )
 
 
 def _number(key: Varying, value: float | int) -> np.ndarray:
@@ -163,6 +196,8 @@ def size_graph(capacity: TracedSize, probe: TracedSize) -> SizedGraph:
     new: dict[tuple, Any] = {}
     rewriter, is_by_rows = _CapacityRewriter(numbers), True
     for pair in walk_together((capacity, probe), lambda *_: None):
+        if not isinstance(pair[0], Recurrence):
+            rewriter.extents |= dict.fromkeys(_varying_extents(*pair).values())
         new[pair] = rewriter.rewrite(pair, new)
         is_by_rows &= not isinstance(pair[0], Recurrence) and pair[0].shape[1:] == pair[1].shape[1:]
     before, other = capacity.graph, probe.graph
@@ -182,17 +217,20 @@ def size_graph(capacity: TracedSize, probe: TracedSize) -> SizedGraph:
     outputs = [_varying_extents(a, b) for a, b in zip(before.outputs, other.outputs, strict=True)]
     inputs = [_varying_extents(a, b) for a, b in zip(before.inputs, other.inputs, strict=True)]
     extents = dict.fromkeys(x for varying in (*inputs, *outputs) for x in varying.values())
+    products = {x: some for x in extents if (some := _products(x, numbers))}
+    products |= {x: ((1, (Varying(None, x.capacity, x.probe),)),) for x in rewriter.constants}
     limits = [
         RowLimit(
             rewriter.leaf_of(x),
             int(x.capacity),
             frozenset((n, d) for n, varying in enumerate(outputs) for d, y in varying.items() if y == x),
+            tuple((c, tuple(numbers[y] for y in factors)) for c, factors in products.get(x, ())),
         )
         for x in extents
     ]
     graph = Graph((*before.inputs, *numbers.values()), *roots)
     verify_graph(graph)
-    return SizedGraph(graph, numbers, capacity, probe, tuple(limits), is_by_rows and len(limits) == 1)
+    return SizedGraph(graph, numbers, capacity, probe, tuple(limits), products, is_by_rows and len(limits) == 1)
 
 
 def _varying_extents(a: Tensor, b: Tensor) -> dict[int, Varying]:
@@ -202,10 +240,15 @@ def _varying_extents(a: Tensor, b: Tensor) -> dict[int, Varying]:
 
 
 class _CapacityRewriter:
-    """The rewriting of pairs of tensors, of the capacity and of the probe. numbers: the leaves made so far."""
+    """The rewriting of pairs of tensors, of the capacity and of the probe.
+
+    numbers: the leaves made so far. extents: extents of tensors so far. constants: those that are taken for extents.
+    """
 
     def __init__(self, numbers: dict[Varying, Leaf]):
         self._numbers = numbers
+        self.extents: dict[Varying, None] = {}
+        self.constants: dict[Varying, None] = {}
 
     def leaf_of(self, key: Varying) -> Leaf:
         """Return the leaf that holds a number."""
@@ -222,18 +265,23 @@ class _CapacityRewriter:
         if isinstance(a, Item):
             return Item(args[0], a.member)
         if isinstance(a, Compute):
-            work = SizedTemplate(a.template, b.template)
+            work = self._template(a.template, b.template)
             slots = {s: len(args) + n for n, s in enumerate(work.keys.values())}
             params = (*a.template.params, *((self.leaf_of(k).dtype, ()) for k in work.keys))
             return Compute(work.finish(slots, params, len(params)), (*args, *map(self.leaf_of, work.keys)))
         assert isinstance(a, Recurrence)
         return self._rewrite_recurrence(a, b, args)
 
+    def _template(self, a: Template, b: Template, steps: Steps | None = None) -> SizedTemplate:
+        out = SizedTemplate(a, b, steps, self.extents)
+        self.constants |= dict.fromkeys(out.constants)
+        return out
+
     def _rewrite_recurrence(self, a: Recurrence, b: Recurrence, args: tuple[Tensor, ...]) -> Recurrence:
         if a.origins != b.origins or a.checkpoint != b.checkpoint:
             raise SizeDependentError("a recurrence begins, or saves its states, elsewhere")
         windows = [None if a.steps == b.steps else Steps(origin, a.steps, b.steps) for origin in a.origins]
-        members = [SizedTemplate(*x) for x in zip(a.members, b.members, windows, strict=True)]
+        members = [self._template(*x) for x in zip(a.members, b.members, windows, strict=True)]
         keys = list(dict.fromkeys(k for m in members for k in m.keys))
         numbers = tuple(map(self.leaf_of, keys))
         params = tuple((x.dtype, x.shape) for x in (*args, *numbers)) + a.results

@@ -5,7 +5,7 @@ See `passes.capacity`, which rewrites graphs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -66,11 +66,14 @@ class Steps(NamedTuple):
 class SizedTemplate:
     """The rewriting of a template. keys: the numbers that it reads, each with its slot while it is rewritten.
 
-    steps: what varies of the recurrence of which the template is a member, or None.
+    constants: the constants that it takes for extents, as they equal them at both sizes.
+
+    steps: what varies of the recurrence of which the template is a member, or None. extents: extents of tensors.
     """
 
-    def __init__(self, a: Template, b: Template, steps: Steps | None = None):
-        self._a, self._b = a, b
+    def __init__(self, a: Template, b: Template, steps: Steps | None = None, extents: Collection[Varying] = ()):
+        self._a, self._b, self._extents = a, b, extents
+        self.constants: set[Varying] = set()
         self.keys: dict[Varying, int] = {}
         if any(0 in shape for _, shape in (*a.params, *b.params)) or 0 in a.shape or 0 in b.shape:
             raise SizeDependentError("a tensor is empty")
@@ -113,6 +116,10 @@ class SizedTemplate:
         return t
 
     def _number(self, key: Varying) -> Read:
+        extent = Varying(None, key.capacity, key.probe)
+        if key.dtype is dt.i32 and extent in self._extents:
+            self.constants.add(key)
+            key = extent
         slot = self.keys.setdefault(key, _FIRST_NUMBER + len(self.keys))
         return Read(slot, (), dt.i32 if key.dtype is None else key.dtype)
 

@@ -15,9 +15,11 @@ from typing import Any, NamedTuple
 from einsmith.base import dtypes as dt
 from einsmith.ir.analysis.bounds import Facts, bounds
 from einsmith.ir.analysis.guarded import reads_under
+from einsmith.ir.analysis.products import is_less
 from einsmith.ir.nodes import (
     Axis,
     Compute,
+    Const,
     Expr,
     Graph,
     Item,
@@ -34,11 +36,13 @@ from einsmith.ir.nodes import (
 class RowLimit(NamedTuple):
     """A limit of rows and of other positions. leaf: the i32 that holds it in a run, given to the program or computed by
     it; extent: the capacity, the extent of dimensions that it limits; outputs: (output, dimension) of the graph's
-    outputs of which only the positions below it are read."""
+    outputs of which only the positions below it are read; products: (number, leaves of extents) whose product it is in
+    every run."""
 
     leaf: Tensor
     extent: int
     outputs: frozenset[tuple[int, int]]
+    products: tuple[tuple[int, tuple[Leaf, ...]], ...] = ()
 
     def dimensions(self, t: Tensor) -> list[int]:
         """Return the dimensions of a tensor that the limit may limit. A limit that a graph computes is one of rows
@@ -100,21 +104,42 @@ def _has_several_results(node: Any) -> bool:
 def _find_whole_operands(node: Compute, limit: RowLimit, limited: AbstractSet[int]) -> list[tuple[Tensor, int]]:
     """Return (operand, dimension) where a node reads positions that may lie beyond the limit. limited: dimensions of
     the node of which only the positions below it matter."""
-    numbers = [Read(node.args.index(limit.leaf), (), limit.leaf.dtype)] if limit.leaf in node.args else []
+    ends, extents = _ends(node, limit)
     out = []
     for part in node.template.parts:
         own = {d for d in limited if isinstance(part, Piece) and (part.offset[d], part.step[d]) == (0, 1)}
         for read, facts in reads_under(part):
             operand = node.args[read.slot]
             for d in limit.dimensions(operand):
-                if not is_below(read.index[d], own, facts, numbers):
+                if not is_below(read.index[d], own, facts, ends, extents):
                     out.append((operand, d))
     return out
 
 
-def is_below(place: Expr, own: Collection[int], facts: Facts, numbers: Sequence[Read]) -> bool:
+def _ends(node: Compute, limit: RowLimit) -> tuple[list[Expr], list[Expr]]:
+    """Return (reads of a limit in a node and products that it is, reads of extents, which are at least 1)."""
+
+    def reads_of(leaves: Iterable[Tensor]) -> list[Expr]:
+        return [Read(node.args.index(x), (), x.dtype) for x in leaves if x in node.args]
+
+    ends = reads_of([limit.leaf])
+    leaves_of = dict.fromkeys((limit.leaf, *(x for _, leaves in limit.products for x in leaves)))
+    extents = reads_of(x for x in leaves_of if isinstance(x, Leaf))
+    for count, leaves in limit.products:
+        factors = reads_of(leaves)
+        if len(factors) == len(leaves):
+            end: Expr = Const(count, dt.i32)
+            for x in factors:
+                end = apply("mul", end, x)
+            ends.append(end)
+    return ends, extents
+
+
+def is_below(
+    place: Expr, own: Collection[int], facts: Facts, ends: Sequence[Expr], extents: Collection[Expr] = ()
+) -> bool:
     """Return whether a position that is read lies below the limit: it is the reader's own position along one of the
-    axes `own`, which does, or lies below one of `numbers`, reads of the limit."""
+    axes `own`, which does, or lies below one of `ends`, which are the limit. extents: integers that are at least 1."""
     if isinstance(place, Axis) and place.position in own:
         return True
-    return any(place.dtype is x.dtype and facts.prove(apply("lt", place, x)) for x in numbers)
+    return any(place.dtype is x.dtype and is_less(place, x, facts, extents) for x in ends)

@@ -14,9 +14,10 @@ from einsmith import nn
 from einsmith.api.tracing import trace_shapes
 from einsmith.base import dtypes as dt
 from einsmith.ir.evaluator import evaluate
-from einsmith.ir.nodes import Axis, Scatter, has_read
+from einsmith.ir.nodes import Axis, Leaf, Scatter, has_read, postorder
 from einsmith.passes.capacity import SizedGraph, size_graph
 from einsmith.passes.size_traces import SizeDependentError, TracedSize
+from einsmith.schedule.limited_tensors import find_limited
 
 CAPACITY, PROBE = 24, 22
 SIZES = 2, 3, 8, 23, 24
@@ -187,11 +188,56 @@ def test_two_sizes_at_once() -> None:
         t = trace_shapes(f, [((a, b), f64)])
         return TracedSize(t.graph, t.bind)
 
-    general = size_graph(at(24, 48), at(22, 44))
+    general = size_graph(at(24, 48), at(20, 42))
     for shape in ((2, 3), (24, 48), (7, 30)):
         x, t = default_rng(1).normal(size=shape), at(*shape)
         got, _ = evaluate(general.graph, [pad(x, (24, 48)), *general.fit(t)])
         np.testing.assert_allclose(got[0], evaluate(t.graph, [x])[0][0], rtol=1e-12)
+
+
+def rows_product(x, w):
+    return x.reshape((-1, 4)) @ w
+
+
+def rows_gradients(x, w):
+    return es.grad(lambda x, w: (F.relu(rows_product(x, w)).reshape((3, -1, 5)) ** 2).sum(), (0, 1))(x, w)
+
+
+W = (4, 5), f64
+FLAT = {
+    "a product of merged rows": (lambda x, w: rows_product(x, w).reshape((3, -1, 5)), [((3, n, 4), f64), W]),
+    "rows merged behind it": (lambda x, w: rows_product(x, w).reshape((-1, 3, 5)), [((n, 3, 4), f64), W]),
+    "gradients of merged rows": (rows_gradients, [((3, n, 4), f64), W]),
+    "a square": (rows_product, [((n, n, 4), f64), W]),
+}
+
+
+@pytest.mark.parametrize("case", FLAT)
+def test_merged_rows_end_at_limits(case: str) -> None:
+    """The extent of merged dimensions is known to be a product of the others, so that all tensors end at limits."""
+    check(*FLAT[case])
+    general = sized(*FLAT[case])
+    for limit in general.limits:
+        limited = find_limited(general.graph, limit)
+        whole = [
+            t.shape
+            for t in postorder(general.graph.outputs)
+            if not isinstance(t, Leaf)
+            for d, extent in enumerate(t.shape)
+            if extent == limit.extent and (t, d) not in limited
+        ]
+        assert not whole
+
+
+def test_an_extent_that_is_no_product_any_more_does_not_fit() -> None:
+    def at(a, b):
+        t = trace_shapes(lambda x, y: (x.sum(), y.sum()), [((a,), f64), ((b,), f64)])
+        return TracedSize(t.graph, t.bind)
+
+    general = size_graph(at(24, 48), at(20, 40))
+    assert general.fit(at(5, 10))
+    with pytest.raises(SizeDependentError, match="product"):
+        general.fit(at(5, 11))
 
 
 def _gradient_of_rows(x: Any) -> Any:

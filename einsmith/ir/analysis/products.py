@@ -1,0 +1,129 @@
+"""Prove that a position lies below an extent where both are sums of products of numbers that a run knows.
+
+An axis of B*n positions is one of B times n: position i*n + j, with i < B and j < n. `Facts` bounds linear forms; here
+the terms are products of axes and of extents, which are at least 1 and known by name alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from math import prod
+
+from einsmith.ir.analysis.bounds import Facts
+from einsmith.ir.analysis.linear import linear
+from einsmith.ir.nodes import Apply, Axis, Const, Expr, Read, apply
+
+_Monomial = tuple[Expr, ...]
+"""A product of extents, in the order of their slots; () is 1."""
+_Polynomial = Counter[_Monomial]
+
+
+def is_less(x: Expr, end: Expr, facts: Facts, extents: Collection[Expr]) -> bool:
+    """Return whether an integer is proven to be less than another one, at least 1.
+
+    Args:
+        x: the integer.
+        end: the other one, an extent or a product of extents and numbers.
+        facts: what holds.
+        extents: reads of extents, which are at least 1.
+    """
+    if isinstance(x, Apply) and x.fn in ("min", "max"):  # of an index that is kept inside
+        return (any if x.fn == "min" else all)(is_less(a, end, facts, extents) for a in x.args)
+    if isinstance(x, Apply) and x.fn == "mod" and _of(x.args[1]) == _of(end) and _of(end) in map(_of, extents):
+        return True
+    if facts.prove(apply("lt", x, _cast(end, x))):
+        return True
+    most, limit = _most(x, facts, extents), _polynomial(end, extents)
+    if most is None or limit is None:
+        return False
+    left = Counter(limit)
+    left.subtract(most)
+    # Each product of extents is at least 1.
+    return all(c >= 0 for m, c in left.items() if m) and sum(left.values()) >= 1
+
+
+def _of(x: Expr) -> Expr:
+    """Return what is widened."""
+    return x.args[0] if isinstance(x, Apply) and x.fn == "cast" else x
+
+
+def _cast(x: Expr, like: Expr) -> Expr:
+    return x if x.dtype is like.dtype else Apply("cast", (x,), like.dtype)
+
+
+def _factors(x: Expr) -> list[Expr]:
+    """Return the factors of a product."""
+    x = _of(x)
+    return [f for a in x.args for f in _factors(a)] if isinstance(x, Apply) and x.fn == "mul" else [x]
+
+
+def _polynomial(x: Expr, extents: Collection[Expr]) -> _Polynomial | None:
+    """Return a sum of products of extents; None for another expression."""
+    form = linear(x)
+    out: _Polynomial = Counter({(): form.const})
+    for atom, c in form.terms.items():
+        factors = _factors(atom)
+        constants = [int(f.value) for f in factors if isinstance(f, Const)]
+        others = [f for f in factors if not isinstance(f, Const)]
+        if any(f not in extents for f in others):
+            return None
+        out[_ordered(others)] += c * prod(constants)
+    return out
+
+
+def _ordered(extents: Collection[Expr]) -> _Monomial:
+    return tuple(sorted(extents, key=lambda x: x.slot if isinstance(x, Read) else -1))
+
+
+def _most(x: Expr, facts: Facts, extents: Collection[Expr]) -> _Polynomial | None:
+    """Return an upper bound, a sum of products of extents; None where none is known."""
+    form = linear(x)
+    out: _Polynomial = Counter({(): form.const})
+    for atom, c in form.terms.items():
+        bound: _Polynomial = Counter({(): c})
+        for f in _factors(atom):
+            part: _Polynomial | None = Counter({(f,): 1}) if f in extents else _most_factor(f, facts, extents)
+            if part is None:
+                return None
+            bound = _product(bound, part) if c > 0 or f in extents else Counter()
+        out.update(bound)
+    return out
+
+
+def _most_factor(x: Expr, facts: Facts, extents: Collection[Expr]) -> _Polynomial | None:
+    """Return an upper bound of a factor that is not negative; None where none is known."""
+    if not _is_natural(x, facts, extents):
+        return None
+    if isinstance(x, Apply) and x.fn == "min":  # an extent tells more than a number
+        bounds = [b for a in x.args if (b := _most_factor(_of(a), facts, extents)) is not None]
+        return max(bounds, key=lambda b: (len(b), -b[()]), default=None)
+    if isinstance(x, Apply) and x.fn == "mod" and _of(x.args[1]) in extents:
+        return Counter({(_of(x.args[1]),): 1, (): -1})
+    if isinstance(x, Axis):
+        for e in extents:
+            if facts.prove(apply("lt", x, _cast(e, x))):
+                return Counter({(e,): 1, (): -1})
+    _, high = facts.bounds(x)
+    return None if high is None else Counter({(): high})
+
+
+def _is_natural(x: Expr, facts: Facts, extents: Collection[Expr]) -> bool:
+    """Return whether an integer is proven not to be negative."""
+    x = _of(x)
+    if x in extents or isinstance(x, Axis):
+        return True
+    if isinstance(x, Apply) and x.fn in ("add", "mul", "min", "max"):
+        return all(_is_natural(a, facts, extents) for a in x.args)
+    if isinstance(x, Apply) and x.fn in ("mod", "floordiv") and _of(x.args[1]) in extents:
+        return x.fn == "mod" or _is_natural(x.args[0], facts, extents)
+    low, _ = facts.bounds(x)
+    return low is not None and low >= 0
+
+
+def _product(a: _Polynomial, b: _Polynomial) -> _Polynomial:
+    out: _Polynomial = Counter()
+    for x, c in a.items():
+        for y, d in b.items():
+            out[_ordered((*x, *y))] += c * d
+    return out
