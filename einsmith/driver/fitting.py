@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from einsmith.base import dtypes as dt
 from einsmith.base import environment
 from einsmith.driver.binding import Binding
 from einsmith.ir.nodes import nbytes, size
@@ -60,19 +61,26 @@ class Fitting:
     def pad(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Return the program's inputs, the numbers included."""
         out = [*arrays, *self._fit.numbers]
-        for n, x, part in self._padded:
-            padded, _ = buffers.recycle(x.shape, out[n].dtype, nbytes(x))
+        memory = buffers.recycle_together([(x.shape, out[n].dtype, nbytes(x)) for n, x, _ in self._padded])
+        for (n, _, part), (padded, _) in zip(self._padded, memory, strict=True):
             if environment.check_level():
                 padded[...] = _POISON.get(padded.dtype.kind, 0)
             padded[part] = out[n]
             out[n] = padded
         return out
 
-    def cut(self, arrays: list[np.ndarray]) -> list[np.ndarray]:
-        """Return the part of each of the program's outputs that belongs to the size, C-contiguous."""
-        if self._is_cut:
+    def cut(self, arrays: list[np.ndarray], into: Sequence[int] | None = None) -> list[np.ndarray]:
+        """Return the part of each of the program's outputs that belongs to the size, C-contiguous. into: addresses of
+        memory of the caller's, which gets them."""
+        if self._is_cut and into is None:
             return arrays
-        return [
-            a if a.shape == shape else np.ascontiguousarray(a[tuple(map(slice, shape))])
+        parts = [
+            a if a.shape == shape else a[tuple(map(slice, shape))]
             for a, shape in zip(arrays, self._fit.outputs, strict=True)
         ]
+        if into is None:
+            return [np.ascontiguousarray(a) for a in parts]
+        out = [buffers.array_at(at, a.shape, dt.dtype_of(a)) for at, a in zip(into, parts, strict=True)]
+        for a, part in zip(out, parts, strict=True):
+            np.copyto(a, part)
+        return out

@@ -122,8 +122,10 @@ class Runs:
         time: int | None,
         inputs: Sequence[np.ndarray],
         run: Callable[[], int] | None = None,
+        into: Sequence[int] | None = None,
     ) -> tuple[int, list[np.ndarray]]:
-        """Run the program and return its status and its outputs as arrays."""
+        """Run the program and return its status and its outputs as arrays. into: addresses of the caller's memory for
+        the outputs, for a size below the capacity."""
         memory, passed, allocated, fitting = self.memory, inputs, binding.allocated, None
         if self.fit is not None:
             fitting = self._fitting
@@ -135,8 +137,8 @@ class Runs:
             inputs = [x.copy() if memory.is_stored(at, x) else x for at, x in zip(places, inputs, strict=True)]
             places = list(map(buffers.address, inputs))
         arrays: list[np.ndarray] = []
-        for shape, dtype, count in allocated:
-            array, at = buffers.recycle(shape, dtype, count)
+        memory_of = [buffers.recycle(*x) for x in allocated] if into is None else buffers.recycle_together(allocated)
+        for array, at in memory_of:
             arrays.append(array)
             places.append(at)
         try:
@@ -150,7 +152,7 @@ class Runs:
         if fitting.runs >= OUTGROWN_RUNS and self.outgrown is not None:
             outgrown, self.outgrown = self.outgrown, None
             outgrown()
-        return status, fitting.cut(outputs)
+        return status, fitting.cut(outputs, into)
 
     def call_timed(
         self, binding: Binding, time: int | None, inputs: Sequence[np.ndarray]
@@ -220,10 +222,7 @@ class Runs:
             buffers.array_at(at, shape, x.dtype)
             for at, x, shape in zip(inputs, binding.compiled.inputs, fit.inputs, strict=False)
         ]
-        status, results = self.call(binding, time, arrays)
-        for at, a in zip(outputs, results, strict=True):
-            ctypes.memmove(at, a.ctypes.data, a.nbytes)
-        return status
+        return self.call(binding, time, arrays, into=outputs)[0]
 
     def run(self, places: Sequence[int], binding: Binding, time: int | None, run: Callable[[], int]) -> int:
         """Run the program, in a queue's turn, on memory given by the addresses of the inputs and of the tensors

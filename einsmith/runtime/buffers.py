@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -132,6 +132,18 @@ def recycle(shape: tuple[int, ...], dtype: np.dtype, nbytes: int) -> tuple[np.nd
     at = address(block)
     offset = -at % ALIGNMENT
     return np.ndarray(shape, dtype, block, offset), at + offset
+
+
+def recycle_together(kinds: Sequence[tuple[tuple[int, ...], np.dtype, int]]) -> list[tuple[np.ndarray, int]]:
+    """Allocate arrays, given as the arguments of `recycle`, as it does, all in one block of memory: many small ones are
+    recycled, too."""
+    offsets, end = [], 0
+    for *_, count in kinds:
+        offsets.append(end)
+        end += -(-count // ALIGNMENT) * ALIGNMENT
+    block, at = recycle((end,), np.dtype(np.uint8), end)
+    places = zip(kinds, offsets, strict=True)
+    return [(np.ndarray(shape, dtype, block, n), at + n) for (shape, dtype, _), n in places]
 
 
 def zeros(shape: tuple[int, ...], dtype: Any) -> np.ndarray:

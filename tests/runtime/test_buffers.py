@@ -79,3 +79,20 @@ def test_addresses_are_read_from_the_object_where_they_are_known_to_be_there(mon
 def test_other_interpreters_are_asked_for_addresses(monkeypatch):
     monkeypatch.setattr(sys, "implementation", SimpleNamespace(name="pypy", cache_tag=sys.implementation.cache_tag))
     assert buffers.choose_address() is buffers.ask_address
+
+
+def test_arrays_in_one_block_are_apart_and_aligned() -> None:
+    kinds = [((3, 5), np.dtype(np.float32), 60), ((), np.dtype(np.int64), 8), ((0, 4), np.dtype(np.float64), 0)]
+    kinds += [((1000,), np.dtype(np.float32), 4000)] * 3
+    arrays = buffers.recycle_together(kinds)
+    for k, ((a, at), (shape, dtype, count)) in enumerate(zip(arrays, kinds, strict=True)):
+        assert (a.shape, a.dtype, a.nbytes, at % buffers.ALIGNMENT) == (shape, dtype, count, 0)
+        assert not count or a.ctypes.data == at
+        a[...] = k
+    assert all((a == k).all() for k, (a, _) in enumerate(arrays))
+
+
+def test_many_small_arrays_in_one_block_are_recycled() -> None:
+    kinds = [((buffers.RECYCLED_FROM // 16,), np.dtype(np.uint8), buffers.RECYCLED_FROM // 16)] * 20
+    first = buffers.recycle_together(kinds)[0][1]
+    assert buffers.recycle_together(kinds)[0][1] == first
