@@ -15,7 +15,7 @@ extents tells for which sizes the graph holds, with which numbers (`SymbolicSize
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -42,7 +42,7 @@ from einsmith.passes.size_traces import (
     walk_together,
 )
 from einsmith.passes.sized_template import SizedTemplate, Steps, unproven
-from einsmith.schedule.limits import RowLimit
+from einsmith.schedule.limited_positions import RowLimit
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,8 @@ class SizedGraph:
         graph: the graph. Its inputs are those of the trace for the capacity, then the leaves of `numbers`.
         numbers: the 0-d leaf of each number that depends on the size
         capacity, probe: the traces from which the graph was made
-        limits: limits of the extents of inputs and outputs
+        limits: limits of the extents of its tensors, and other integers that differ from them by little
+        relations: by number, another one and what is added to it at each size that fits
         is_by_rows: whether no tensor has the size in another dimension than the first, and one size varies
     """
 
@@ -62,6 +63,7 @@ class SizedGraph:
     capacity: TracedSize
     probe: TracedSize
     limits: tuple[RowLimit, ...]
+    relations: dict[Varying, tuple[Varying, int]]
     is_by_rows: bool
 
     def fit(self, traced: TracedSize) -> list[np.ndarray]:
@@ -86,6 +88,8 @@ class SizedGraph:
 
         for _ in walk_together((self.capacity, self.probe, traced), note):
             pass
+        if not _are_related(self.relations, known):
+            raise SizeDependentError("extents differ by more, or by less, than at the capacity")
         return [_number(key, known[key]) for key in self.numbers]
 
 
@@ -122,6 +126,7 @@ class SymbolicSizes:
             if not (is_equal(hint(x), key.capacity) and is_equal(at.value(x), key.probe)):
                 raise SizeDependentError(f"how {key.capacity} follows from the size is not known")
         self._numbers = [(key, known[key]) for key in graph.numbers]
+        self._relations = graph.relations
         self._inputs = [x.shape for x in traced.graph.inputs if x not in traced.bind]
         self._outputs = [t.shape for t in traced.graph.outputs]
 
@@ -129,6 +134,8 @@ class SymbolicSizes:
         """Return how the graph fits values of the symbols of its trace; None where an extent leaves the capacity."""
         values = [(key, at.value(x)) for key, x in self._numbers]
         if any(key.dtype is None and not 0 < x <= key.capacity for key, x in values):
+            return None
+        if not _are_related(self._relations, dict(values)):
             return None
         inputs, outputs = (
             tuple(tuple(map(at.value, shape)) for shape in shapes) for shapes in (self._inputs, self._outputs)
@@ -142,6 +149,11 @@ class SymbolicFit(NamedTuple):
     inputs: tuple[tuple[int, ...], ...]
     numbers: tuple[np.ndarray, ...]
     outputs: tuple[tuple[int, ...], ...]
+
+
+def _are_related(relations: Mapping[Varying, tuple[Varying, int]], values: Mapping[Varying, Any]) -> bool:
+    """Return whether numbers of a size differ as relations of a graph say."""
+    return all(values[x] == values[base] + more for x, (base, more) in relations.items())
 
 
 def _number(key: Varying, value: float | int) -> np.ndarray:
@@ -162,9 +174,13 @@ def size_graph(capacity: TracedSize, probe: TracedSize) -> SizedGraph:
     numbers: dict[Varying, Leaf] = {}
     new: dict[tuple, Any] = {}
     rewriter, is_by_rows = _CapacityRewriter(numbers), True
+    extents: dict[Varying, None] = {}
     for pair in walk_together((capacity, probe), lambda *_: None):
         new[pair] = rewriter.rewrite(pair, new)
-        is_by_rows &= not isinstance(pair[0], Recurrence) and pair[0].shape[1:] == pair[1].shape[1:]
+        shapes = [[s for _, s in x.results] if isinstance(x, Recurrence) else [x.shape] for x in pair]
+        varying = [x for a, b in zip(*shapes, strict=True) for x in _varying_extents(a, b).items()]
+        is_by_rows &= not isinstance(pair[0], Recurrence) and not any(d for d, _ in varying)
+        extents |= dict.fromkeys(x for _, x in varying)
     before, other = capacity.graph, probe.graph
 
     def image(a: Tensor, b: Tensor) -> Tensor:
@@ -179,25 +195,51 @@ def size_graph(capacity: TracedSize, probe: TracedSize) -> SizedGraph:
         tuple((image(t, u), m) for (t, m), (u, n) in zip(before.checks, other.checks, strict=True) if m != n),
         tuple(map(image, before.gradients, other.gradients)),
     )
-    outputs = [_varying_extents(a, b) for a, b in zip(before.outputs, other.outputs, strict=True)]
-    inputs = [_varying_extents(a, b) for a, b in zip(before.inputs, other.inputs, strict=True)]
-    extents = dict.fromkeys(x for varying in (*inputs, *outputs) for x in varying.values())
+    outputs = [_varying_extents(a.shape, b.shape) for a, b in zip(before.outputs, other.outputs, strict=True)]
+    inputs = [_varying_extents(a.shape, b.shape) for a, b in zip(before.inputs, other.inputs, strict=True)]
+    is_by_rows &= len({x for varying in (*inputs, *outputs) for x in varying.values()}) == 1
+    for x in extents:
+        rewriter.leaf_of(x)
+    relations = _relate(numbers)
     limits = [
         RowLimit(
-            rewriter.leaf_of(x),
-            int(x.capacity),
-            frozenset((n, d) for n, varying in enumerate(outputs) for d, y in varying.items() if y == x),
+            x,
+            int(key.capacity) if key.dtype is None else 0,
+            frozenset((n, d) for n, varying in enumerate(outputs) for d, y in varying.items() if y == key),
+            *((numbers[relations[key][0]], relations[key][1]) if key in relations else ()),
         )
-        for x in extents
+        for key, x in numbers.items()
+        if key.dtype is None or key in relations
     ]
     graph = Graph((*before.inputs, *numbers.values()), *roots)
     verify_graph(graph)
-    return SizedGraph(graph, numbers, capacity, probe, tuple(limits), is_by_rows and len(limits) == 1)
+    return SizedGraph(graph, numbers, capacity, probe, tuple(limits), relations, is_by_rows)
 
 
-def _varying_extents(a: Tensor, b: Tensor) -> dict[int, Varying]:
-    """Return, by dimension, the extents of a tensor, of the capacity and of the probe, that depend on the size."""
-    pairs = enumerate(zip(a.shape, b.shape, strict=True))
+_MOST_MORE = 8
+"""Largest difference of two numbers of which one is proven to follow from the other: as of labels and positions behind
+them, or of extents that are one more than another."""
+
+
+def _relate(numbers: Iterable[Varying]) -> dict[Varying, tuple[Varying, int]]:
+    """Return by integer an extent to which it is close, at the capacity and at the probe alike, and its distance."""
+    out: dict[Varying, tuple[Varying, int]] = {}
+    bases: dict[int, Varying] = {}  # by how much they differ between capacity and probe
+    for key in sorted(numbers, key=lambda x: x.dtype is not None):
+        if key.dtype is not None and not key.dtype.is_int:
+            continue
+        base = bases.get(int(key.capacity - key.probe))
+        if base is not None and abs(key.capacity - base.capacity) <= _MOST_MORE:
+            out[key] = base, int(key.capacity - base.capacity)
+        elif key.dtype is None:
+            bases.setdefault(int(key.capacity - key.probe), key)
+    return out
+
+
+def _varying_extents(a: Sequence[int], b: Sequence[int]) -> dict[int, Varying]:
+    """Return, by dimension, the extents of a tensor that depend on the size, from those at the capacity and at the
+    probe."""
+    pairs = enumerate(zip(a, b, strict=True))
     return {d: Varying(None, x, y) for d, (x, y) in pairs if x != y}
 
 

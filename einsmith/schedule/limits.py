@@ -10,24 +10,20 @@ as a further buffer (`schedule.kernel.LimitedKernel`), row-block fusions also as
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from einsmith.base import dtypes as dt
-from einsmith.ir.analysis.bounds import Facts, bounds
+from einsmith.ir.analysis.bounds import Facts
 from einsmith.ir.analysis.ends import guards_around
 from einsmith.ir.analysis.guarded import reads_under
 from einsmith.ir.functions import identity
 from einsmith.ir.nodes import (
     Axis,
-    Compute,
     Const,
     Expr,
-    Graph,
-    Item,
-    Leaf,
     Piece,
     Read,
     Reduce,
@@ -51,62 +47,45 @@ from einsmith.schedule.kernel import (
     limits_of,
     row_major,
 )
-from einsmith.schedule.plan import KernelCall, Plan
-
-
-class RowLimit(NamedTuple):
-    """A limit of rows and of other positions. leaf: the i32 that holds it in a run, given to the program or computed by
-    it; extent: the capacity, the extent of dimensions that it limits; outputs: (output, dimension) of the graph's
-    outputs of which only the positions below it are read."""
-
-    leaf: Tensor
-    extent: int
-    outputs: frozenset[tuple[int, int]]
-
-    def dimensions(self, t: Tensor) -> list[int]:
-        """Return the dimensions of a tensor that the limit may limit. A limit that a graph computes is one of rows
-        alone, as no conditions keep what lies beyond it from being an index."""
-        shape = t.shape if isinstance(self.leaf, Leaf) else t.shape[:1]
-        return [d for d, n in enumerate(shape) if n == self.extent]
-
+from einsmith.schedule.limited_positions import Limited, RowLimit, find_limited, limits_of_step, with_members
+from einsmith.schedule.plan import KernelCall, LoopCall, Plan
 
 _NEW = -1
 """Place of a limit in members of a row-block fusion until its buffer is known."""
-Limited = AbstractSet[tuple[Tensor, int]]
-"""(tensor, dimension) pairs of which only the positions below a limit matter."""
 
 
 class UnlimitedError(Exception):
     """A kernel computes more than what lies below a limit; the text says which."""
 
 
-def find_limits(graph: Graph) -> list[RowLimit]:
-    """Return the limits that a graph computes: integers without dimensions of which an extent is the upper bound."""
-    out = []
-    for node in postorder(graph.roots):
-        if isinstance(node, Compute) and not node.shape and node.template.dtypes == (dt.i32,):
-            body = node.template.parts[0].body
-            low, high = (None, None) if isinstance(body, Reduce) else bounds(body, ())
-            if low is not None and high is not None and 0 <= low < high:
-                out.append(RowLimit(node, high, frozenset()))
-    return out
+def limit_rows(plan: Plan, limits: Sequence[RowLimit], is_step: bool = False) -> Plan:
+    """Return the plan in which kernels leave out rows beyond the limits that no result depends on.
 
-
-def limit_rows(plan: Plan, limits: Iterable[RowLimit]) -> Plan:
-    """Return the plan in which kernels leave out rows beyond the limits that no result depends on."""
-    for limit in limits:
-        tensors = find_limited(plan.graph, limit)
+    is_step: whether the plan is that of a loop's step, whose memory holds the capacity.
+    """
+    all_limits = with_members(plan.graph, limits)
+    limited = find_limited(plan.graph, all_limits)
+    calls = [_limit_loop(c, all_limits, limited) if isinstance(c, LoopCall) else c for c in plan.calls]
+    outside = set() if is_step else {*plan.graph.inputs, *map(storage, plan.graph.outputs)}
+    for limit, tensors in zip(limits, limited, strict=False):
+        if not limit.extent:
+            continue
         first = max((n + 1 for n, c in enumerate(plan.calls) if limit.leaf in c.results), default=0)
-        calls = [
-            _limit_call(c, limit, tensors, plan) if isinstance(c, KernelCall) and n >= first else c
-            for n, c in enumerate(plan.calls)
-        ]
-        _limit_copies(calls, limit, plan)
-        plan = replace(plan, calls=calls)
-    return plan
+        for n, c in enumerate(calls[first:], first):
+            if isinstance(c, KernelCall):
+                calls[n] = _limit_call(c, limit, tensors, plan, outside)
+        _limit_copies(calls, limit, plan, outside)
+    return replace(plan, calls=calls)
 
 
-def _limit_copies(calls: list[Any], limit: RowLimit, plan: Plan) -> None:
+def _limit_loop(call: LoopCall, limits: Sequence[RowLimit], limited: Sequence[Limited]) -> LoopCall:
+    """Return a loop whose kernels leave out what lies beyond the limits of its members."""
+    steps = zip(call.loop.segments, call.plans, strict=True)
+    plans = [limit_rows(p, list(limits_of_step(call.loop, s, limits, limited).values()), True) for s, p in steps]
+    return replace(call, plans=plans)
+
+
+def _limit_copies(calls: list[Any], limit: RowLimit, plan: Plan, outside: Collection[Tensor]) -> None:
     """Limit calls that write tensors which the graph does not have, such as those of another layout, where all readers
     read rows of their own, below the limit."""
     known = set(postorder((*plan.graph.roots, *plan.graph.gradients)))
@@ -116,7 +95,7 @@ def _limit_copies(calls: list[Any], limit: RowLimit, plan: Plan) -> None:
             continue
         written = {t for t, w in zip(call.tensors, call.written, strict=True) if w}
         if not written & known and all(_reads_own_rows(c, written) for c in calls[n + 1 :]):
-            calls[n] = _limit_call(call, limit, {(t, 0) for t in written}, plan)
+            calls[n] = _limit_call(call, limit, {(t, 0) for t in written}, plan, outside)
 
 
 def _reads_own_rows(call: Any, tensors: set[Tensor]) -> bool:
@@ -137,7 +116,8 @@ def check_limited(plan: Plan, limits: Sequence[RowLimit], is_left_out: Callable[
             raise UnlimitedError("a recurrence computes all of the capacity")
     for _, call, _ in plan.kernel_calls():
         # Extents that come of the size, such as those of rows of all images, are multiples of it.
-        if (_has_limit(call.kernel) and is_left_out(call.kernel)) or all(_ends_below(call, limit) for limit in limits):
+        ends = all(_ends_below(call, x) for x in limits if x.extent)
+        if ends or (_has_limit(call.kernel) and is_left_out(call.kernel)):
             continue
         text = ", ".join(f"{t.dtype.name}{list(t.shape)}" for t, w in zip(call.tensors, call.written, strict=True) if w)
         raise UnlimitedError(f"the kernel of {text} computes all of the capacity")
@@ -163,67 +143,18 @@ def _ends_below(call: KernelCall, limit: RowLimit) -> bool:
     return True
 
 
-def _has_limit(kernel: Kernel) -> bool:
-    if isinstance(kernel, Rows) and kernel.active is not None:
-        return True
-    return all(map(has_row_limit, kernel.parts))
-
-
-def find_limited(graph: Graph, limit: RowLimit) -> set[tuple[Tensor, int]]:
-    """Return the (tensor, dimension) pairs of a graph of whose positions only those below the limit matter."""
-    nodes = list(postorder((*graph.roots, *graph.gradients)))
-    limited = {(t, d) for t in nodes if not _has_several_results(t) for d in limit.dimensions(t)}
-
-    def keep_whole(tensors: Iterable[Tensor]) -> None:
-        limited.difference_update((t, d) for t in tensors for d in range(len(t.shape)))
-
-    keep_whole(t for t, _ in graph.checks)
-    keep_whole(t for _, t in graph.updates)
-    for n, t in enumerate(graph.outputs):
-        limited.difference_update((t, d) for d in range(len(t.shape)) if (n, d) not in limit.outputs)
-    whole: dict[Any, set[int]] = {}  # dimensions of nodes of several results of which all positions matter
-    for node in reversed(nodes):
-        if isinstance(node, Leaf):
-            continue
-        if isinstance(node, Item):
-            dimensions = {d for d in range(len(node.shape)) if (node, d) not in limited}
-            whole.setdefault(node.node, set()).update(dimensions)
-        elif isinstance(node, Compute):
-            if _has_several_results(node):
-                own = {d for d, n in enumerate(node.template.shape) if n == limit.extent} - whole.get(node, set())
-            else:
-                own = {d for d in range(len(node.shape)) if (node, d) in limited}
-            limited.difference_update(_find_whole_operands(node, limit, own))
-        else:
-            keep_whole(node.args)
-    return {(t, d) for t, d in limited if not isinstance(t, Leaf)}
-
-
-def _has_several_results(node: Any) -> bool:
-    return not isinstance(node, (Leaf, Item)) and not (isinstance(node, Compute) and len(node.template.dtypes) == 1)
-
-
-def _find_whole_operands(node: Compute, limit: RowLimit, limited: AbstractSet[int]) -> list[tuple[Tensor, int]]:
-    """Return (operand, dimension) where a node reads positions that may lie beyond the limit. limited: dimensions of
-    the node of which only the positions below it matter."""
-    numbers = [Read(node.args.index(limit.leaf), (), limit.leaf.dtype)] if limit.leaf in node.args else []
-    out = []
-    for part in node.template.parts:
-        own = {d for d in limited if isinstance(part, Piece) and (part.offset[d], part.step[d]) == (0, 1)}
-        for read, facts in reads_under(part):
-            operand = node.args[read.slot]
-            for d in limit.dimensions(operand):
-                if not _is_below(read.index[d], own, facts, numbers):
-                    out.append((operand, d))
-    return out
-
-
 def _is_below(place: Expr, own: Collection[int], facts: Facts, numbers: Sequence[Read]) -> bool:
     """Return whether a position that is read lies below the limit: it is the reader's own position along one of the
     axes `own`, which does, or lies below one of `numbers`, reads of the limit."""
     if isinstance(place, Axis) and place.position in own:
         return True
     return any(place.dtype is x.dtype and facts.prove(apply("lt", place, x)) for x in numbers)
+
+
+def _has_limit(kernel: Kernel) -> bool:
+    if isinstance(kernel, Rows) and kernel.active is not None:
+        return True
+    return all(map(has_row_limit, kernel.parts))
 
 
 def find_short(plan: Plan, is_untouched: Callable[[Kernel], bool]) -> set[Tensor]:
@@ -259,8 +190,13 @@ def find_own_rows(kernel: Kernel) -> set[int]:
     return rows
 
 
-def _limit_call(call: KernelCall, limit: RowLimit, limited: Limited, plan: Plan) -> KernelCall:
-    """Return a call whose kernel leaves out points beyond the limit; the call itself where some of them matter."""
+def _limit_call(
+    call: KernelCall, limit: RowLimit, limited: Limited, plan: Plan, outside: Collection[Tensor]
+) -> KernelCall:
+    """Return a call whose kernel leaves out points beyond the limit; the call itself where some of them matter.
+
+    outside: tensors in memory of the caller's, which may end at the limit.
+    """
     kernel = call.kernel
     if isinstance(kernel, Rows):
         return _limit_rows_of(call, kernel, limit, limited, plan)
@@ -278,7 +214,7 @@ def _limit_call(call: KernelCall, limit: RowLimit, limited: Limited, plan: Plan)
     ]
     if not axes:
         return call
-    is_short = 0 in axes and _may_be_short(call, limit, plan)
+    is_short = 0 in axes and any(t.shape[:1] == (limit.extent,) and storage(t) in outside for t in call.tensors)
     return _with_limit(call, _limited(kernel, is_short, axes), limit)
 
 
@@ -291,12 +227,6 @@ def _dimension_of(t: Tensor, buffer: KernelBuffer, axis: int, shape: tuple[int, 
     d = axis + len(t.shape) - len(shape)
     is_dense = buffer.shape == shape and buffer.strides == row_major(shape) and size(t.shape) == size(shape)
     return d if is_dense and d > 0 and axis > 0 and t.shape[d:] == shape[axis:] else None
-
-
-def _may_be_short(call: KernelCall, limit: RowLimit, plan: Plan) -> bool:
-    """Return whether a call reads or writes rows in memory of the caller's, which may end at the limit."""
-    outside = {*plan.graph.inputs, *map(storage, plan.graph.outputs)}
-    return any(t.shape[:1] == (limit.extent,) and storage(t) in outside for t in call.tensors)
 
 
 def _limited(kernel: Kernel, is_short: bool, axes: Sequence[int]) -> LimitedKernel:

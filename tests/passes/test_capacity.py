@@ -255,3 +255,17 @@ def test_scatters_keep_axes_as_indices() -> None:
     graph = sized(lambda rcv, x: scatter(rcv=rcv, X=x), kinds).graph
     indices = [p.index for t in graph.outputs for p in t.template.parts if isinstance(p, Scatter)]
     assert [(has_read(i), j) for i, j in indices] == [(True, Axis(1))]
+
+
+def test_a_size_of_other_distances_does_not_fit() -> None:
+    """A number that is one more than the size in both traces is proven to be, and refused where it is not."""
+
+    def f(x):
+        end = 3 if x.shape[0] == 8 else x.shape[0] - 1
+        return es.op("y[i] = where(i < end, x[i], 0.0)", end=end)(x)
+
+    general, kinds = sized(f, [((n,), f64)]), [((n,), f64)]
+    assert len(general.relations) == 1
+    general.fit(trace(f, kinds, 7))
+    with pytest.raises(SizeDependentError, match="differ by more"):
+        general.fit(trace(f, kinds, 8))
