@@ -5,7 +5,7 @@ See `passes.capacity`, which rewrites graphs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ from einsmith.ir.nodes import (
     Scatter,
     Template,
     apply,
+    axes_of,
     has_read,
     reads,
 )
@@ -135,7 +136,9 @@ class SizedTemplate:
         if combiner.startswith("arg") and any(a != b for _, a, b in axes[rank + 1 :]):
             raise SizeDependentError(f"{combiner} counts positions along an axis of this size")
         reduction = Reduce(combiner, p.body.extents, tuple(bodies))
-        return Piece(p.offset, p.step, p.extents, _guard_terms(guards, reduction))
+        guarded_terms = _guard_terms(guards, reduction)
+        varying = [n - rank for n, a, b in axes[rank:] if a != b]
+        return Piece(p.offset, p.step, p.extents, _put_first(guarded_terms, rank, varying))
 
     def _is_whole(self, p: Any, q: Any, first: int = 0) -> bool:
         """Return whether a piece has all of each axis from `first` on that varies, and one and the same part of the
@@ -286,6 +289,18 @@ def _end_steps(piece: Piece, first: int, end: Expr, following: Sequence[tuple[in
         at = apply("sub", place, Const(distance, dt.i32))
         beyond = _chosen(_inside([at], x.extents[:1]), substitute(x.body, {0: at}), beyond)
     return Piece(piece.offset, piece.step, piece.extents, beyond if first else apply("where", live, body, beyond))
+
+
+def _put_first(reduction: Reduce, rank: int, first: Collection[int]) -> Reduce:
+    """Return a reduction with some of its axes ahead of the others, as products end at limits of the first one. Axes
+    along which a tensor is contiguous keep their places. rank: number of the output's axes."""
+    contiguous = axes_of(*(x.index[-1] for body in reduction.bodies for x in reads(body) if x.index))
+    order = sorted(range(len(reduction.extents)), key=lambda n: n not in first or rank + n in contiguous)
+    if reduction.combiner.startswith("arg") or order == sorted(order):
+        return reduction
+    axes: dict[int, Expr] = {rank + n: Axis(rank + at) for at, n in enumerate(order)}
+    bodies = tuple(substitute(x, axes) for x in reduction.bodies)
+    return Reduce(reduction.combiner, tuple(reduction.extents[n] for n in order), bodies)
 
 
 def _guard_terms(guards: Sequence[Expr], reduction: Reduce) -> Reduce:

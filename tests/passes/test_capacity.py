@@ -269,3 +269,15 @@ def test_a_size_of_other_distances_does_not_fit() -> None:
     general.fit(trace(f, kinds, 7))
     with pytest.raises(SizeDependentError, match="differ by more"):
         general.fit(trace(f, kinds, 8))
+
+
+def test_sums_end_at_their_first_axis() -> None:
+    """The size is the first axis of a sum, except where a tensor is contiguous along it."""
+    for text, shapes, extents in (
+        ("y[i,j] = sum[t,b](x[t,b,i]*z[t,b,j])", [(3, n, 4), (3, n, 5)], (CAPACITY, 3)),
+        ("y[i] = sum[t,b](x[t,i,b]*z[t,b])", [(3, 4, n), (3, n)], (3, CAPACITY)),
+    ):
+        kinds = [(s, f64) for s in shapes]
+        check(es.op(text), kinds)
+        (y,) = sized(es.op(text), kinds).graph.outputs
+        assert y.template.parts[0].body.extents == extents
