@@ -122,14 +122,15 @@ class SizedTemplate:
         bodies = [self._rewrite_expr(x, y) for x, y in zip(p.bodies, q.bodies, strict=True)]
         if isinstance(p, Scatter):
             guards = self._below(axes)
-            # An index of axes alone is in bounds at the capacity, too.
-            index = tuple(_guarded(guards, x, 0) if has_read(x) else x for x in bodies[:-1])
+            # An index of axes alone is in bounds at the capacity, too; one that is read is none beyond its own axes.
+            own = [self._below([x for x in axes if x[0] in axes_of(e)]) if has_read(e) else () for e in bodies[:-1]]
+            index = tuple(_guarded(g, e, 0) for g, e in zip(own, bodies, strict=False))
             return Scatter(p.combiner, p.extents, index, _guarded(guards, bodies[-1], p.neutral))
         assert isinstance(q, Piece)
         rank = len(p.extents)
         # What lies beyond a limit is not an index; elsewhere it is left to be anything.
-        is_gather = any(has_read(i) for e in bodies for x in reads(e) for i in x.index)
-        guards = self._below(axes if is_gather else axes[rank:])
+        of_index = axes_of(*(i for e in bodies for x in reads(e) for i in x.index if has_read(i)))
+        guards = self._below([x for x in axes if x[0] >= rank or x[0] in of_index])
         if not isinstance(p.body, Reduce):
             return Piece(p.offset, p.step, p.extents, _guarded(guards, bodies[0], 0))
         combiner = p.body.combiner
@@ -203,7 +204,8 @@ class SizedTemplate:
             joined = value if joined is None else _chosen(inside, value, joined)
         assert joined is not None
         axes = [(d, n, m) for d, (n, m) in enumerate(zip(*domain, strict=True))]
-        guards = self._below(axes) if any(has_read(i) for x in reads(joined) for i in x.index) else []
+        of_index = axes_of(*(i for x in reads(joined) for i in x.index if has_read(i)))
+        guards = self._below([x for x in axes if x[0] in of_index])
         return Piece(offset, step, domain[0], _guarded(guards, joined, 0))
 
     def _locate(self, p: Piece, q: Piece, first: int) -> tuple[list[Expr], dict[int, Expr]]:

@@ -14,7 +14,7 @@ from einsmith import nn
 from einsmith.api.tracing import trace_shapes
 from einsmith.base import dtypes as dt
 from einsmith.ir.evaluator import evaluate
-from einsmith.ir.nodes import Axis, Scatter, has_read
+from einsmith.ir.nodes import Axis, Read, Scatter, has_read
 from einsmith.passes.capacity import SizedGraph, size_graph
 from einsmith.passes.size_traces import SizeDependentError, TracedSize
 
@@ -281,3 +281,12 @@ def test_sums_end_at_their_first_axis() -> None:
         check(es.op(text), kinds)
         (y,) = sized(es.op(text), kinds).graph.outputs
         assert y.template.parts[0].body.extents == extents
+
+
+def test_indices_are_guarded_along_their_own_axes() -> None:
+    """Along others, an index that is read is one everywhere, and vectors may run."""
+    scatter, kinds = es.op("Y[rcv[e],k] += X[e,k]", extents={"Y.shape[0]": 5}), [((9,), i32), ((9, n), dt.f32)]
+    check(lambda rcv, x: scatter(rcv=rcv, X=x), kinds)
+    graph = sized(lambda rcv, x: scatter(rcv=rcv, X=x), kinds).graph
+    ((i, j),) = [p.index for t in graph.outputs for p in t.template.parts if isinstance(p, Scatter)]
+    assert isinstance(i, Read) and i.index == (Axis(0),) and j is Axis(1)
