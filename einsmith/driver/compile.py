@@ -29,7 +29,7 @@ from einsmith.runtime.assemble import ArenaLayout, layout
 from einsmith.schedule.arena import passing_bytes, whole_lines
 from einsmith.schedule.compiled_kernel import CompiledKernel
 from einsmith.schedule.kernel import Beyond, Kernel
-from einsmith.schedule.limited_tensors import RowLimit
+from einsmith.schedule.limited_positions import RowLimit
 from einsmith.schedule.limits import UnlimitedError, find_short
 from einsmith.schedule.pipeline import MemoryLimit, PlanContext, plan_graph
 from einsmith.schedule.plan import Plan, find_outside, output_tensors
@@ -376,9 +376,8 @@ class _Compilation:
         recorder, graph = recording.current(), self.graph
         checks = dict((*index_checks(graph.roots), *graph.checks))
         graph = Graph(graph.inputs, graph.outputs, graph.updates, tuple(checks.items()), graph.gradients)
-        leaves = frozenset(x.leaf for x in c.limits)
         with recording.phase("passes"):
-            return run_passes(graph, PassContext(c.target, c.cost, observe, self.numerics.stored, PRODUCTS, leaves))
+            return run_passes(graph, PassContext(c.target, c.cost, observe, self.numerics.stored, PRODUCTS, c.limits))
 
 
 def _read(store: plans.PlanStore, code: GeneratedCode, changes: Changes) -> Plan | None:

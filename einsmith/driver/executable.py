@@ -22,7 +22,7 @@ from einsmith.ir.nodes import Graph, Leaf, Tensor
 from einsmith.ir.origins import Origins
 from einsmith.runtime.arena import Arena
 from einsmith.runtime.memory import Memory
-from einsmith.schedule.limited_tensors import RowLimit
+from einsmith.schedule.limited_positions import RowLimit
 from einsmith.schedule.row_clusters import MAX_STORED_BYTES
 
 

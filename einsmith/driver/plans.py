@@ -23,7 +23,7 @@ from einsmith.ir.nodes import Graph, Leaf
 from einsmith.kernels.pattern_keys import key_of
 from einsmith.runtime.assemble import ArenaLayout
 from einsmith.schedule.layout import forced
-from einsmith.schedule.limited_tensors import RowLimit
+from einsmith.schedule.limited_positions import RowLimit
 from einsmith.schedule.plan import Plan
 from einsmith.tuning.kernels import override
 
@@ -66,7 +66,17 @@ class PlanStore:
         self._leaves = leaves = number_leaves(graph, bound)
         numbers = [sorted(leaves[x] for x in some) for some in (bound, constants)]
         rounding = sorted(numerics.by_name().items())
-        rows = [(leaves[x.leaf], x.extent, sorted(x.outputs)) for x in limits if isinstance(x.leaf, Leaf)]
+        rows = [
+            (
+                leaves[x.leaf],
+                x.extent,
+                sorted(x.outputs),
+                [leaves[b] for b in (x.base,) if isinstance(b, Leaf)],
+                x.offset,
+            )
+            for x in limits
+            if isinstance(x.leaf, Leaf)
+        ]
         texts = sys.version, repr(target), repr((numbers, rows, type(backend).__qualname__, rounding, settings))
         patterns = [p.name.encode() + key_of(p) for p in backend.patterns]
         self._key = objects.name_of(b"plan", graph_digest(graph, leaves), *(x.encode() for x in texts), *patterns)

@@ -15,7 +15,7 @@ extents tells for which sizes the graph holds, with which numbers (`SymbolicSize
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations_with_replacement
 from math import prod
@@ -32,7 +32,6 @@ from einsmith.ir.nodes import (
     Item,
     Leaf,
     Recurrence,
-    Template,
     Tensor,
     leaf,
 )
@@ -45,7 +44,7 @@ from einsmith.passes.size_traces import (
     walk_together,
 )
 from einsmith.passes.sized_template import SizedTemplate, Steps, unproven
-from einsmith.schedule.limited_tensors import RowLimit
+from einsmith.schedule.limited_positions import RowLimit
 
 
 @dataclass(frozen=True)
@@ -56,8 +55,8 @@ class SizedGraph:
         graph: the graph. Its inputs are those of the trace for the capacity, then the leaves of `numbers`.
         numbers: the 0-d leaf of each number that depends on the size
         capacity, probe: the traces from which the graph was made
-        limits: limits of the extents of inputs and outputs
-        products: by extent, and by constant, each (number, extents) whose product it is at each size that fits
+        limits: limits of the extents of its tensors, and other integers that differ from them by little
+        relations: how numbers follow from others at each size that fits
         is_by_rows: whether no tensor has the size in another dimension than the first, and one size varies
     """
 
@@ -66,7 +65,7 @@ class SizedGraph:
     capacity: TracedSize
     probe: TracedSize
     limits: tuple[RowLimit, ...]
-    products: dict[Varying, Products]
+    relations: dict[Varying, Relation]
     is_by_rows: bool
 
     def fit(self, traced: TracedSize) -> list[np.ndarray]:
@@ -91,8 +90,8 @@ class SizedGraph:
 
         for _ in walk_together((self.capacity, self.probe, traced), note):
             pass
-        if not _are_products(self.products, known):
-            raise SizeDependentError("an extent is no product of others as it is at the capacity")
+        if not _are_related(self.relations, known):
+            raise SizeDependentError("an extent is another sum or product of others than at the capacity")
         return [_number(key, known[key]) for key in self.numbers]
 
 
@@ -129,8 +128,7 @@ class SymbolicSizes:
             if not (is_equal(hint(x), key.capacity) and is_equal(at.value(x), key.probe)):
                 raise SizeDependentError(f"how {key.capacity} follows from the size is not known")
         self._numbers = [(key, known[key]) for key in graph.numbers]
-        self._values = [(key, known[key]) for key in dict.fromkeys((*graph.numbers, *graph.products))]
-        self._products = graph.products
+        self._relations = graph.relations
         self._inputs = [x.shape for x in traced.graph.inputs if x not in traced.bind]
         self._outputs = [t.shape for t in traced.graph.outputs]
 
@@ -139,7 +137,7 @@ class SymbolicSizes:
         values = [(key, at.value(x)) for key, x in self._numbers]
         if any(key.dtype is None and not 0 < x <= key.capacity for key, x in values):
             return None
-        if not _are_products(self._products, {key: at.value(x) for key, x in self._values}):
+        if not _are_related(self._relations, dict(values)):
             return None
         inputs, outputs = (
             tuple(tuple(map(at.value, shape)) for shape in shapes) for shapes in (self._inputs, self._outputs)
@@ -155,26 +153,17 @@ class SymbolicFit(NamedTuple):
     outputs: tuple[tuple[int, ...], ...]
 
 
-Products = tuple[tuple[int, tuple[Varying, ...]], ...]
-"""Each (number, extents) whose product an extent is."""
+class Relation(NamedTuple):
+    """How a number follows from extents: `times` their product, plus more."""
+
+    times: int
+    factors: tuple[Varying, ...]
+    more: int
 
 
-def _products(x: Varying, numbers: Iterable[Varying]) -> Products:
-    """Return of which numbers and other extents an extent is the product at both sizes."""
-    smaller = [y for y in numbers if y.dtype is None and y.capacity < x.capacity]
-    out = []
-    for factors in (*((y,) for y in smaller), *combinations_with_replacement(smaller, 2)):
-        capacity, probe = prod(int(y.capacity) for y in factors), prod(int(y.probe) for y in factors)
-        if x.capacity % capacity == 0 and x.capacity // capacity * probe == x.probe:
-            out.append((int(x.capacity) // capacity, factors))
-    return tuple(out)
-
-
-def _are_products(products: Mapping[Varying, Products], values: Mapping[Varying, Any]) -> bool:
-    """Return whether extents of a size are the products that they are said to be."""
-    return all(
-        values[x] == count * prod(values[y] for y in factors) for x, some in products.items() for count, factors in some
-    )
+def _are_related(relations: Mapping[Varying, Relation], values: Mapping[Varying, Any]) -> bool:
+    """Return whether numbers of a size are what relations of a graph say."""
+    return all(values[x] == n * prod(values[f] for f in factors) + more for x, (n, factors, more) in relations.items())
 
 
 def _number(key: Varying, value: float | int) -> np.ndarray:
@@ -195,11 +184,13 @@ def size_graph(capacity: TracedSize, probe: TracedSize) -> SizedGraph:
     numbers: dict[Varying, Leaf] = {}
     new: dict[tuple, Any] = {}
     rewriter, is_by_rows = _CapacityRewriter(numbers), True
+    extents: dict[Varying, None] = {}
     for pair in walk_together((capacity, probe), lambda *_: None):
-        if not isinstance(pair[0], Recurrence):
-            rewriter.extents |= dict.fromkeys(_varying_extents(*pair).values())
         new[pair] = rewriter.rewrite(pair, new)
-        is_by_rows &= not isinstance(pair[0], Recurrence) and pair[0].shape[1:] == pair[1].shape[1:]
+        shapes = [[s for _, s in x.results] if isinstance(x, Recurrence) else [x.shape] for x in pair]
+        varying = [x for a, b in zip(*shapes, strict=True) for x in _varying_extents(a, b).items()]
+        is_by_rows &= not isinstance(pair[0], Recurrence) and not any(d for d, _ in varying)
+        extents |= dict.fromkeys(x for _, x in varying)
     before, other = capacity.graph, probe.graph
 
     def image(a: Tensor, b: Tensor) -> Tensor:
@@ -214,41 +205,85 @@ def size_graph(capacity: TracedSize, probe: TracedSize) -> SizedGraph:
         tuple((image(t, u), m) for (t, m), (u, n) in zip(before.checks, other.checks, strict=True) if m != n),
         tuple(map(image, before.gradients, other.gradients)),
     )
-    outputs = [_varying_extents(a, b) for a, b in zip(before.outputs, other.outputs, strict=True)]
-    inputs = [_varying_extents(a, b) for a, b in zip(before.inputs, other.inputs, strict=True)]
-    extents = dict.fromkeys(x for varying in (*inputs, *outputs) for x in varying.values())
-    products = {x: some for x in extents if (some := _products(x, numbers))}
-    products |= {x: ((1, (Varying(None, x.capacity, x.probe),)),) for x in rewriter.constants}
+    outputs = [_varying_extents(a.shape, b.shape) for a, b in zip(before.outputs, other.outputs, strict=True)]
+    inputs = [_varying_extents(a.shape, b.shape) for a, b in zip(before.inputs, other.inputs, strict=True)]
+    is_by_rows &= len({x for varying in (*inputs, *outputs) for x in varying.values()}) == 1
+    for x in extents:
+        rewriter.leaf_of(x)
+    relations = _relate(numbers)
     limits = [
         RowLimit(
-            rewriter.leaf_of(x),
-            int(x.capacity),
-            frozenset((n, d) for n, varying in enumerate(outputs) for d, y in varying.items() if y == x),
-            tuple((c, tuple(numbers[y] for y in factors)) for c, factors in products.get(x, ())),
+            x,
+            int(key.capacity) if key.dtype is None else 0,
+            frozenset((n, d) for n, varying in enumerate(outputs) for d, y in varying.items() if y == key),
+            *_as_limit(key, relations, numbers),
         )
-        for x in extents
+        for key, x in numbers.items()
+        if key.dtype is None or key in relations
     ]
     graph = Graph((*before.inputs, *numbers.values()), *roots)
     verify_graph(graph)
-    return SizedGraph(graph, numbers, capacity, probe, tuple(limits), products, is_by_rows and len(limits) == 1)
+    return SizedGraph(graph, numbers, capacity, probe, tuple(limits), relations, is_by_rows)
 
 
-def _varying_extents(a: Tensor, b: Tensor) -> dict[int, Varying]:
-    """Return, by dimension, the extents of a tensor, of the capacity and of the probe, that depend on the size."""
-    pairs = enumerate(zip(a.shape, b.shape, strict=True))
+_MOST_MORE = 8
+"""Largest difference of two numbers of which one is proven to follow from the other: as of labels and positions behind
+them, or of extents that are one more than another."""
+
+
+def _relate(numbers: Iterable[Varying]) -> dict[Varying, Relation]:
+    """Return for integers the extent to which each is close, at the capacity and at the probe alike, or the extents of
+    which it is the product, as that of merged dimensions is."""
+    out: dict[Varying, Relation] = {}
+    bases: dict[int, Varying] = {}  # by how much they differ between capacity and probe
+    for key in sorted(numbers, key=lambda x: (x.dtype is not None, x.capacity)):
+        if key.dtype is not None and not key.dtype.is_int:
+            continue
+        base = bases.get(int(key.capacity - key.probe))
+        if base is not None and abs(key.capacity - base.capacity) <= _MOST_MORE:
+            out[key] = Relation(1, (base,), int(key.capacity - base.capacity))
+            continue
+        product = _find_product(key, [x for x in bases.values() if x not in out])
+        if product is not None:
+            out[key] = product
+        if key.dtype is None:
+            bases.setdefault(int(key.capacity - key.probe), key)
+    return out
+
+
+def _find_product(key: Varying, extents: Collection[Varying]) -> Relation | None:
+    """Return of which of some extents, one or two, a number is a multiple of the product at both sizes."""
+    for factors in (*((x,) for x in extents), *combinations_with_replacement(extents, 2)):
+        capacity, probe = prod(int(x.capacity) for x in factors), prod(int(x.probe) for x in factors)
+        count, left = divmod(int(key.capacity), capacity)
+        if count > 0 and not left and count * probe == key.probe:
+            return Relation(count, factors, 0)
+    return None
+
+
+def _as_limit(key: Varying, relations: Mapping[Varying, Relation], numbers: Mapping[Varying, Leaf]) -> tuple:
+    """Return the last fields of the limit of a number that follows from others."""
+    base, more = key, 0
+    relation = relations.get(key)
+    if relation is not None and relation.times == len(relation.factors) == 1:
+        (base,), more = relation.factors, relation.more
+        relation = relations.get(base)
+    product = () if relation is None else (relation.times, tuple(numbers[x] for x in relation.factors))
+    return numbers[base], more, *product
+
+
+def _varying_extents(a: Sequence[int], b: Sequence[int]) -> dict[int, Varying]:
+    """Return, by dimension, the extents of a tensor that depend on the size, from those at the capacity and at the
+    probe."""
+    pairs = enumerate(zip(a, b, strict=True))
     return {d: Varying(None, x, y) for d, (x, y) in pairs if x != y}
 
 
 class _CapacityRewriter:
-    """The rewriting of pairs of tensors, of the capacity and of the probe.
-
-    numbers: the leaves made so far. extents: extents of tensors so far. constants: those that are taken for extents.
-    """
+    """The rewriting of pairs of tensors, of the capacity and of the probe. numbers: the leaves made so far."""
 
     def __init__(self, numbers: dict[Varying, Leaf]):
         self._numbers = numbers
-        self.extents: dict[Varying, None] = {}
-        self.constants: dict[Varying, None] = {}
 
     def leaf_of(self, key: Varying) -> Leaf:
         """Return the leaf that holds a number."""
@@ -265,23 +300,18 @@ class _CapacityRewriter:
         if isinstance(a, Item):
             return Item(args[0], a.member)
         if isinstance(a, Compute):
-            work = self._template(a.template, b.template)
+            work = SizedTemplate(a.template, b.template)
             slots = {s: len(args) + n for n, s in enumerate(work.keys.values())}
             params = (*a.template.params, *((self.leaf_of(k).dtype, ()) for k in work.keys))
             return Compute(work.finish(slots, params, len(params)), (*args, *map(self.leaf_of, work.keys)))
         assert isinstance(a, Recurrence)
         return self._rewrite_recurrence(a, b, args)
 
-    def _template(self, a: Template, b: Template, steps: Steps | None = None) -> SizedTemplate:
-        out = SizedTemplate(a, b, steps, self.extents)
-        self.constants |= dict.fromkeys(out.constants)
-        return out
-
     def _rewrite_recurrence(self, a: Recurrence, b: Recurrence, args: tuple[Tensor, ...]) -> Recurrence:
         if a.origins != b.origins or a.checkpoint != b.checkpoint:
             raise SizeDependentError("a recurrence begins, or saves its states, elsewhere")
         windows = [None if a.steps == b.steps else Steps(origin, a.steps, b.steps) for origin in a.origins]
-        members = [self._template(*x) for x in zip(a.members, b.members, windows, strict=True)]
+        members = [SizedTemplate(*x) for x in zip(a.members, b.members, windows, strict=True)]
         keys = list(dict.fromkeys(k for m in members for k in m.keys))
         numbers = tuple(map(self.leaf_of, keys))
         params = tuple((x.dtype, x.shape) for x in (*args, *numbers)) + a.results

@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 from einsmith.base.dtypes import DType
 from einsmith.cost.facts import Target
-from einsmith.ir.nodes import Compute, Graph, Template, Tensor
+from einsmith.ir.nodes import Compute, Graph, Template
 from einsmith.schedule.kernel import Kernel
 from einsmith.schedule.kernel_calls import kernel_call
+from einsmith.schedule.limited_positions import RowLimit
 from einsmith.schedule.plan import Cost
 
 
@@ -35,15 +36,14 @@ NO_PRODUCTS = Products(lambda t: False, lambda t, dtype: t)
 class PassContext:
     """Context that passes are given. target: the machine; cost: predicted seconds of a kernel on it; observe(name,
     before, after, seconds): called after each pass; stored: the type of 16 bits in which activations are stored, None
-    for float32; products: what is known of products; limits: leaves that limit rows
-    (`schedule.limited_tensors.RowLimit`)."""
+    for float32; products: what is known of products; limits: those of rows and of other positions."""
 
     target: Target = Target()
     cost: Cost = no_cost
     observe: Callable[[str, Graph, Graph, float], None] | None = None
     stored: DType | None = None
     products: Products = NO_PRODUCTS
-    limits: frozenset[Tensor] = frozenset()
+    limits: tuple[RowLimit, ...] = ()
 
     @property
     def can_price(self) -> bool:

@@ -42,6 +42,7 @@ from einsmith.passes.algebra.split_index_set import split_index_set
 from einsmith.passes.algebra.store_post_activation import store_post_activation
 from einsmith.passes.context import PassContext
 from einsmith.passes.occurrences import occurrences
+from einsmith.passes.recurrence.limit_loops import limit_loops
 from einsmith.passes.recurrence.lower_loops import lower_loops
 from einsmith.passes.recurrence.strip_mine import strip_mine
 from einsmith.schedule.graph_decisions import WITHOUT, is_of_tensor
@@ -128,11 +129,20 @@ def left_out() -> tuple[str, ...]:
 
 
 def _lower_loops(graph: Graph, context: PassContext) -> Graph:
-    return lower_loops(graph, partial(run_passes, context=context))
+    return lower_loops(graph, partial(run_passes, context=_of_step(context)))
+
+
+def _length_limits(graph: Graph, context: PassContext) -> Graph:
+    return length_limits(graph, {x.leaf for x in context.limits})
 
 
 def _strip_mine(graph: Graph, context: PassContext) -> Graph:
-    return strip_mine(graph, partial(run_passes, context=context))
+    return strip_mine(graph, partial(run_passes, context=_of_step(context)))
+
+
+def _of_step(context: PassContext) -> PassContext:
+    """Return the context of passes over the graph of a loop's step, whose results are not those of the limits."""
+    return replace(context, limits=())
 
 
 PASSES = check_order(
@@ -164,8 +174,9 @@ PASSES = check_order(
         priced_pass("common subexpressions", common_subexpressions, "loops", on="pieces"),
         priced_pass("merge scatters", merge_scatters, "loops", on="scatter"),
         priced_pass("gather layouts", gather_layouts, "loops", on="data index"),
-        priced_pass("length limits", lambda graph, c: length_limits(graph, c.limits), "loops", on="length"),
+        priced_pass("length limits", _length_limits, "loops", on="length"),
         replace(priced_pass("precision", precision, "loops"), is_optional=False),
+        priced_pass("limit loops", lambda graph, c: limit_loops(graph, c.limits), "loops", on="loop"),
     )
 )
 """Passes that reduce points or tensors come before those that divide them; all of these come before loops fix an

@@ -22,6 +22,7 @@ from einsmith.ir.nodes import (
     Scatter,
     Template,
     apply,
+    axes_of,
     has_read,
     reads,
 )
@@ -66,14 +67,11 @@ class Steps(NamedTuple):
 class SizedTemplate:
     """The rewriting of a template. keys: the numbers that it reads, each with its slot while it is rewritten.
 
-    constants: the constants that it takes for extents, as they equal them at both sizes.
-
-    steps: what varies of the recurrence of which the template is a member, or None. extents: extents of tensors.
+    steps: what varies of the recurrence of which the template is a member, or None.
     """
 
-    def __init__(self, a: Template, b: Template, steps: Steps | None = None, extents: Collection[Varying] = ()):
-        self._a, self._b, self._extents = a, b, extents
-        self.constants: set[Varying] = set()
+    def __init__(self, a: Template, b: Template, steps: Steps | None = None):
+        self._a, self._b = a, b
         self.keys: dict[Varying, int] = {}
         if any(0 in shape for _, shape in (*a.params, *b.params)) or 0 in a.shape or 0 in b.shape:
             raise SizeDependentError("a tensor is empty")
@@ -116,10 +114,6 @@ class SizedTemplate:
         return t
 
     def _number(self, key: Varying) -> Read:
-        extent = Varying(None, key.capacity, key.probe)
-        if key.dtype is dt.i32 and extent in self._extents:
-            self.constants.add(key)
-            key = extent
         slot = self.keys.setdefault(key, _FIRST_NUMBER + len(self.keys))
         return Read(slot, (), dt.i32 if key.dtype is None else key.dtype)
 
@@ -128,21 +122,24 @@ class SizedTemplate:
         bodies = [self._rewrite_expr(x, y) for x, y in zip(p.bodies, q.bodies, strict=True)]
         if isinstance(p, Scatter):
             guards = self._below(axes)
-            # An index of axes alone is in bounds at the capacity, too.
-            index = tuple(_guarded(guards, x, 0) if has_read(x) else x for x in bodies[:-1])
+            # An index of axes alone is in bounds at the capacity, too; one that is read is none beyond its own axes.
+            own = [self._below([x for x in axes if x[0] in axes_of(e)]) if has_read(e) else () for e in bodies[:-1]]
+            index = tuple(_guarded(g, e, 0) for g, e in zip(own, bodies, strict=False))
             return Scatter(p.combiner, p.extents, index, _guarded(guards, bodies[-1], p.neutral))
         assert isinstance(q, Piece)
         rank = len(p.extents)
         # What lies beyond a limit is not an index; elsewhere it is left to be anything.
-        is_gather = any(has_read(i) for e in bodies for x in reads(e) for i in x.index)
-        guards = self._below(axes if is_gather else axes[rank:])
+        of_index = axes_of(*(i for e in bodies for x in reads(e) for i in x.index if has_read(i)))
+        guards = self._below([x for x in axes if x[0] >= rank or x[0] in of_index])
         if not isinstance(p.body, Reduce):
             return Piece(p.offset, p.step, p.extents, _guarded(guards, bodies[0], 0))
         combiner = p.body.combiner
         if combiner.startswith("arg") and any(a != b for _, a, b in axes[rank + 1 :]):
             raise SizeDependentError(f"{combiner} counts positions along an axis of this size")
         reduction = Reduce(combiner, p.body.extents, tuple(bodies))
-        return Piece(p.offset, p.step, p.extents, _guard_terms(guards, reduction))
+        guarded_terms = _guard_terms(guards, reduction)
+        varying = [n - rank for n, a, b in axes[rank:] if a != b]
+        return Piece(p.offset, p.step, p.extents, _put_first(guarded_terms, rank, varying))
 
     def _is_whole(self, p: Any, q: Any, first: int = 0) -> bool:
         """Return whether a piece has all of each axis from `first` on that varies, and one and the same part of the
@@ -207,7 +204,8 @@ class SizedTemplate:
             joined = value if joined is None else _chosen(inside, value, joined)
         assert joined is not None
         axes = [(d, n, m) for d, (n, m) in enumerate(zip(*domain, strict=True))]
-        guards = self._below(axes) if any(has_read(i) for x in reads(joined) for i in x.index) else []
+        of_index = axes_of(*(i for x in reads(joined) for i in x.index if has_read(i)))
+        guards = self._below([x for x in axes if x[0] in of_index])
         return Piece(offset, step, domain[0], _guarded(guards, joined, 0))
 
     def _locate(self, p: Piece, q: Piece, first: int) -> tuple[list[Expr], dict[int, Expr]]:
@@ -293,6 +291,18 @@ def _end_steps(piece: Piece, first: int, end: Expr, following: Sequence[tuple[in
         at = apply("sub", place, Const(distance, dt.i32))
         beyond = _chosen(_inside([at], x.extents[:1]), substitute(x.body, {0: at}), beyond)
     return Piece(piece.offset, piece.step, piece.extents, beyond if first else apply("where", live, body, beyond))
+
+
+def _put_first(reduction: Reduce, rank: int, first: Collection[int]) -> Reduce:
+    """Return a reduction with some of its axes ahead of the others, as products end at limits of the first one. Axes
+    along which a tensor is contiguous keep their places. rank: number of the output's axes."""
+    contiguous = axes_of(*(x.index[-1] for body in reduction.bodies for x in reads(body) if x.index))
+    order = sorted(range(len(reduction.extents)), key=lambda n: n not in first or rank + n in contiguous)
+    if reduction.combiner.startswith("arg") or order == sorted(order):
+        return reduction
+    axes: dict[int, Expr] = {rank + n: Axis(rank + at) for at, n in enumerate(order)}
+    bodies = tuple(substitute(x, axes) for x in reduction.bodies)
+    return Reduce(reduction.combiner, tuple(reduction.extents[n] for n in order), bodies)
 
 
 def _guard_terms(guards: Sequence[Expr], reduction: Reduce) -> Reduce:

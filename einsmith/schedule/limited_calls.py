@@ -7,7 +7,7 @@ of its rows (`schedule.kernel.Activity`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
@@ -41,7 +41,7 @@ from einsmith.schedule.kernel import (
     limits_of,
     row_major,
 )
-from einsmith.schedule.limited_tensors import Limited, RowLimit, is_below
+from einsmith.schedule.limited_positions import Limited, RowLimit
 from einsmith.schedule.plan import KernelCall, Plan
 from einsmith.schedule.row_blocks import finds_position
 
@@ -49,11 +49,16 @@ _NEW = -1
 """Place of a limit in members of a row-block fusion until its buffer is known."""
 
 
-def limit_call(call: KernelCall, limit: RowLimit, limited: Limited, plan: Plan) -> KernelCall:
-    """Return a call whose kernel leaves out points beyond the limit; the call itself where some of them matter."""
+def limit_call(
+    call: KernelCall, limit: RowLimit, limited: Limited, plan: Plan, outside: Collection[Tensor]
+) -> KernelCall:
+    """Return a call whose kernel leaves out points beyond the limit; the call itself where some of them matter.
+
+    outside: tensors in memory of the caller's, which may end at the limit.
+    """
     kernel = call.kernel
     if isinstance(kernel, Rows):
-        return _limit_rows_of(call, kernel, limit, limited, plan)
+        return _limit_rows_of(call, kernel, limit, limited, plan, outside)
     if call.parts:
         return call
     written = [t for t, w in zip(call.tensors, call.written, strict=True) if w]
@@ -68,7 +73,7 @@ def limit_call(call: KernelCall, limit: RowLimit, limited: Limited, plan: Plan) 
     ]
     if not axes:
         return call
-    is_short = 0 in axes and _may_be_short(call, limit, plan)
+    is_short = 0 in axes and _may_be_short(call, limit, outside)
     return _with_limit(call, add_limits(kernel, axes, is_short), limit)
 
 
@@ -83,9 +88,8 @@ def _dimension_of(t: Tensor, buffer: KernelBuffer, axis: int, shape: tuple[int, 
     return d if is_dense and d > 0 and axis > 0 and t.shape[d:] == shape[axis:] else None
 
 
-def _may_be_short(call: KernelCall, limit: RowLimit, plan: Plan) -> bool:
+def _may_be_short(call: KernelCall, limit: RowLimit, outside: Collection[Tensor]) -> bool:
     """Return whether a call reads or writes rows in memory of the caller's, which may end at the limit."""
-    outside = {*plan.graph.inputs, *map(storage, plan.graph.outputs)}
     return any(t.shape[:1] == (limit.extent,) and storage(t) in outside for t in call.tensors)
 
 
@@ -124,7 +128,9 @@ def _has_whole_axis(kernel: Kernel, axis: int, extent: int) -> bool:
     )
 
 
-def _limit_rows_of(call: KernelCall, rows: Rows, limit: RowLimit, limited: Limited, plan: Plan) -> KernelCall:
+def _limit_rows_of(
+    call: KernelCall, rows: Rows, limit: RowLimit, limited: Limited, plan: Plan, outside: Collection[Tensor]
+) -> KernelCall:
     """Return a call of a row-block fusion that leaves out blocks of rows beyond the limit, and what lies beyond it
     along other axes of its members' results."""
     if rows.takes_sums:
@@ -132,7 +138,7 @@ def _limit_rows_of(call: KernelCall, rows: Rows, limit: RowLimit, limited: Limit
     known = [n for n, t in enumerate(call.tensors) if t is limit.leaf]
     place = known[0] if known else len(rows.buffers)
     members = _limit_members(call, rows, limit, limited, plan, place)
-    active = _limit_of_rows(call, rows, limit, limited, plan, place)
+    active = _limit_of_rows(call, rows, limit, limited, plan, place, outside)
     if active is None:
         return call if members is None else _with_place(call, rows, members, place, limit, rows.active)
     return _with_place(call, rows, rows.members if members is None else members, place, limit, active)
@@ -150,7 +156,13 @@ def _ends(condition: Expr) -> bool:
 
 
 def _limit_of_rows(
-    call: KernelCall, rows: Rows, limit: RowLimit, limited: Limited, plan: Plan, place: int
+    call: KernelCall,
+    rows: Rows,
+    limit: RowLimit,
+    limited: Limited,
+    plan: Plan,
+    place: int,
+    outside: Collection[Tensor],
 ) -> Activity | None:
     """Return under which condition rows matter; None where the limit leaves out none. Rows may be merged of several
     dimensions, of which the limited one is any."""
@@ -173,7 +185,7 @@ def _limit_of_rows(
                 return None
         elif (m.axis and rows.rows != limit.extent) or not _has_whole_axis(m.kernel, m.axis, rows.rows):
             return None
-    is_short = is_first and _may_be_short(call, limit, plan)
+    is_short = is_first and _may_be_short(call, limit, outside)
     condition = condition if before is None else apply("and", before.condition, condition)
     return Activity(condition, (), 1 if is_short or (before is not None and before.block) else 0, False)
 
@@ -302,6 +314,14 @@ def _matters(
                 if other != number and not (is_same and _reads_below(m, at, axis, own, place)):
                     return True
     return False
+
+
+def is_below(place: Expr, own: Collection[int], facts: Facts, numbers: Sequence[Read]) -> bool:
+    """Return whether a position that is read lies below the limit: it is the reader's own position along one of the
+    axes `own`, which does, or lies below one of `numbers`, reads of the limit."""
+    if isinstance(place, Axis) and place.position in own:
+        return True
+    return any(place.dtype is x.dtype and facts.prove(apply("lt", place, x)) for x in numbers)
 
 
 def _reads_below(member: Member, buffer: int, dimension: int, own: AbstractSet[int], place: int) -> bool:

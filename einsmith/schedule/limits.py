@@ -1,12 +1,12 @@
 """Leave out rows of a plan that no result depends on: those beyond a limit that is known when a program runs.
 
-`schedule.limited_tensors` finds which they are. The kernels that compute such tensors alone get the limits
+`schedule.limited_positions` finds which they are. The kernels that compute such tensors alone get the limits
 (`schedule.limited_calls`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,30 +26,43 @@ from einsmith.schedule.kernel import (
     Rows,
     has_row_limit,
 )
-from einsmith.schedule.limited_calls import ends_rows, limit_call, row_axes
-from einsmith.schedule.limited_tensors import RowLimit, find_limited, is_below
-from einsmith.schedule.plan import KernelCall, Plan
+from einsmith.schedule.limited_calls import ends_rows, is_below, limit_call, row_axes
+from einsmith.schedule.limited_positions import Limited, RowLimit, find_limited, limits_of_step, with_members
+from einsmith.schedule.plan import KernelCall, LoopCall, Plan
 
 
 class UnlimitedError(Exception):
     """A kernel computes more than what lies below a limit; the text says which."""
 
 
-def limit_rows(plan: Plan, limits: Iterable[RowLimit]) -> Plan:
-    """Return the plan in which kernels leave out rows beyond the limits that no result depends on."""
-    for limit in limits:
-        tensors = find_limited(plan.graph, limit)
+def limit_rows(plan: Plan, limits: Sequence[RowLimit], is_step: bool = False) -> Plan:
+    """Return the plan in which kernels leave out rows beyond the limits that no result depends on.
+
+    is_step: whether the plan is that of a loop's step, whose memory holds the capacity.
+    """
+    all_limits = with_members(plan.graph, limits)
+    limited = find_limited(plan.graph, all_limits)
+    calls = [_limit_loop(c, all_limits, limited) if isinstance(c, LoopCall) else c for c in plan.calls]
+    outside = set() if is_step else {*plan.graph.inputs, *map(storage, plan.graph.outputs)}
+    for limit, tensors in zip(limits, limited, strict=False):
+        if not limit.extent:
+            continue
         first = max((n + 1 for n, c in enumerate(plan.calls) if limit.leaf in c.results), default=0)
-        calls = [
-            limit_call(c, limit, tensors, plan) if isinstance(c, KernelCall) and n >= first else c
-            for n, c in enumerate(plan.calls)
-        ]
-        _limit_copies(calls, limit, plan)
-        plan = replace(plan, calls=calls)
-    return plan
+        for n, c in enumerate(calls[first:], first):
+            if isinstance(c, KernelCall):
+                calls[n] = limit_call(c, limit, tensors, plan, outside)
+        _limit_copies(calls, limit, plan, outside)
+    return replace(plan, calls=calls)
 
 
-def _limit_copies(calls: list[Any], limit: RowLimit, plan: Plan) -> None:
+def _limit_loop(call: LoopCall, limits: Sequence[RowLimit], limited: Sequence[Limited]) -> LoopCall:
+    """Return a loop whose kernels leave out what lies beyond the limits of its members."""
+    steps = zip(call.loop.segments, call.plans, strict=True)
+    plans = [limit_rows(p, list(limits_of_step(call.loop, s, limits, limited).values()), True) for s, p in steps]
+    return replace(call, plans=plans)
+
+
+def _limit_copies(calls: list[Any], limit: RowLimit, plan: Plan, outside: Collection[Tensor]) -> None:
     """Limit calls that write tensors which the graph does not have, such as those of another layout, where all readers
     read rows of their own, below the limit."""
     known = set(postorder((*plan.graph.roots, *plan.graph.gradients)))
@@ -59,7 +72,7 @@ def _limit_copies(calls: list[Any], limit: RowLimit, plan: Plan) -> None:
             continue
         written = {t for t, w in zip(call.tensors, call.written, strict=True) if w}
         if not written & known and all(_reads_own_rows(c, written) for c in calls[n + 1 :]):
-            calls[n] = limit_call(call, limit, {(t, 0) for t in written}, plan)
+            calls[n] = limit_call(call, limit, {(t, 0) for t in written}, plan, outside)
 
 
 def _reads_own_rows(call: Any, tensors: set[Tensor]) -> bool:
@@ -80,7 +93,8 @@ def check_limited(plan: Plan, limits: Sequence[RowLimit], is_left_out: Callable[
             raise UnlimitedError("a recurrence computes all of the capacity")
     for _, call, _ in plan.kernel_calls():
         # Extents that come of the size, such as those of rows of all images, are multiples of it.
-        if (_has_limit(call.kernel) and is_left_out(call.kernel)) or all(_ends_below(call, limit) for limit in limits):
+        ends = all(_ends_below(call, x) for x in limits if x.extent)
+        if ends or (_has_limit(call.kernel) and is_left_out(call.kernel)):
             continue
         text = ", ".join(f"{t.dtype.name}{list(t.shape)}" for t, w in zip(call.tensors, call.written, strict=True) if w)
         raise UnlimitedError(f"the kernel of {text} computes all of the capacity")

@@ -20,7 +20,7 @@ from einsmith.schedule.kernel import Beyond, Kernel
 from einsmith.schedule.kernel_calls import mark_invariant
 from einsmith.schedule.layout.apply import apply_layouts
 from einsmith.schedule.layout.choice import layouts_of
-from einsmith.schedule.limited_tensors import RowLimit, find_limits
+from einsmith.schedule.limited_positions import RowLimit, find_limits
 from einsmith.schedule.limits import UnlimitedError, check_limited, find_short, limit_rows
 from einsmith.schedule.plan import Cost, KernelCall, Plan, find_outside, output_tensors
 from einsmith.schedule.planner import fuse

@@ -14,10 +14,10 @@ from einsmith import nn
 from einsmith.api.tracing import trace_shapes
 from einsmith.base import dtypes as dt
 from einsmith.ir.evaluator import evaluate
-from einsmith.ir.nodes import Axis, Leaf, Scatter, has_read, postorder
+from einsmith.ir.nodes import Axis, Leaf, Read, Scatter, has_read, postorder
 from einsmith.passes.capacity import SizedGraph, size_graph
 from einsmith.passes.size_traces import SizeDependentError, TracedSize
-from einsmith.schedule.limited_tensors import find_limited
+from einsmith.schedule.limited_positions import find_limited
 
 CAPACITY, PROBE = 24, 22
 SIZES = 2, 3, 8, 23, 24
@@ -217,8 +217,7 @@ def test_merged_rows_end_at_limits(case: str) -> None:
     """The extent of merged dimensions is known to be a product of the others, so that all tensors end at limits."""
     check(*FLAT[case])
     general = sized(*FLAT[case])
-    for limit in general.limits:
-        limited = find_limited(general.graph, limit)
+    for limit, limited in zip(general.limits, find_limited(general.graph, general.limits), strict=True):
         whole = [
             t.shape
             for t in postorder(general.graph.outputs)
@@ -301,3 +300,38 @@ def test_scatters_keep_axes_as_indices() -> None:
     graph = sized(lambda rcv, x: scatter(rcv=rcv, X=x), kinds).graph
     indices = [p.index for t in graph.outputs for p in t.template.parts if isinstance(p, Scatter)]
     assert [(has_read(i), j) for i, j in indices] == [(True, Axis(1))]
+
+
+def test_a_size_of_other_distances_does_not_fit() -> None:
+    """A number that is one more than the size in both traces is proven to be, and refused where it is not."""
+
+    def f(x):
+        end = 3 if x.shape[0] == 8 else x.shape[0] - 1
+        return es.op("y[i] = where(i < end, x[i], 0.0)", end=end)(x)
+
+    general, kinds = sized(f, [((n,), f64)]), [((n,), f64)]
+    assert len(general.relations) == 1
+    general.fit(trace(f, kinds, 7))
+    with pytest.raises(SizeDependentError, match="another sum"):
+        general.fit(trace(f, kinds, 8))
+
+
+def test_sums_end_at_their_first_axis() -> None:
+    """The size is the first axis of a sum, except where a tensor is contiguous along it."""
+    for text, shapes, extents in (
+        ("y[i,j] = sum[t,b](x[t,b,i]*z[t,b,j])", [(3, n, 4), (3, n, 5)], (CAPACITY, 3)),
+        ("y[i] = sum[t,b](x[t,i,b]*z[t,b])", [(3, 4, n), (3, n)], (3, CAPACITY)),
+    ):
+        kinds = [(s, f64) for s in shapes]
+        check(es.op(text), kinds)
+        (y,) = sized(es.op(text), kinds).graph.outputs
+        assert y.template.parts[0].body.extents == extents
+
+
+def test_indices_are_guarded_along_their_own_axes() -> None:
+    """Along others, an index that is read is one everywhere, and vectors may run."""
+    scatter, kinds = es.op("Y[rcv[e],k] += X[e,k]", extents={"Y.shape[0]": 5}), [((9,), i32), ((9, n), dt.f32)]
+    check(lambda rcv, x: scatter(rcv=rcv, X=x), kinds)
+    graph = sized(lambda rcv, x: scatter(rcv=rcv, X=x), kinds).graph
+    ((i, j),) = [p.index for t in graph.outputs for p in t.template.parts if isinstance(p, Scatter)]
+    assert isinstance(i, Read) and i.index == (Axis(0),) and j is Axis(1)

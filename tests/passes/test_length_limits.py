@@ -8,7 +8,7 @@ import pytest
 import einsmith as es
 from einsmith.passes.algebra import length_limits
 from einsmith.schedule import pipeline
-from einsmith.schedule.limited_tensors import find_limits
+from einsmith.schedule.limited_positions import find_limits
 from einsmith.schedule.limits import UnlimitedError, check_limited
 
 SLOTS, NODES, WIDTH = 300, 7, 9

@@ -53,7 +53,7 @@ Ends = frozenset[tuple[int, Tensor]] | None
 def length_limits(graph: Graph, known: Collection[Tensor] = ()) -> Graph:
     """Return the graph in which lengths limit axes by numbers that are at most the extents.
 
-    known: leaves that limit rows as they are (`schedule.limited_tensors.RowLimit`).
+    known: leaves that limit rows as they are (`schedule.limited_positions.RowLimit`).
     """
     lengths: set[Tensor] = {
         x for x in postorder(graph.roots) if isinstance(x, Leaf) and x.dtype.is_int and x.after is None and not x.shape

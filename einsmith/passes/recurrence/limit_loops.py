@@ -1,0 +1,114 @@
+"""End loops at the limits of their members, and pass limits on to the graphs of their steps.
+
+before: loop of 80 steps of h[u+1] = f(h[u]), of which only positions below n[] matter (`schedule.limited_positions`)
+after:  the same before step n[] - 1, and a step's graph has n[] as an input, so that its kernels end there, too
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from einsmith.base import dtypes as dt
+from einsmith.ir.loop import InputPlace, LoopSegment, LoweredLoop
+from einsmith.ir.nodes import Compute, Const, Graph, Item, Leaf, Read, Tensor, apply, cast, leaf, postorder, template
+from einsmith.ir.rebuild import rebuild, replace
+from einsmith.ir.rewrite.simplify import canonical
+from einsmith.passes.recurrence.lower_loops import add_argument
+from einsmith.schedule.limited_positions import Limited, RowLimit, find_limited, limit_of_step, with_members
+
+
+def limit_loops(graph: Graph, limits: Sequence[RowLimit]) -> Graph:
+    """Return the graph in which loops end at limits, and the steps of loops have them as inputs."""
+    loops = [n for n in postorder(graph.roots) if isinstance(n, LoweredLoop)]
+    if not limits or not loops:
+        return graph
+    limits = with_members(graph, limits)
+    limited = find_limited(graph, limits)
+    memo: dict = {}
+    held = [x for x in limits if x.leaf in graph.inputs]
+    for loop in loops:
+        args = rebuild(loop.args, lambda n: None, memo)
+        segments = tuple(_limit_segment(loop, s, args, limits, limited, held) for s in loop.segments)
+        memo[loop] = LoweredLoop(loop.reverse, loop.results, loop.initial, segments, tuple(args))
+    return replace(graph, lambda n: None, memo)
+
+
+def _limit_segment(
+    loop: LoweredLoop,
+    segment: LoopSegment,
+    args: list[Tensor],
+    limits: Sequence[RowLimit],
+    limited: Sequence[Limited],
+    held: Sequence[RowLimit],
+) -> LoopSegment:
+    """Return a segment that ends at limits. args: the arguments of the loop, to which those that it needs are added;
+    held: the limits that a tensor holds."""
+    body, inputs, places = segment.body, list(segment.body.inputs), list(segment.places)
+    inner, outer = [], dict[Tensor, Tensor]()  # limits of the step, and what holds them outside of it
+    for limit, positions in zip(limits, limited, strict=True):
+        holder = limit.leaf
+        is_there = holder in args and InputPlace("argument", args.index(holder)) in places
+        if limit in held and (is_there or _has_extent(body, limit.extent)):
+            place = InputPlace("argument", add_argument(args, limit.leaf))
+            if not is_there:
+                places.append(place)
+                inputs.append(leaf((), dt.i32))
+            holder = inputs[places.index(place)]
+            outer[holder] = limit.leaf
+        inner.append(limit_of_step(loop, segment, limit, positions, holder))
+    body = limit_loops(Graph(tuple(inputs), body.outputs, body.updates, body.checks, body.gradients), inner)
+
+    def move_out(node: Any) -> Leaf | None:
+        """Return the input that holds where a loop in the step ends; None for other nodes (a `replace` rule)."""
+        if not isinstance(node, Compute) or node.shape or node.dtype is not dt.i64 or not outer.keys() >= {*node.args}:
+            return None
+        end = Compute(node.template, tuple(outer[x] for x in node.args))
+        places.append(InputPlace("argument", add_argument(args, end)))
+        inputs.append(leaf((), dt.i64))
+        return inputs[-1]
+
+    body = replace(body, move_out)
+    body = Graph(tuple(inputs), body.outputs, body.updates, body.checks, body.gradients)
+    stop = segment.stop
+    if stop is None and (end := _find_end(loop, segment, limits, limited, held)) is not None:
+        stop = add_argument(args, end)
+    return LoopSegment(
+        segment.steps, body, tuple(places), segment.targets, segment.first, stop, segment.idle, segment.rows
+    )
+
+
+def _has_extent(graph: Graph, extent: int) -> bool:
+    """Return whether a graph of a step has a tensor of this extent."""
+    for node in postorder(graph.roots):
+        if isinstance(node, LoweredLoop):
+            shapes = [s for _, s in node.results]
+            if any(extent in s for s in shapes) or any(_has_extent(x.body, extent) for x in node.segments):
+                return True
+        elif isinstance(node, Compute) and extent in node.template.shape:
+            return True
+    return False
+
+
+def _find_end(
+    loop: LoweredLoop,
+    segment: LoopSegment,
+    limits: Sequence[RowLimit],
+    limited: Sequence[Limited],
+    held: Sequence[RowLimit],
+) -> Compute | None:
+    """Return the number of the first step whose results do not matter, nor those of later ones; None where no limit
+    tells it."""
+    if segment.body.updates or not segment.targets:
+        return None
+    for holder in held:
+        near = [(x.offset, p) for x, p in zip(limits, limited, strict=True) if x.origin is holder.origin]
+        ends = [[more - at for more, p in near if (Item(loop, j), 0) in p] for j, at in segment.targets]
+        if all(ends):
+            more = max(map(min, ends)) - holder.offset
+            end = apply("add", cast(Read(0, (), dt.i32), dt.i64), Const(more, dt.i64))
+            if segment.rows > 1:
+                end = apply("add", end, Const(segment.rows - 1, dt.i64))
+                end = apply("floordiv", end, Const(segment.rows, dt.i64))
+            return canonical(template((), [(dt.i32, ())], end), (holder.leaf,))
+    return None
