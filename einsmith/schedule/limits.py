@@ -273,7 +273,7 @@ def _limit_call(call: KernelCall, limit: RowLimit, limited: Limited, plan: Plan)
     axes = [
         a
         for a in range(len(kernel.shape))
-        if a not in limits_of(kernel) and _has_whole_axis(kernel, a, limit.extent)
+        if a not in limits_of(kernel) and has_whole_axis(kernel, a, limit.extent)
         if all((t, _dimension_of(t, b, a, kernel.shape)) in limited for t, b in zip(written, buffers, strict=True))
     ]
     if not axes:
@@ -323,7 +323,7 @@ def _with_limit(call: KernelCall, kernel: Kernel, limit: RowLimit) -> KernelCall
     )
 
 
-def _has_whole_axis(kernel: Kernel, axis: int, extent: int) -> bool:
+def has_whole_axis(kernel: Kernel, axis: int, extent: int) -> bool:
     """Return whether an output axis of a kernel, of this extent, runs through positions of its results, piece by
     piece."""
     if kernel.sums or kernel.shape[axis : axis + 1] != (extent,):
@@ -362,7 +362,7 @@ def _count_rows_per_point(
         if m.reduces:
             if not _is_neutral(m, place):
                 return 0
-        elif (m.axis and times != 1) or not _has_whole_axis(m.kernel, m.axis, rows.rows):
+        elif (m.axis and times != 1) or not has_whole_axis(m.kernel, m.axis, rows.rows):
             return 0
     by_row = _row_axes(rows)
     reduced = {
@@ -412,7 +412,7 @@ def _limit_members(
         for n, m in enumerate(rows.members)
         if not m.reduces and m.follows is None
         for a in range(len(m.kernel.shape))
-        if a != m.axis and _has_whole_axis(m.kernel, a, limit.extent) and a not in limits_of(m.kernel)
+        if a != m.axis and has_whole_axis(m.kernel, a, limit.extent) and a not in limits_of(m.kernel)
     }
     while True:
         left = {x for x in chosen if _matters(call, rows, x, chosen, limited, plan, place)}

@@ -14,10 +14,25 @@ from einsmith.ir.nodes import Read, apply
 from einsmith.kernels import autoconfig
 from einsmith.kernels.contraction.config import Tiled
 from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
-from einsmith.schedule.kernel import Beyond, Kernel, KernelBuffer, LimitedKernel
+from einsmith.schedule.kernel import Beyond, Kernel, KernelBuffer, LimitedKernel, limits_of
 from tests.kernels import runner
 from tests.kernels.runner import host, random_array, run_native, sampled
-from tests.kernels.samples import add, axes, depthwise, mul, num, over, plain, read
+from tests.kernels.samples import (
+    add,
+    axes,
+    biased,
+    conv_dx,
+    depthwise,
+    div,
+    mod,
+    mul,
+    num,
+    over,
+    plain,
+    pointwise_dx,
+    read,
+    strided_conv_dx,
+)
 from tests.kernels.test_space import mutants
 
 NUMBER = (dt.i32, ())
@@ -201,6 +216,15 @@ def row_sums(rows, k):
     return plain((rows,), [(dt.f32, (rows, k))], over("sum", (k,), read(0, i, r)))
 
 
+def transposed(rows, channels, filters, n):
+    """A transposed convolution of stride 2 by filters of 4, along a row: each tap of two meets every other result."""
+    i, f, x, c, r = axes(5)
+    at = add(div(add(x, 1), 2), r)
+    body = mul(read(0, i, c, at), read(1, c, f, add(mul(r, 2), mod(x, 2))))
+    params = [(dt.f32, (rows, channels, n + 2)), (dt.f32, (channels, filters, 4))]
+    return plain((rows, filters, 2 * n), params, over("sum", (channels, 2), body))
+
+
 ROWS = {
     "product": product(37, 20, 24),
     "tall product": product(300, 48, 64),
@@ -219,6 +243,11 @@ ROWS = {
     "depthwise": depthwise(9, 3, 20, 20, 3, 1),
     "depthwise rows": depthwise(7, 5, 9, 33, 3, 1),
     "pooling": pooling(9, 3, 20),
+    "gradient": conv_dx(7, 5, 6, 9, 8, 3, 3, 1),
+    "gradient and a stage": biased(conv_dx(9, 3, 6, 5, 4, 3, 3, 1), 1, True),
+    "strided gradient": strided_conv_dx(9, 3, 6, 10, 5),
+    "gradient of every other pixel": pointwise_dx(9, 3, 5, 6, 4, 2),
+    "transposed convolution": transposed(7, 5, 6, 9),
 }
 
 
@@ -366,3 +395,21 @@ def test_points_beyond_limits_of_axes_are_left_out(case, rng) -> None:
     run_native(lowered, arrays, host())
     written = np.mean(~np.isnan(arrays[result]))
     assert written <= 0.75, f"{written:.2f} of all points were computed by {chosen}"
+
+
+def test_parts_of_a_kernel_end_at_its_limits() -> None:
+    """Products end where all sums of them do: at the limit of the images, and not at that of rows, which are read at
+    other rows."""
+    col2im, whole = autoconfig.pattern_of("col2im"), conv_dx(7, 5, 6, 9, 8, 3, 3, 1)
+    ((products, sums),) = col2im.limited_ways(axes_limited(whole, (0, 2)), host())
+    assert limits_of(sums) == {0: 3, 2: 4}
+    assert limits_of(products) == {products.shape.index(7): 3}
+    ((products, sums),) = col2im.limited_ways(whole, host())
+    assert not limits_of(sums) and not limits_of(products)
+
+
+@pytest.mark.parametrize("case,name", [("gradient", "col2im"), ("transposed convolution", "by digits")])
+def test_parts_leave_rows_out(case, name) -> None:
+    pattern, kernel = autoconfig.pattern_of(name), limited(ROWS[case], False)
+    lowered = pattern.lower(kernel, pattern.configs(kernel, host())[0], host())
+    assert lowered.beyond is not Beyond.COMPUTED

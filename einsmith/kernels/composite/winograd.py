@@ -153,6 +153,9 @@ class Winograd(Composite):
         p = _split_convolution(kernel, target)
         return [[p.image, p.weights, *[p.multiply] * p.slices, p.result]]
 
+    def limited_ways(self, kernel: Kernel, target: Target) -> list[list[Kernel]]:
+        return self.ways(kernel, target)  # the transforms go through all images
+
     def cost(self, kernel: Kernel, config: CompositeConfig, target: Target) -> Cost:
         kernels_cost = super().cost(kernel, config, target)
         return kernels_cost._replace(
