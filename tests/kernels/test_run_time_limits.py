@@ -4,6 +4,7 @@ the first rows count: what lies beyond changes nothing."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product as product_of
 
 import numpy as np
@@ -12,8 +13,10 @@ import pytest
 from einsmith.base import dtypes as dt
 from einsmith.ir.nodes import Read, apply
 from einsmith.kernels import autoconfig
-from einsmith.kernels.contraction.config import Tiled
+from einsmith.kernels.contraction.config import HaloBlock, Tiled
 from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
+from einsmith.kernels.contraction.problem import problems
+from einsmith.kernels.contraction.search import halo_copies_of
 from einsmith.schedule.kernel import Beyond, Kernel, KernelBuffer, LimitedKernel, limits_of
 from tests.kernels import runner
 from tests.kernels.runner import host, random_array, run_native, sampled
@@ -21,9 +24,11 @@ from tests.kernels.samples import (
     add,
     axes,
     biased,
+    both,
     conv_dx,
     depthwise,
     div,
+    inside,
     mod,
     mul,
     num,
@@ -32,6 +37,7 @@ from tests.kernels.samples import (
     pointwise_dx,
     read,
     strided_conv_dx,
+    zero_unless,
 )
 from tests.kernels.test_space import mutants
 
@@ -66,6 +72,15 @@ def filter_gradient(rows, channels, filters, size):
     return plain((filters, channels, 3, 3), params, over("sum", (rows, size, size), body))
 
 
+def padded_filter_gradient(rows, channels, filters, size):
+    """Guards leave out the borders."""
+    o, c, ky, kx, r, y, x = axes(7)
+    at = add(add(y, ky), -1), add(add(x, kx), -1)
+    params = [(dt.f32, (rows, filters, size, size)), (dt.f32, (rows, channels, size, size)), NUMBER]
+    body = zero_unless(both(*(inside(i, size) for i in at)), mul(read(0, r, o, y, x), read(1, r, c, *at)))
+    return plain((filters, channels, 3, 3), params, over("sum", (rows, size, size), below(r, 2, body)))
+
+
 def drawn(kernel, rng, count):
     """Configurations of the tiled form, of every way in which operands reach the tiles."""
     found = []
@@ -88,6 +103,17 @@ def in_parts(kernel):
             yield c
 
 
+def in_copies(kernel):
+    """Configurations that read halo copies, of all of K and of blocks of it, in one part and in three."""
+    (p,) = problems(kernel.root)
+    proposed = [c.pieces[0] for c in CONTRACTION.configs(kernel, host()) if c.pieces[0].windows]
+    cuts = [((1, HaloBlock(place, points, True)),) for place, points in ((0, 2), (0, 3), (1, 2))]
+    for c, windows, split in product_of(proposed, (*filter(None, halo_copies_of(p)), *cuts), (1, 3)):
+        changed = Configs((replace(c, windows=windows, split=split),), ())
+        if not CONTRACTION.legal(kernel, changed, host()):
+            yield changed
+
+
 def packed(kernel, rng):
     """Configurations of the tiled form: each way in which the rows reach the tiles, with three heights of tiles."""
     for a, swap, mr in product_of(["inline", "panel", "buffer"], [False, True], rng.choice(range(2, 13), 3, False)):
@@ -103,6 +129,8 @@ SUMS = {
     "long K": outer_product(1500, 8, 40),
     "filters": filter_gradient(24, 1, 4, 6),
     "more filters": filter_gradient(9, 3, 8, 4),
+    "filters and borders": padded_filter_gradient(11, 3, 5, 8),
+    "more filters and borders": padded_filter_gradient(6, 17, 16, 4),
 }
 
 
@@ -148,7 +176,8 @@ def test_k_ends_at_a_number(case, is_nan, rng, monkeypatch) -> None:
     rows = kernel.root.parts[0].body.extents[0]
     for end in (1, rows // 3 + 1, rows):
         draw_up_to(kernel, end, is_nan, monkeypatch)
-        configs = [CONTRACTION.best(kernel, host()), *drawn(kernel, rng, 5), *in_parts(kernel)]
+        configs = [CONTRACTION.best(kernel, host()), *drawn(kernel, rng, 5), *in_parts(kernel), *in_copies(kernel)]
+        configs += mutants(CONTRACTION, kernel, host(), rng, MUTANTS)
         runner.check(CONTRACTION, kernel, rng, [host()], configs=configs, native=True)
 
 
@@ -158,6 +187,25 @@ def test_panels_are_packed_up_to_a_number(rng, monkeypatch) -> None:
     config = Configs((Tiled(mr=1, nv=1, a="panel", b="inline", kc=16),))
     assert not CONTRACTION.legal(SUMS["filters"], config, host())
     runner.check(CONTRACTION, SUMS["filters"], rng, [host()], configs=[config], native=True)
+
+
+def test_images_beyond_the_end_are_not_copied(rng) -> None:
+    """There is no memory behind the last image that counts, where each is copied by itself."""
+    kernel, tried = SUMS["filters and borders"], 0
+    for config in in_copies(kernel):
+        if config.pieces[0].windows != ((1, "k"),):
+            continue
+        lowered = CONTRACTION.lower(kernel, config, host())
+        for end in (1, 4, 11):
+            arrays = [random_array(rng, b) for b in kernel.buffers]
+            arrays[2] = np.asarray(end, np.int32)
+            want = runner.reference(kernel, arrays)[3]
+            arrays[:2] = [x[:end].copy() for x in arrays[:2]]
+            arrays[3][...] = np.nan
+            run_native(lowered, arrays, host())
+            np.testing.assert_allclose(arrays[3], want, rtol=1e-4, atol=1e-4, err_msg=str(config))
+            tried += 1
+    assert tried
 
 
 def product(rows, m, k):

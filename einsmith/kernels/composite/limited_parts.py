@@ -60,9 +60,9 @@ def _limit_part(part: Kernel, stored: dict[int, _Ends], is_short: bool) -> Kerne
 def _ends_of_reads(parts: Sequence[Kernel], buffer: int) -> _Ends:
     """Return where all reads of a buffer by the parts end."""
     ends: list[_Ends] = []
-    for part in parts:
-        limits, b = limits_of(part), part.buffers[buffer] if buffer < len(part.buffers) else None
-        for stage in part.stages if b is not None else ():
+    for part in (p for p in parts if buffer < len(p.buffers)):
+        limits, b = limits_of(part), part.buffers[buffer]
+        for stage in part.stages:
             for read in postorder([x for p in stage.template.parts for x in p.bodies]):
                 if isinstance(read, Read) and stage.args[read.slot][:2] == ("buffer", buffer):
                     own = [(d, i.position) for d, i in enumerate(read.index) if isinstance(i, Axis)]

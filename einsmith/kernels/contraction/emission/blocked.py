@@ -37,6 +37,7 @@ from einsmith.kernels.contraction.emission.microkernel import Microkernel
 from einsmith.kernels.contraction.emission.tile_epilogue import TileEpilogue
 from einsmith.kernels.contraction.geometry import Geometry, OperandTiles
 from einsmith.kernels.contraction.halo import BLOCK_AXIS, SLOT, HaloCopy
+from einsmith.kernels.contraction.problem import k_limit
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.kernels.emit.epilogue_sums import SumPlaces
@@ -112,8 +113,7 @@ class Blocked:
         m_points, n_points = (limited_side(b, g, side) for side in (g.m_side, g.n_side))
         m_range = part_range(b, tm, c.tm, self._count_tiles(m_points, g.mr, g.mt))
         n_range = part_range(b, tn, c.tn, self._count_tiles(n_points, g.nr, g.nt))
-        k_lo = b.mul(split, g.k_max)
-        k_hi = f.k_end(k_lo, b.op("min", b.add(k_lo, g.k_max), g.K))
+        k_lo, k_hi = f.k_range(split)
         m_part, n_part, results = (
             s.part_of(p.batch, batch) for s in (f.m_access, f.n_access, self.tile_epilogue.epilogue.sampler)
         )
@@ -169,7 +169,7 @@ class Blocked:
 
         def emit_block(rest: str, at: dict[str, Any], lo: Bound, hi: Bound, last: SSAValue | None) -> None:
             if g.halo_k_blocks:
-                self._fill_k_block(t, lo)
+                self._fill_k_block(t, lo, hi)
             enter_axis("k", rest, {**at, "lo": lo, "hi": hi, "last": last})
 
         def emit_level(rest: str, at: dict[str, Any]) -> None:
@@ -200,8 +200,8 @@ class Blocked:
 
         emit_level(order, {})
 
-    def _fill_k_block(self, t: TaskFrame, lo: Bound) -> None:
-        """Fill the halo copies of a block of K."""
+    def _fill_k_block(self, t: TaskFrame, lo: Bound, hi: Bound) -> None:
+        """Fill the halo copies of a block of K, from point lo on; not where the block ends there, at `hi`."""
         b, g = self.b, self.g
         block = b.op("floordiv", lo, g.kc)
         for i, w, first_block in self.f.cut_halos:
@@ -209,7 +209,8 @@ class Blocked:
             self._select_block(t, i, w, first_block, b.op("mod", block, parts))
             block = b.op("floordiv", block, parts)
         t.halo_values[g.p.k[0]] = block  # where the first axis of K is not the one that is cut
-        self.f.fill(t.halo_values)
+        with nullcontext() if k_limit(g.p) is None else b.if_(b.op("lt", lo, hi)):
+            self.f.fill(t.halo_values)
 
     # -- the tile
 

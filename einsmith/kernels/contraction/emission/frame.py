@@ -179,17 +179,28 @@ class Frame(Operands):
         self.scratch = {x: b.alloc(self.elem, x.slab) for x in (g.a, g.b) if x.how == "panel"}
         self.workspace = workspace(b, base, g.item, self.elem)
 
-    def k_end(self, lo: SSAValue, hi: Bound) -> Bound:
-        """Return where a range of points of K ends: `hi`, or before it, where a number that is known when the kernel
-        runs makes all further terms zero. The range is empty where that leaves nothing of it."""
+    def k_end(self, hi: Bound) -> Bound:
+        """Return where points of K end: at `hi`, or before it, where a number that is known when the kernel runs makes
+        all further terms zero."""
         g, b, p = self.g, self.b, self.g.p
         slot = k_limit(p)
-        if slot is None or g.c.windows or g.c.depth > 1 or p.dot is not None or g.bounded:
+        if slot is None or p.dot is not None or p.count(p.k[1:]) % g.c.depth:
             return hi
-        if p.k[0] in g.k_groups[-1].axes and g.c.nv == 1:
-            return hi  # an iteration may take several points, of which the end need not be a multiple
         number = b.cast(b.load(self.slots[slot].pointer, 0, "i32"), "i64")
-        return b.op("min", hi, b.op("max", b.mul(number, p.count(p.k[1:])), lo))
+        return b.op("min", hi, b.mul(number, p.count(p.k[1:])))
+
+    def k_range(self, part: SSAValue) -> tuple[SSAValue, SSAValue]:
+        """Return the points of K of a part. Where K ends before its last point, parts are equal up to its end, and the
+        last ones may be empty."""
+        g, b = self.g, self.b
+        end = self.k_end(g.K)
+        if isinstance(end, int):
+            lo = b.mul(part, g.k_max)
+            return lo, b.op("min", b.add(lo, g.k_max), end)
+        units = b.op("floordiv", b.add(end, g.part_unit - 1), g.part_unit)
+        size = b.mul(b.op("floordiv", b.add(units, g.c.split - 1), g.c.split), g.part_unit)
+        lo = b.mul(part, size)
+        return lo, b.op("max", b.op("min", b.add(lo, size), end), lo)
 
     def slot(self, x: OperandTiles, tile: SSAValue) -> SSAValue:
         """Return the address of tile number `tile` of a buffer."""
