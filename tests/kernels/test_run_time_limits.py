@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from einsmith.base import dtypes as dt
-from einsmith.ir.nodes import Read, apply
+from einsmith.ir.nodes import Axis, Piece, Read, Template, apply
 from einsmith.kernels import autoconfig
 from einsmith.kernels.contraction.config import HaloBlock, Tiled
 from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
@@ -19,6 +19,7 @@ from einsmith.kernels.contraction.problem import problems
 from einsmith.kernels.contraction.search import halo_copies_of
 from einsmith.schedule.kernel import Beyond, Kernel, KernelBuffer, LimitedKernel, limits_of
 from tests.kernels import runner
+from tests.kernels.cover import each_value
 from tests.kernels.runner import host, random_array, run_native, sampled
 from tests.kernels.samples import (
     add,
@@ -29,6 +30,7 @@ from tests.kernels.samples import (
     depthwise,
     div,
     inside,
+    kernel_of,
     mod,
     mul,
     num,
@@ -39,6 +41,7 @@ from tests.kernels.samples import (
     strided_conv_dx,
     zero_unless,
 )
+from tests.kernels.test_contraction_words import BF16, configs_in_words, narrowed, tile_machine
 from tests.kernels.test_space import mutants
 
 NUMBER = (dt.i32, ())
@@ -129,6 +132,7 @@ SUMS = {
     "long K": outer_product(1500, 8, 40),
     "filters": filter_gradient(24, 1, 4, 6),
     "more filters": filter_gradient(9, 3, 8, 4),
+    "few filters": filter_gradient(13, 1, 6, 20),
     "filters and borders": padded_filter_gradient(11, 3, 5, 8),
     "more filters and borders": padded_filter_gradient(6, 17, 16, 4),
 }
@@ -206,6 +210,39 @@ def test_images_beyond_the_end_are_not_copied(rng) -> None:
             np.testing.assert_allclose(arrays[3], want, rtol=1e-4, atol=1e-4, err_msg=str(config))
             tried += 1
     assert tried
+
+
+@pytest.mark.parametrize("case", ["filters", "more filters"])
+def test_k_of_words_ends_at_a_number(case, rng, monkeypatch) -> None:
+    kernel = narrowed(SUMS[case], *BF16)
+    rows = kernel.root.parts[0].body.extents[0]
+    target = tile_machine()
+    every = configs_in_words(kernel, target)
+    configs = [Configs((c,)) for c in (*each_value(every)[:6], *[c for c in every if c.tiles][:2])]
+    assert configs
+    for end in (-1, 1, rows // 2, rows, rows + 1):
+        draw_up_to(kernel, end, False, monkeypatch)
+        runner.check(CONTRACTION, kernel, rng, [target], tolerance=1e-4, configs=configs, native=True)
+
+
+@pytest.mark.parametrize("is_nan", [False, True])
+def test_k_of_pieces_ends_at_a_number(is_nan, rng, monkeypatch) -> None:
+    """Pieces whose results are interleaved, some of them computed together."""
+    root = strided_conv_dx(2, 3, 6, 14, 17).root
+    parts = tuple(
+        replace_body(part, over("sum", part.body.extents, below(Axis(4), 2, part.body.bodies[0])))
+        for part in root.parts
+    )
+    kernel = kernel_of(Template(root.shape, (*root.params, NUMBER), parts))
+    configs = [*CONTRACTION.configs(kernel, host()), *mutants(CONTRACTION, kernel, host(), rng, MUTANTS)]
+    assert any(c.joint for c in configs)
+    for end in (-1, 1, 8, 17, 18):
+        draw_up_to(kernel, end, is_nan, monkeypatch)
+        runner.check(CONTRACTION, kernel, rng, [host()], configs=configs, native=True)
+
+
+def replace_body(part, body):
+    return Piece(part.offset, part.step, part.extents, body)
 
 
 def product(rows, m, k):

@@ -315,6 +315,7 @@ def _match_piece(template: Template, piece: Piece) -> Problem | None:
             best = (points, sides)
     assert best is not None
     bare = [_make_operand([f for key in s for f in by_axes[key]], frozenset().union(*s)) for s in best[1]]
+    end = _find_end(guards, rank)  # no term beyond is computed
     owned: list[list[Expr]] = [[], []]
     for g in guards:
         inside = axes_of(g)
@@ -330,7 +331,7 @@ def _match_piece(template: Template, piece: Piece) -> Problem | None:
     for i, o in enumerate(bare):
         # A guard that the other operand has already is kept only where reads of this operand need it.
         is_gathered = any(has_read(x) for r in reads(o.expr) for x in r.index)
-        required = [g for g in owned[i] if g not in owned[1 - i] or i == 0 or is_gathered]
+        required = [g for g in owned[i] if is_gathered or (g not in owned[1 - i] or i == 0) and g is not end]
         choices = (replace(o, guards=tuple(dict.fromkeys((*o.guards, *x)))) for x in (required, owned[i]))
         bounded = next((x for x in choices if _is_in_bounds(template, x, piece.domain)), None)
         if bounded is None:
@@ -392,17 +393,30 @@ def problems(template: Template) -> tuple[Problem, ...] | None:
 def needs_exact_guards(p: Problem) -> bool:
     """Return whether some guard on K zeroes one operand only."""
     left, right = p.operands
-    single = (g for g in p.exact if not (g in left.guards and g in right.guards))
+    end = None if p.in_tiles else end_of_k(p)
+    single = (g for g in p.exact if not (g in left.guards and g in right.guards) and g is not end)
     return any(axes_of(g) & set(p.k) and not prove(g, p.extents, ()) for g in single)
 
 
-@lru_cache(maxsize=1024)
 def k_limit(p: Problem) -> int | None:
-    """Return the slot of a number, known when the kernel runs, from which on a guard makes all terms along the first
-    axis of K zero; None where there is none."""
-    for g in p.exact if p.k else ():
-        if isinstance(g, Apply) and g.fn == "lt" and g.args[0] is Axis(p.k[0]):
+    """Return the slot of a number, known when the kernel runs, at which the first axis of K ends; None where it has
+    none."""
+    end = end_of_k(p)
+    return None if end is None else next(r.slot for r in reads(end))
+
+
+@lru_cache(maxsize=1024)
+def end_of_k(p: Problem) -> Expr | None:
+    """Return the guard that makes all terms zero from a number on along the first axis of K, which ends there in a run;
+    None where there is none. Operands need not have the guard."""
+    return _find_end(p.exact, p.k[0]) if p.k else None
+
+
+def _find_end(guards: Iterable[Expr], axis: int) -> Expr | None:
+    """Return the guard that an axis lies below a number which is read from memory; None where there is none."""
+    for g in guards:
+        if isinstance(g, Apply) and g.fn == "lt" and g.args[0] is Axis(axis):
             number = g.args[1]
             if isinstance(number, Read) and not number.index and number.dtype is i32:
-                return number.slot
+                return g
     return None

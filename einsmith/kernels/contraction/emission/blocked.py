@@ -239,9 +239,10 @@ class Blocked:
         if self.companion is not None:
             f, companion_task, companion_sums = self.companion.f, t.companion, self.tile_epilogue.companion_sums
             assert companion_task is not None and companion_sums is not None
-            left = pack.packed_tile(f, companion_task, f.g.a, x.rows, 0, f.g.K)
-            right = pack.packed_tile(f, companion_task, f.g.b, x.panel, 0, f.g.K)
-            companion_tile = x._replace(panel=x.panel.companion, lo=0, hi=f.g.K, left=left, right=right)
+            end = f.k_end(f.g.K)
+            left = pack.packed_tile(f, companion_task, f.g.a, x.rows, 0, end)
+            right = pack.packed_tile(f, companion_task, f.g.b, x.panel, 0, end)
+            companion_tile = x._replace(panel=x.panel.companion, lo=0, hi=end, left=left, right=right)
             companion_sums.store(self.companion.microkernel.emit_sums(companion_task, companion_tile), x.number)
         if self.g.p.in_tiles:
             self.microkernel.emit_in_tiles(t, x)

@@ -150,6 +150,10 @@ class Operands:
             self.halo_scratch.append((w, at))
             self.slots[SLOT + i] = BufferMemory(at, w.buffer)
 
+    def load_k_limit(self, slot: int) -> SSAValue:
+        """Return the number in an argument at which an axis of K ends in this run."""
+        return self.b.op("max", self.b.cast(self.b.load(self.slots[slot].pointer, 0, "i32"), "i64"), 0)
+
     def fill(self, values: Mapping[int, SSAValue]) -> None:
         """Fill the halo copies for these values of the axes that they fix."""
         for w, to in self.halo_scratch:
@@ -182,12 +186,10 @@ class Frame(Operands):
     def k_end(self, hi: Bound) -> Bound:
         """Return where points of K end: at `hi`, or before it, where a number that is known when the kernel runs makes
         all further terms zero."""
-        g, b, p = self.g, self.b, self.g.p
-        slot = k_limit(p)
-        if slot is None or p.dot is not None or p.count(p.k[1:]) % g.c.depth:
+        p, slot = self.g.p, k_limit(self.g.p)
+        if slot is None or p.in_tiles:
             return hi
-        number = b.cast(b.load(self.slots[slot].pointer, 0, "i32"), "i64")
-        return b.op("min", hi, b.mul(number, p.count(p.k[1:])))
+        return self.b.op("min", hi, self.b.mul(self.load_k_limit(slot), p.count(p.k[1:])))
 
     def k_range(self, part: SSAValue) -> tuple[SSAValue, SSAValue]:
         """Return the points of K of a part. Where K ends before its last point, parts are equal up to its end, and the
