@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from einsmith.base import dtypes as dt
-from einsmith.ir.nodes import Axis, Piece, Read, Template, apply
+from einsmith.ir.nodes import Axis, Const, Piece, Read, Template, apply
 from einsmith.kernels import autoconfig
 from einsmith.kernels.contraction.config import HaloBlock, Tiled
 from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
@@ -107,11 +107,24 @@ def in_parts(kernel):
 
 
 def in_copies(kernel):
-    """Configurations that read halo copies, of all of K and of blocks of it, in one part and in three."""
-    (p,) = problems(kernel.root)
-    proposed = [c.pieces[0] for c in CONTRACTION.configs(kernel, host()) if c.pieces[0].windows]
-    cuts = [((1, HaloBlock(place, points, True)),) for place, points in ((0, 2), (0, 3), (1, 2))]
-    for c, windows, split in product_of(proposed, (*filter(None, halo_copies_of(p)), *cuts), (1, 3)):
+    """Configurations that read halo copies: of a whole operand, of a point, or of blocks of an axis of K or of a side,
+    with all of K and in three parts of it."""
+    pieces = problems(kernel.root)
+    if pieces is None or len(pieces) > 1:
+        return
+    (p,) = pieces
+    cuts = [HaloBlock(place, n, of_k) for place, n, of_k in product_of((0, 1), (2, 3), (False, True))]
+    every = [*filter(None, halo_copies_of(p)), *(((i, x),) for i, x in product_of((0, 1), cuts))]
+    proposed = [c for (c,) in (x.pieces for x in CONTRACTION.configs(kernel, host())) if isinstance(c, Tiled)]
+    proposed = [c for c in proposed if c.windows] or proposed[:3]
+    for c, windows, split in product_of(proposed, every, (1, 3)):
+        ((i, fixes),) = windows
+        if isinstance(fixes, HaloBlock) and not fixes.of_k:  # a task has a block
+            axes_ = p.right if i else p.left
+            if len(axes_) <= fixes.place:
+                continue
+            blocks = p.extents[axes_[fixes.place]] // fixes.points
+            c = replace(c, tm=blocks, tn=1) if i == int(c.swap) else replace(c, tm=1, tn=blocks)
         changed = Configs((replace(c, windows=windows, split=split),), ())
         if not CONTRACTION.legal(kernel, changed, host()):
             yield changed
@@ -349,7 +362,7 @@ def lower_all(kernel: Kernel, rng: np.random.Generator) -> Iterator[tuple]:
             continue
         changed = [*mutants(pattern, kernel, host(), rng, MUTANTS)]
         if pattern is CONTRACTION:
-            changed += packed(kernel, rng)
+            changed += [*packed(kernel, rng), *in_copies(kernel)]
         for config in [pattern.best(kernel, host()), *changed]:
             if config is None or pattern.name in LARGE and not runner.SAMPLE.includes_next():
                 continue
@@ -409,6 +422,18 @@ def last_row_sums(b, rows, k):
     return plain((b, rows), [(dt.f32, (b, rows, k))], over("sum", (k,), read(0, p, i, r)))
 
 
+def padded_convolution(rows, channels, filters, size, numbers=()):
+    """Rows of the image end at a number that is known when the kernel runs, if there is one; columns at another one."""
+    n, o, y, x, c, ky, kx = axes(7)
+    at = add(add(y, ky), -1), add(add(x, kx), -1)
+    guards = [inside(i, size) for i in at]
+    for slot, i in zip(numbers, at, strict=False):
+        guards.append(apply("lt", i, apply("min", Read(slot, (), dt.i32), Const(size, dt.i32))))
+    params = [(dt.f32, (rows, channels, size, size)), (dt.f32, (filters, channels, 3, 3)), *[NUMBER] * len(numbers)]
+    body = mul(zero_unless(both(*guards), read(0, n, c, *at)), read(1, o, c, ky, kx))
+    return plain((rows, filters, size, size), params, over("sum", (channels, 3, 3), body))
+
+
 AXES = {
     "rows of a batch": (shared_product(3, 37, 20, 24), (1,)),
     "rows of a batch and columns": (shared_product(3, 37, 40, 24), (1, 2)),
@@ -429,6 +454,9 @@ AXES = {
     "turned images": (turned(32, 3, 20), (0, 2)),
     "depthwise": (depthwise(3, 9, 20, 20, 3, 1), (1,)),
     "convolution": (convolution(3, 5, 8, 6), (1, 2)),
+    "padded convolution": (padded_convolution(3, 5, 8, 6), (0, 2)),
+    "convolution of rows": (padded_convolution(2, 5, 6, 12, (2,)), (2,)),
+    "convolution of rows and columns": (padded_convolution(2, 3, 17, 9, (2, 3)), (2, 3)),
 }
 LEFT_OUT = {
     "rows of a batch",

@@ -18,7 +18,7 @@ from typing import Any
 
 from einsmith.codegen.loopnest.address import BufferMemory
 from einsmith.codegen.loopnest.nest import Builder, SSAValue
-from einsmith.codegen.loopnest.walk import Bound, digits, part_range
+from einsmith.codegen.loopnest.walk import Bound, Range, digits, part_range
 from einsmith.kernels.contraction.emission import pack
 from einsmith.kernels.contraction.emission.frame import (
     Frame,
@@ -58,7 +58,7 @@ def beyond_limit(g: Geometry) -> Beyond:
         is_untouched = (
             isinstance(g.kernel, LimitedKernel)
             and g.kernel.is_short
-            and not (g.row or g.a.how == "buffer" or (g.c.split > 1 and g.B > 1))
+            and not (g.row or g.c.windows or g.a.how == "buffer" or (g.c.split > 1 and g.B > 1))
             and is_limited(g.m_side.axes)
         )
     return Beyond.UNTOUCHED if is_untouched else Beyond.TOUCHED
@@ -111,8 +111,8 @@ class Blocked:
         b, f, g, c, p = self.b, self.f, self.g, self.g.c, self.g.p
         batch, split, tn, tm = digits(b, task, (g.B, c.split, c.tn, c.tm))
         m_points, n_points = (limited_side(b, g, side) for side in (g.m_side, g.n_side))
-        m_range = part_range(b, tm, c.tm, self._count_tiles(m_points, g.mr, g.mt))
-        n_range = part_range(b, tn, c.tn, self._count_tiles(n_points, g.nr, g.nt))
+        m_range = self._tile_range(tm, c.tm, g.mt, self._count_tiles(m_points, g.mr, g.mt))
+        n_range = self._tile_range(tn, c.tn, g.nt, self._count_tiles(n_points, g.nr, g.nt))
         k_lo, k_hi = f.k_range(split)
         m_part, n_part, results = (
             s.part_of(p.batch, batch) for s in (f.m_access, f.n_access, self.tile_epilogue.epilogue.sampler)
@@ -129,6 +129,14 @@ class Blocked:
                 self._select_block(t, i, w, first_block, tm if i == int(c.swap) else tn)
             self.f.fill(t.halo_values)
         return t
+
+    def _tile_range(self, number: SSAValue, tasks: int, tiles: int, count: Bound) -> Range:
+        """Return the tiles of a task, of the first `count` of all `tiles`; those of a halo copy that the task fills are
+        its own in each run."""
+        if not self.g.c.windows:
+            return part_range(self.b, number, tasks, count)
+        low, high = part_range(self.b, number, tasks, tiles)
+        return low, high if count is tiles else self.b.op("max", low, self.b.op("min", high, count))
 
     def _count_tiles(self, points: SSAValue | None, size: int, tiles: int) -> Bound:
         """Return the number of tiles of `size` points that cover `points` along a side. points: None for a whole side

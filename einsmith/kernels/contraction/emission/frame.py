@@ -62,13 +62,13 @@ def is_below_limits(
 
 def has_limited_tiles(g: Geometry, side: Side) -> bool:
     """Return whether the tiles of a side, in a kernel with a limit, end at it."""
-    return is_limited(side.axes) and not g.c.windows
+    return is_limited(side.axes)
 
 
 def limited_side(b: Builder, g: Geometry, side: Side) -> SSAValue | None:
     """Return the points of a side that tiles below the limit of its first axis cover; None where it has no limit."""
     axes = side.axes
-    has_limit = axes and not g.c.windows and axes[0] in limited_axes(g.kernel, g.p, axes)
+    has_limit = axes and axes[0] in limited_axes(g.kernel, g.p, axes)
     limit = load_limit(b, g.kernel, axes[0]) if has_limit else None
     points = g.N if side is g.n_side else g.M  # rows of N may be filled up to whole vectors
     return None if limit is None else b.mul(limit, points // g.p.extents[axes[0]])
@@ -79,7 +79,7 @@ def is_tile_below(b: Builder, g: Geometry, x: OperandTiles, number: SSAValue) ->
     none."""
     axes, out = x.side.axes, None
     points = g.N if x.side is g.n_side else g.M
-    for a in () if g.c.windows else limited_axes(g.kernel, g.p, axes[1:]):
+    for a in limited_axes(g.kernel, g.p, axes[1:]):
         limit = load_limit(b, g.kernel, a)
         assert limit is not None
         period = points // g.p.count(axes[: axes.index(a)])  # points of all positions of the axis
