@@ -84,6 +84,17 @@ def padded_filter_gradient(rows, channels, filters, size):
     return plain((filters, channels, 3, 3), params, over("sum", (rows, size, size), below(r, 2, body)))
 
 
+def depthwise_gradient(rows, channels, size, across=None):
+    """The gradient of the filters of a depthwise convolution."""
+    c, ky, kx, r, y, x = axes(6)
+    at = add(add(y, ky), -1), add(add(x, kx), -1)
+    shape = (rows, channels, size, across or size)
+    params = [(dt.f32, shape), (dt.f32, shape), NUMBER]
+    guard = both(*(inside(i, n) for i, n in zip(at, shape[2:], strict=True)))
+    body = mul(read(0, r, c, y, x), zero_unless(guard, read(1, r, c, *at)))
+    return plain((channels, 3, 3), params, over("sum", (rows, *shape[2:]), below(r, 2, body)))
+
+
 def drawn(kernel, rng, count):
     """Configurations of the tiled form, of every way in which operands reach the tiles."""
     found = []
@@ -182,6 +193,26 @@ def draw_up_to(kernel, end, is_nan, monkeypatch) -> None:
         return x
 
     monkeypatch.setattr(runner, "random_array", draw_below)
+
+
+STENCIL = autoconfig.pattern_of("stencil")
+DEPTHWISE = {
+    "wide": depthwise_gradient(11, 5, 20),
+    "rows of half a vector": depthwise_gradient(10, 4, 5, 7),
+    "rows of four": depthwise_gradient(12, 3, 4),
+}
+
+
+@pytest.mark.parametrize("is_nan", [False, True])
+@pytest.mark.parametrize("case", DEPTHWISE)
+def test_k_of_stencils_ends_at_a_number(case, is_nan, rng, monkeypatch) -> None:
+    """Images that share a vector end at the number, too."""
+    kernel = DEPTHWISE[case]
+    rows = kernel.root.parts[0].body.extents[0]
+    assert any(c.along_k for c in STENCIL.configs(kernel, host()))
+    for end in (-1, 0, 1, 3, rows - 1, rows, rows + 1):
+        draw_up_to(kernel, end, is_nan, monkeypatch)
+        runner.check(STENCIL, kernel, rng, [host()], native=True)
 
 
 @sampled(4)

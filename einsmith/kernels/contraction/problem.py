@@ -315,7 +315,7 @@ def _match_piece(template: Template, piece: Piece) -> Problem | None:
             best = (points, sides)
     assert best is not None
     bare = [_make_operand([f for key in s for f in by_axes[key]], frozenset().union(*s)) for s in best[1]]
-    end = _find_end(guards, rank)  # no term beyond is computed
+    end = find_end(guards, rank)  # no term beyond is computed
     owned: list[list[Expr]] = [[], []]
     for g in guards:
         inside = axes_of(g)
@@ -409,10 +409,10 @@ def k_limit(p: Problem) -> int | None:
 def end_of_k(p: Problem) -> Expr | None:
     """Return the guard that makes all terms zero from a number on along the first axis of K, which ends there in a run;
     None where there is none. Operands need not have the guard."""
-    return _find_end(p.exact, p.k[0]) if p.k else None
+    return find_end(p.exact, p.k[0]) if p.k else None
 
 
-def _find_end(guards: Iterable[Expr], axis: int) -> Expr | None:
+def find_end(guards: Iterable[Expr], axis: int) -> Expr | None:
     """Return the guard that an axis lies below a number which is read from memory; None where there is none."""
     for g in guards:
         if isinstance(g, Apply) and g.fn == "lt" and g.args[0] is Axis(axis):
