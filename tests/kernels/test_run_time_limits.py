@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from einsmith.base import dtypes as dt
-from einsmith.ir.nodes import Axis, Const, Piece, Read, Template, apply
+from einsmith.ir.nodes import Apply, Axis, Const, Piece, Read, Template, apply, postorder
 from einsmith.kernels import autoconfig
 from einsmith.kernels.contraction.config import HaloBlock, Tiled
 from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
@@ -162,6 +162,30 @@ SUMS = {
 }
 
 
+def sequences(batch, steps, m, n):
+    """Sums over all steps of all sequences; steps end."""
+    i, j, b, t = axes(4)
+    params = [(dt.f32, (batch, steps, m)), (dt.f32, (batch, steps, n)), NUMBER]
+    return plain((m, n), params, over("sum", (batch, steps), below(t, 2, mul(read(0, b, t, i), read(1, b, t, j)))))
+
+
+def heights_gradient(rows, channels, filters, size):
+    """The gradient of filters by images of which the first pixels along an axis count, that of rows."""
+    o, c, ky, kx, r, y, x = axes(7)
+    at = add(add(y, ky), -1), add(add(x, kx), -1)
+    params = [(dt.f32, (rows, filters, size, 7)), (dt.f32, (rows, channels, size, 7)), NUMBER]
+    guard = both(apply("lt", at[0], apply("min", Read(2, (), dt.i32), Const(size, dt.i32))), inside(at[1], 7))
+    body = mul(read(0, r, o, y, x), zero_unless(both(apply("le", Const(0, dt.i32), at[0]), guard), read(1, r, c, *at)))
+    return plain((filters, channels, 3, 3), params, over("sum", (rows, size, 7), below(y, 2, body)))
+
+
+SUMS |= {
+    "sequences": sequences(3, 37, 9, 33),
+    "long sequences": sequences(2, 700, 5, 40),
+    "heights": heights_gradient(3, 5, 6, 11),
+}
+
+
 def gathered(rows, m, n, guard):
     """A sum of products with rows of a table; `guard(r, i, number)` is the condition of a term."""
     i, j, r = axes(3)
@@ -179,9 +203,17 @@ SUMS |= {
 }
 
 
+def ending(kernel) -> int:
+    """The extent of the axis of K that ends at the number in buffer 2."""
+    part = kernel.root.parts[0]
+    guards = (e for e in postorder(part.bodies) if isinstance(e, Apply) and e.fn == "lt")
+    (axis,) = {e.args[0].position for e in guards if e.args[1] is Read(2, (), dt.i32)} or {len(part.extents)}
+    return part.domain[axis]
+
+
 def draw_up_to(kernel, end, is_nan, monkeypatch) -> None:
     """Have arrays drawn whose rows beyond `end` are NaN, or numbers and no index."""
-    rows, draw = kernel.root.parts[0].body.extents[0], random_array
+    rows, draw = ending(kernel), random_array
 
     def draw_below(rng, b):
         if not b.shape:
@@ -221,7 +253,7 @@ def test_k_of_stencils_ends_at_a_number(case, is_nan, rng, monkeypatch) -> None:
 def test_k_ends_at_a_number(case, is_nan, rng, monkeypatch) -> None:
     """What lies beyond the end is NaN or a number, and no index."""
     kernel = SUMS[case]
-    rows = kernel.root.parts[0].body.extents[0]
+    rows = ending(kernel)
     for end in (1, rows // 3 + 1, rows):
         draw_up_to(kernel, end, is_nan, monkeypatch)
         configs = [CONTRACTION.best(kernel, host()), *drawn(kernel, rng, 5), *in_parts(kernel), *in_copies(kernel)]
@@ -256,10 +288,10 @@ def test_images_beyond_the_end_are_not_copied(rng) -> None:
     assert tried
 
 
-@pytest.mark.parametrize("case", ["filters", "more filters"])
+@pytest.mark.parametrize("case", ["filters", "more filters", "sequences"])
 def test_k_of_words_ends_at_a_number(case, rng, monkeypatch) -> None:
     kernel = narrowed(SUMS[case], *BF16)
-    rows = kernel.root.parts[0].body.extents[0]
+    rows = ending(kernel)
     target = tile_machine()
     every = configs_in_words(kernel, target)
     configs = [Configs((c,)) for c in (*each_value(every)[:6], *[c for c in every if c.tiles][:2])]

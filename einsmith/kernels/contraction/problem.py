@@ -282,6 +282,20 @@ def _make_operand(factors: Sequence[tuple[Expr, tuple[Expr, ...]]], axes: frozen
     return Operand(_multiply([guarded([g for g in own if g not in shared], f) for f, own in factors]), shared, axes)
 
 
+def _order_k(piece: Piece, guards: Sequence[Expr]) -> tuple[int, ...]:
+    """Return the axes of K, the first one that ends at a number before all others, so that K ends there.
+
+    An axis along which all operands lie in memory stays innermost, for vectors of K: the product of two [8, 128, 280]
+    by their rows takes 0.64 ms with the axis outermost and 0.40 ms without.
+    """
+    k = tuple(range(len(piece.extents), len(piece.domain)))
+    ends = [a for a in k if find_end(guards, a) is not None]
+    innermost = (r.index[-1] for r in reads(piece.bodies[0]) if r.index)
+    if not ends or ends[0] == k[-1] and all(i is Axis(k[-1]) for i in innermost):
+        return k
+    return (ends[0], *(a for a in k if a != ends[0]))
+
+
 def _match_piece(template: Template, piece: Piece) -> Problem | None:
     """Return a piece as a contraction with the operands of the fewest points, or None if it is not a contraction."""
     body = piece.body
@@ -315,7 +329,8 @@ def _match_piece(template: Template, piece: Piece) -> Problem | None:
             best = (points, sides)
     assert best is not None
     bare = [_make_operand([f for key in s for f in by_axes[key]], frozenset().union(*s)) for s in best[1]]
-    end = find_end(guards, rank)  # no term beyond is computed
+    k = _order_k(piece, guards)
+    end = find_end(guards, k[0]) if k else None  # no term beyond is computed
     owned: list[list[Expr]] = [[], []]
     for g in guards:
         inside = axes_of(g)
@@ -341,7 +356,6 @@ def _match_piece(template: Template, piece: Piece) -> Problem | None:
     batch = tuple(a for a in range(rank) if a in in_left and a in in_right)
     right = tuple(a for a in range(rank) if a in in_right and a not in in_left)
     left = tuple(a for a in range(rank) if a not in in_right and (a in in_left or piece.extents[a] > 1))
-    k = tuple(range(rank, len(piece.domain)))
     steps = [s for s in steps if not (s[0] == "mul" and isinstance(s[1], Const) and s[1].value == 1)]
     wheres = [s for s in steps if s[0] == "where"]
     term = _multiply([guarded(own, f) for f, own in factors])

@@ -154,7 +154,7 @@ def in_words(kernel: Kernel, p: Problem, axis: int | None, target: Any, tiles: b
     term = at(p.term, 0)
     for j in range(1, points):
         term = apply("add", term, at(p.term, j))
-    extents = tuple(ceil(extent / points) if a == axis else p.extents[a] for a in p.k)
+    extents = tuple(ceil(extent / points) if a == axis else p.extents[a] for a in sorted(p.k))
     piece = Piece(p.piece.offset, p.piece.step, p.piece.extents, Reduce("sum", extents, (term,)))
     # Vectors along K read neighbouring words where the axis is innermost in the order of K, too.
     is_innermost = any(_lies_innermost(kernel, p, o, axis) for o in p.operands)
