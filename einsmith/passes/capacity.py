@@ -87,6 +87,8 @@ class SizedGraph:
                 raise SizeDependentError(f"{known[key]} and {value} at this size are both {capacity} at the capacity")
             if dtype is None and not 0 < value <= capacity:
                 raise SizeDependentError(f"the extent {value} is not between 1 and {capacity}")
+            if key.is_bounded and value > capacity:
+                raise SizeDependentError(f"the number {value} is above {capacity}, its value at the capacity")
 
         for _ in walk_together((self.capacity, self.probe, traced), note):
             pass
@@ -135,7 +137,9 @@ class SymbolicSizes:
     def fit(self, at: At) -> SymbolicFit | None:
         """Return how the graph fits values of the symbols of its trace; None where an extent leaves the capacity."""
         values = [(key, at.value(x)) for key, x in self._numbers]
-        if any(key.dtype is None and not 0 < x <= key.capacity for key, x in values):
+        if any(
+            key.dtype is None and not 0 < x <= key.capacity or key.is_bounded and x > key.capacity for key, x in values
+        ):
             return None
         if not _are_related(self._relations, dict(values)):
             return None

@@ -54,6 +54,11 @@ class Varying(NamedTuple):
     capacity: float | int
     probe: float | int
 
+    @property
+    def is_bounded(self) -> bool:
+        """True of an integer constant that is largest at the capacity; its value at a size must be no larger."""
+        return self.dtype is not None and self.dtype.is_int and self.capacity > self.probe
+
 
 class TracedSize:
     """A traced graph, and the arrays that hold the values of captured leaves. live: those of them that may change.

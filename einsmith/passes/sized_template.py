@@ -242,7 +242,9 @@ class SizedTemplate:
             if isinstance(x, Const) and not is_equal(x.value, y.value):
                 if x.dtype.is_bool:
                     raise SizeDependentError("a condition has another value")
-                new[pair] = self._number(Varying(x.dtype, x.value, y.value))
+                number = Varying(x.dtype, x.value, y.value)
+                # An index that lies below a number that grows with the size is in bounds as it is at the capacity.
+                new[pair] = apply("min", self._number(number), x) if number.is_bounded else self._number(number)
             elif isinstance(x, Read) and args != x.index:
                 extents = self._a.params[x.slot][1]
                 pairs = zip(x.index, args, extents, strict=True)

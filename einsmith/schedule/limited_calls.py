@@ -68,7 +68,7 @@ def limit_call(
     axes = [
         a
         for a in range(len(kernel.shape))
-        if a not in limits_of(kernel) and _has_whole_axis(kernel, a, limit.extent)
+        if a not in limits_of(kernel) and has_whole_axis(kernel, a, limit.extent)
         if all((t, _dimension_of(t, b, a, kernel.shape)) in limited for t, b in zip(written, buffers, strict=True))
     ]
     if not axes:
@@ -117,7 +117,7 @@ def _with_limit(call: KernelCall, kernel: Kernel, limit: RowLimit) -> KernelCall
     )
 
 
-def _has_whole_axis(kernel: Kernel, axis: int, extent: int) -> bool:
+def has_whole_axis(kernel: Kernel, axis: int, extent: int) -> bool:
     """Return whether an output axis of a kernel, of this extent, runs through positions of its results, piece by
     piece."""
     if kernel.sums or kernel.shape[axis : axis + 1] != (extent,):
@@ -183,7 +183,7 @@ def _limit_of_rows(
         if m.reduces:
             if not is_neutral(m, place, inner, extent):
                 return None
-        elif (m.axis and rows.rows != limit.extent) or not _has_whole_axis(m.kernel, m.axis, rows.rows):
+        elif (m.axis and rows.rows != limit.extent) or not has_whole_axis(m.kernel, m.axis, rows.rows):
             return None
     is_short = is_first and _may_be_short(call, limit, outside)
     condition = condition if before is None else apply("and", before.condition, condition)
@@ -267,7 +267,7 @@ def _limit_members(
         for n, m in enumerate(rows.members)
         if m.follows is None and not finds_position(m)
         for a in range(len(m.kernel.shape))
-        if (m.reduces or a != m.axis) and _has_whole_axis(m.kernel, a, limit.extent) and a not in limits_of(m.kernel)
+        if (m.reduces or a != m.axis) and has_whole_axis(m.kernel, a, limit.extent) and a not in limits_of(m.kernel)
     }
     while True:
         left = {x for x in chosen if _matters(call, rows, x, chosen, limited, plan, place)}

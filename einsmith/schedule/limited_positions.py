@@ -8,6 +8,7 @@ the limits of the loop's members; these are assumed until a step reads more of a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import count
@@ -20,6 +21,7 @@ from einsmith.ir.analysis.guarded import reads_under
 from einsmith.ir.analysis.products import is_less
 from einsmith.ir.loop import LoopSegment, LoweredLoop
 from einsmith.ir.nodes import (
+    Apply,
     Axis,
     Compute,
     Const,
@@ -307,6 +309,9 @@ class _Analysis:
     def _replace_number(self, args: Sequence[Tensor], e: Any) -> Expr | None:
         """Return the value of a read of a number of which that is known; None for other expressions (a `rebuild`
         rule)."""
+        kept, low, high = _without_bounds(e)
+        if kept is not e:
+            return cast(kept, e.dtype) if self._is_within(kept, low, high) else None
         if not isinstance(e, Read) or e.slot >= _FIRST_ATOM or not e.dtype.is_int:
             return None
         t = args[e.slot]
@@ -430,11 +435,30 @@ class _Analysis:
         if sliced is not None:
             return _element(sliced.source, [sliced.first]) if len(sliced.source.shape) == 1 else None
         x = _element(t, (), self._numbers)
-        for limit, value in zip(self._limits[: self._positive], self._values, strict=False):
-            kept = apply("max", cast(value, dt.i64), Const(0, dt.i64))  # inside of the extent, where it is anyway
-            if x is cast(apply("min", kept, Const(limit.extent, dt.i64)), dt.i32):
-                return value
-        return x
+        if x is None:
+            return None
+        kept, low, high = _without_bounds(x)
+        return kept if kept is not x and self._is_within(kept, low, high) else x
+
+    def _is_within(self, x: Expr, low: float, high: float) -> bool:
+        """Return whether an integer is a limit of extents between two bounds."""
+        ends = zip(self._limits[: self._positive], self._values, strict=False)
+        return low <= 1 and any(limit.extent and limit.extent <= high and x is cast(v, x.dtype) for limit, v in ends)
+
+
+def _without_bounds(x: Any) -> tuple[Any, float, float]:
+    """Return (integer, lower bound, upper bound) of an expression that keeps an integer between constants."""
+    low, high = -math.inf, math.inf
+    while isinstance(x, Apply) and x.dtype.is_int:
+        if x.fn == "cast" and x.args[0].dtype.is_int:
+            x = x.args[0]
+        elif x.fn in ("min", "max") and isinstance(x.args[1], Const):
+            low = max(low, x.args[1].value) if x.fn == "max" else low
+            high = min(high, x.args[1].value) if x.fn == "min" else high
+            x = x.args[0]
+        else:
+            break
+    return x, low, high
 
 
 def _element(t: Tensor, place: Sequence[Expr], numbers: Mapping[Tensor, Expr] = MappingProxyType({})) -> Expr | None:

@@ -42,6 +42,14 @@ CASES = {
         op("add", op("mul", N, op("min", op("floordiv", X, N), num(1))), op("min", op("mod", X, N), num(9))),
         TWICE, [], True,
     ),
+    "there and back, kept inside": (
+        op(
+            "add",
+            op("mul", N, op("min", op("max", op("floordiv", X, N), num(0)), num(1))),
+            op("min", op("max", op("mod", X, N), num(0)), num(9)),
+        ),
+        TWICE, [], True,
+    ),
     "a difference": (op("sub", op("mul", N, num(2)), num(1)), TWICE, [], True),
     "a negative factor": (op("sub", op("mul", N, num(3)), op("mul", N, X)), TWICE, [op("lt", X, num(2))], False),
     "the largest of two": (op("max", ROW, op("mul", N, num(2))), TWICE, [op("lt", Y, N), op("lt", X, num(2))], False),

@@ -4,20 +4,44 @@ the first rows count: what lies beyond changes nothing."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product as product_of
 
 import numpy as np
 import pytest
 
 from einsmith.base import dtypes as dt
-from einsmith.ir.nodes import Read, apply
+from einsmith.ir.nodes import Apply, Axis, Const, Piece, Read, Template, apply, postorder
 from einsmith.kernels import autoconfig
-from einsmith.kernels.contraction.config import Tiled
+from einsmith.kernels.contraction.config import HaloBlock, Tiled
 from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
-from einsmith.schedule.kernel import Beyond, Kernel, KernelBuffer, LimitedKernel
+from einsmith.kernels.contraction.problem import problems
+from einsmith.kernels.contraction.search import halo_copies_of
+from einsmith.schedule.kernel import Beyond, Kernel, KernelBuffer, LimitedKernel, limits_of
 from tests.kernels import runner
+from tests.kernels.cover import each_value
 from tests.kernels.runner import host, random_array, run_native, sampled
-from tests.kernels.samples import add, axes, depthwise, mul, num, over, plain, read
+from tests.kernels.samples import (
+    add,
+    axes,
+    biased,
+    both,
+    conv_dx,
+    depthwise,
+    div,
+    inside,
+    kernel_of,
+    mod,
+    mul,
+    num,
+    over,
+    plain,
+    pointwise_dx,
+    read,
+    strided_conv_dx,
+    zero_unless,
+)
+from tests.kernels.test_contraction_words import BF16, configs_in_words, narrowed, tile_machine
 from tests.kernels.test_space import mutants
 
 NUMBER = (dt.i32, ())
@@ -51,6 +75,26 @@ def filter_gradient(rows, channels, filters, size):
     return plain((filters, channels, 3, 3), params, over("sum", (rows, size, size), body))
 
 
+def padded_filter_gradient(rows, channels, filters, size):
+    """Guards leave out the borders."""
+    o, c, ky, kx, r, y, x = axes(7)
+    at = add(add(y, ky), -1), add(add(x, kx), -1)
+    params = [(dt.f32, (rows, filters, size, size)), (dt.f32, (rows, channels, size, size)), NUMBER]
+    body = zero_unless(both(*(inside(i, size) for i in at)), mul(read(0, r, o, y, x), read(1, r, c, *at)))
+    return plain((filters, channels, 3, 3), params, over("sum", (rows, size, size), below(r, 2, body)))
+
+
+def depthwise_gradient(rows, channels, size, across=None):
+    """The gradient of the filters of a depthwise convolution."""
+    c, ky, kx, r, y, x = axes(6)
+    at = add(add(y, ky), -1), add(add(x, kx), -1)
+    shape = (rows, channels, size, across or size)
+    params = [(dt.f32, shape), (dt.f32, shape), NUMBER]
+    guard = both(*(inside(i, n) for i, n in zip(at, shape[2:], strict=True)))
+    body = mul(read(0, r, c, y, x), zero_unless(guard, read(1, r, c, *at)))
+    return plain((channels, 3, 3), params, over("sum", (rows, *shape[2:]), below(r, 2, body)))
+
+
 def drawn(kernel, rng, count):
     """Configurations of the tiled form, of every way in which operands reach the tiles."""
     found = []
@@ -73,6 +117,30 @@ def in_parts(kernel):
             yield c
 
 
+def in_copies(kernel):
+    """Configurations that read halo copies: of a whole operand, of a point, or of blocks of an axis of K or of a side,
+    with all of K and in three parts of it."""
+    pieces = problems(kernel.root)
+    if pieces is None or len(pieces) > 1:
+        return
+    (p,) = pieces
+    cuts = [HaloBlock(place, n, of_k) for place, n, of_k in product_of((0, 1), (2, 3), (False, True))]
+    every = [*filter(None, halo_copies_of(p)), *(((i, x),) for i, x in product_of((0, 1), cuts))]
+    proposed = [c for (c,) in (x.pieces for x in CONTRACTION.configs(kernel, host())) if isinstance(c, Tiled)]
+    proposed = [c for c in proposed if c.windows] or proposed[:3]
+    for c, windows, split in product_of(proposed, every, (1, 3)):
+        ((i, fixes),) = windows
+        if isinstance(fixes, HaloBlock) and not fixes.of_k:  # a task has a block
+            axes_ = p.right if i else p.left
+            if len(axes_) <= fixes.place:
+                continue
+            blocks = p.extents[axes_[fixes.place]] // fixes.points
+            c = replace(c, tm=blocks, tn=1) if i == int(c.swap) else replace(c, tm=1, tn=blocks)
+        changed = Configs((replace(c, windows=windows, split=split),), ())
+        if not CONTRACTION.legal(kernel, changed, host()):
+            yield changed
+
+
 def packed(kernel, rng):
     """Configurations of the tiled form: each way in which the rows reach the tiles, with three heights of tiles."""
     for a, swap, mr in product_of(["inline", "panel", "buffer"], [False, True], rng.choice(range(2, 13), 3, False)):
@@ -88,6 +156,33 @@ SUMS = {
     "long K": outer_product(1500, 8, 40),
     "filters": filter_gradient(24, 1, 4, 6),
     "more filters": filter_gradient(9, 3, 8, 4),
+    "few filters": filter_gradient(13, 1, 6, 20),
+    "filters and borders": padded_filter_gradient(11, 3, 5, 8),
+    "more filters and borders": padded_filter_gradient(6, 17, 16, 4),
+}
+
+
+def sequences(batch, steps, m, n):
+    """Sums over all steps of all sequences; steps end."""
+    i, j, b, t = axes(4)
+    params = [(dt.f32, (batch, steps, m)), (dt.f32, (batch, steps, n)), NUMBER]
+    return plain((m, n), params, over("sum", (batch, steps), below(t, 2, mul(read(0, b, t, i), read(1, b, t, j)))))
+
+
+def heights_gradient(rows, channels, filters, size):
+    """The gradient of filters by images of which the first pixels along an axis count, that of rows."""
+    o, c, ky, kx, r, y, x = axes(7)
+    at = add(add(y, ky), -1), add(add(x, kx), -1)
+    params = [(dt.f32, (rows, filters, size, 7)), (dt.f32, (rows, channels, size, 7)), NUMBER]
+    guard = both(apply("lt", at[0], apply("min", Read(2, (), dt.i32), Const(size, dt.i32))), inside(at[1], 7))
+    body = mul(read(0, r, o, y, x), zero_unless(both(apply("le", Const(0, dt.i32), at[0]), guard), read(1, r, c, *at)))
+    return plain((filters, channels, 3, 3), params, over("sum", (rows, size, 7), below(y, 2, body)))
+
+
+SUMS |= {
+    "sequences": sequences(3, 37, 9, 33),
+    "long sequences": sequences(2, 700, 5, 40),
+    "heights": heights_gradient(3, 5, 6, 11),
 }
 
 
@@ -108,9 +203,17 @@ SUMS |= {
 }
 
 
+def ending(kernel) -> int:
+    """The extent of the axis of K that ends at the number in buffer 2."""
+    part = kernel.root.parts[0]
+    guards = (e for e in postorder(part.bodies) if isinstance(e, Apply) and e.fn == "lt")
+    (axis,) = {e.args[0].position for e in guards if e.args[1] is Read(2, (), dt.i32)} or {len(part.extents)}
+    return part.domain[axis]
+
+
 def draw_up_to(kernel, end, is_nan, monkeypatch) -> None:
     """Have arrays drawn whose rows beyond `end` are NaN, or numbers and no index."""
-    rows, draw = kernel.root.parts[0].body.extents[0], random_array
+    rows, draw = ending(kernel), random_array
 
     def draw_below(rng, b):
         if not b.shape:
@@ -124,16 +227,37 @@ def draw_up_to(kernel, end, is_nan, monkeypatch) -> None:
     monkeypatch.setattr(runner, "random_array", draw_below)
 
 
+STENCIL = autoconfig.pattern_of("stencil")
+DEPTHWISE = {
+    "wide": depthwise_gradient(11, 5, 20),
+    "rows of half a vector": depthwise_gradient(10, 4, 5, 7),
+    "rows of four": depthwise_gradient(12, 3, 4),
+}
+
+
+@pytest.mark.parametrize("is_nan", [False, True])
+@pytest.mark.parametrize("case", DEPTHWISE)
+def test_k_of_stencils_ends_at_a_number(case, is_nan, rng, monkeypatch) -> None:
+    """Images that share a vector end at the number, too."""
+    kernel = DEPTHWISE[case]
+    rows = kernel.root.parts[0].body.extents[0]
+    assert any(c.along_k for c in STENCIL.configs(kernel, host()))
+    for end in (-1, 0, 1, 3, rows - 1, rows, rows + 1):
+        draw_up_to(kernel, end, is_nan, monkeypatch)
+        runner.check(STENCIL, kernel, rng, [host()], native=True)
+
+
 @sampled(4)
 @pytest.mark.parametrize("is_nan", [False, True])
 @pytest.mark.parametrize("case", SUMS)
 def test_k_ends_at_a_number(case, is_nan, rng, monkeypatch) -> None:
     """What lies beyond the end is NaN or a number, and no index."""
     kernel = SUMS[case]
-    rows = kernel.root.parts[0].body.extents[0]
+    rows = ending(kernel)
     for end in (1, rows // 3 + 1, rows):
         draw_up_to(kernel, end, is_nan, monkeypatch)
-        configs = [CONTRACTION.best(kernel, host()), *drawn(kernel, rng, 5), *in_parts(kernel)]
+        configs = [CONTRACTION.best(kernel, host()), *drawn(kernel, rng, 5), *in_parts(kernel), *in_copies(kernel)]
+        configs += mutants(CONTRACTION, kernel, host(), rng, MUTANTS)
         runner.check(CONTRACTION, kernel, rng, [host()], configs=configs, native=True)
 
 
@@ -143,6 +267,58 @@ def test_panels_are_packed_up_to_a_number(rng, monkeypatch) -> None:
     config = Configs((Tiled(mr=1, nv=1, a="panel", b="inline", kc=16),))
     assert not CONTRACTION.legal(SUMS["filters"], config, host())
     runner.check(CONTRACTION, SUMS["filters"], rng, [host()], configs=[config], native=True)
+
+
+def test_images_beyond_the_end_are_not_copied(rng) -> None:
+    """There is no memory behind the last image that counts, where each is copied by itself."""
+    kernel, tried = SUMS["filters and borders"], 0
+    for config in in_copies(kernel):
+        if config.pieces[0].windows != ((1, "k"),):
+            continue
+        lowered = CONTRACTION.lower(kernel, config, host())
+        for end in (1, 4, 11):
+            arrays = [random_array(rng, b) for b in kernel.buffers]
+            arrays[2] = np.asarray(end, np.int32)
+            want = runner.reference(kernel, arrays)[3]
+            arrays[:2] = [x[:end].copy() for x in arrays[:2]]
+            arrays[3][...] = np.nan
+            run_native(lowered, arrays, host())
+            np.testing.assert_allclose(arrays[3], want, rtol=1e-4, atol=1e-4, err_msg=str(config))
+            tried += 1
+    assert tried
+
+
+@pytest.mark.parametrize("case", ["filters", "more filters", "sequences"])
+def test_k_of_words_ends_at_a_number(case, rng, monkeypatch) -> None:
+    kernel = narrowed(SUMS[case], *BF16)
+    rows = ending(kernel)
+    target = tile_machine()
+    every = configs_in_words(kernel, target)
+    configs = [Configs((c,)) for c in (*each_value(every)[:6], *[c for c in every if c.tiles][:2])]
+    assert configs
+    for end in (-1, 1, rows // 2, rows, rows + 1):
+        draw_up_to(kernel, end, False, monkeypatch)
+        runner.check(CONTRACTION, kernel, rng, [target], tolerance=1e-4, configs=configs, native=True)
+
+
+@pytest.mark.parametrize("is_nan", [False, True])
+def test_k_of_pieces_ends_at_a_number(is_nan, rng, monkeypatch) -> None:
+    """Pieces whose results are interleaved, some of them computed together."""
+    root = strided_conv_dx(2, 3, 6, 14, 17).root
+    parts = tuple(
+        replace_body(part, over("sum", part.body.extents, below(Axis(4), 2, part.body.bodies[0])))
+        for part in root.parts
+    )
+    kernel = kernel_of(Template(root.shape, (*root.params, NUMBER), parts))
+    configs = [*CONTRACTION.configs(kernel, host()), *mutants(CONTRACTION, kernel, host(), rng, MUTANTS)]
+    assert any(c.joint for c in configs)
+    for end in (-1, 1, 8, 17, 18):
+        draw_up_to(kernel, end, is_nan, monkeypatch)
+        runner.check(CONTRACTION, kernel, rng, [host()], configs=configs, native=True)
+
+
+def replace_body(part, body):
+    return Piece(part.offset, part.step, part.extents, body)
 
 
 def product(rows, m, k):
@@ -201,6 +377,15 @@ def row_sums(rows, k):
     return plain((rows,), [(dt.f32, (rows, k))], over("sum", (k,), read(0, i, r)))
 
 
+def transposed(rows, channels, filters, n):
+    """A transposed convolution of stride 2 by filters of 4, along a row: each tap of two meets every other result."""
+    i, f, x, c, r = axes(5)
+    at = add(div(add(x, 1), 2), r)
+    body = mul(read(0, i, c, at), read(1, c, f, add(mul(r, 2), mod(x, 2))))
+    params = [(dt.f32, (rows, channels, n + 2)), (dt.f32, (channels, filters, 4))]
+    return plain((rows, filters, 2 * n), params, over("sum", (channels, 2), body))
+
+
 ROWS = {
     "product": product(37, 20, 24),
     "tall product": product(300, 48, 64),
@@ -219,6 +404,11 @@ ROWS = {
     "depthwise": depthwise(9, 3, 20, 20, 3, 1),
     "depthwise rows": depthwise(7, 5, 9, 33, 3, 1),
     "pooling": pooling(9, 3, 20),
+    "gradient": conv_dx(7, 5, 6, 9, 8, 3, 3, 1),
+    "gradient and a stage": biased(conv_dx(9, 3, 6, 5, 4, 3, 3, 1), 1, True),
+    "strided gradient": strided_conv_dx(9, 3, 6, 10, 5),
+    "gradient of every other pixel": pointwise_dx(9, 3, 5, 6, 4, 2),
+    "transposed convolution": transposed(7, 5, 6, 9),
 }
 
 
@@ -235,7 +425,7 @@ def lower_all(kernel: Kernel, rng: np.random.Generator) -> Iterator[tuple]:
             continue
         changed = [*mutants(pattern, kernel, host(), rng, MUTANTS)]
         if pattern is CONTRACTION:
-            changed += packed(kernel, rng)
+            changed += [*packed(kernel, rng), *in_copies(kernel)]
         for config in [pattern.best(kernel, host()), *changed]:
             if config is None or pattern.name in LARGE and not runner.SAMPLE.includes_next():
                 continue
@@ -295,6 +485,18 @@ def last_row_sums(b, rows, k):
     return plain((b, rows), [(dt.f32, (b, rows, k))], over("sum", (k,), read(0, p, i, r)))
 
 
+def padded_convolution(rows, channels, filters, size, numbers=()):
+    """Rows of the image end at a number that is known when the kernel runs, if there is one; columns at another one."""
+    n, o, y, x, c, ky, kx = axes(7)
+    at = add(add(y, ky), -1), add(add(x, kx), -1)
+    guards = [inside(i, size) for i in at]
+    for slot, i in zip(numbers, at, strict=False):
+        guards.append(apply("lt", i, apply("min", Read(slot, (), dt.i32), Const(size, dt.i32))))
+    params = [(dt.f32, (rows, channels, size, size)), (dt.f32, (filters, channels, 3, 3)), *[NUMBER] * len(numbers)]
+    body = mul(zero_unless(both(*guards), read(0, n, c, *at)), read(1, o, c, ky, kx))
+    return plain((rows, filters, size, size), params, over("sum", (channels, 3, 3), body))
+
+
 AXES = {
     "rows of a batch": (shared_product(3, 37, 20, 24), (1,)),
     "rows of a batch and columns": (shared_product(3, 37, 40, 24), (1, 2)),
@@ -315,6 +517,9 @@ AXES = {
     "turned images": (turned(32, 3, 20), (0, 2)),
     "depthwise": (depthwise(3, 9, 20, 20, 3, 1), (1,)),
     "convolution": (convolution(3, 5, 8, 6), (1, 2)),
+    "padded convolution": (padded_convolution(3, 5, 8, 6), (0, 2)),
+    "convolution of rows": (padded_convolution(2, 5, 6, 12, (2,)), (2,)),
+    "convolution of rows and columns": (padded_convolution(2, 3, 17, 9, (2, 3)), (2, 3)),
 }
 LEFT_OUT = {
     "rows of a batch",
@@ -366,3 +571,21 @@ def test_points_beyond_limits_of_axes_are_left_out(case, rng) -> None:
     run_native(lowered, arrays, host())
     written = np.mean(~np.isnan(arrays[result]))
     assert written <= 0.75, f"{written:.2f} of all points were computed by {chosen}"
+
+
+def test_parts_of_a_kernel_end_at_its_limits() -> None:
+    """Products end where all sums of them do: at the limit of the images, and not at that of rows, which are read at
+    other rows."""
+    col2im, whole = autoconfig.pattern_of("col2im"), conv_dx(7, 5, 6, 9, 8, 3, 3, 1)
+    ((products, sums),) = col2im.limited_ways(axes_limited(whole, (0, 2)), host())
+    assert limits_of(sums) == {0: 3, 2: 4}
+    assert limits_of(products) == {products.shape.index(7): 3}
+    ((products, sums),) = col2im.limited_ways(whole, host())
+    assert not limits_of(sums) and not limits_of(products)
+
+
+@pytest.mark.parametrize("case,name", [("gradient", "col2im"), ("transposed convolution", "by digits")])
+def test_parts_leave_rows_out(case, name) -> None:
+    pattern, kernel = autoconfig.pattern_of(name), limited(ROWS[case], False)
+    lowered = pattern.lower(kernel, pattern.configs(kernel, host())[0], host())
+    assert lowered.beyond is not Beyond.COMPUTED

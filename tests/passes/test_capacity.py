@@ -13,8 +13,9 @@ from einsmith import functional as F
 from einsmith import nn
 from einsmith.api.tracing import trace_shapes
 from einsmith.base import dtypes as dt
+from einsmith.ir.analysis.linear import linear
 from einsmith.ir.evaluator import evaluate
-from einsmith.ir.nodes import Axis, Leaf, Read, Scatter, has_read, postorder
+from einsmith.ir.nodes import Axis, Leaf, Read, Scatter, has_read, postorder, reads
 from einsmith.passes.capacity import SizedGraph, size_graph
 from einsmith.passes.size_traces import SizeDependentError, TracedSize
 from einsmith.schedule.limited_positions import find_limited
@@ -278,6 +279,26 @@ def test_a_size_of_another_structure_does_not_fit() -> None:
     for size in (7, 25):
         with pytest.raises(SizeDependentError):
             general.fit(trace(f, [((n, 3), f64)], size))
+
+
+def test_a_number_above_its_value_at_the_capacity_does_not_fit() -> None:
+    """Reads are proven in bounds by numbers that are largest at the capacity."""
+
+    def shifted(x):
+        return F.pad(x, (x.shape[0] if x.shape[0] > 20 else 40, 0))
+
+    general = sized(shifted, [((n,), dt.f32)])
+    general.fit(trace(shifted, [((n,), dt.f32)], 23))
+    with pytest.raises(SizeDependentError, match="above"):
+        general.fit(trace(shifted, [((n,), dt.f32)], 8))
+
+
+def test_padded_reads_are_affine() -> None:
+    """A condition on a number of the size proves that a read is in bounds, which is not clamped."""
+    graph = sized(lambda x, w: F.conv1d(x, w, padding=2), [((2, 3, n), dt.f32), ((4, 3, 5), dt.f32)]).graph
+    (body,) = graph.outputs[0].template.parts[0].body.bodies
+    images = [x for x in reads(body) if len(x.index) == 3]
+    assert images and all(linear(i).atoms == () for x in images for i in x.index)
 
 
 def test_a_table_for_each_size_does_not_fit() -> None:

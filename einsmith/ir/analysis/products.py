@@ -95,6 +95,8 @@ def _most_factor(x: Expr, facts: Facts, extents: Collection[Expr]) -> _Polynomia
     """Return an upper bound of a factor that is not negative; None where none is known."""
     if not _is_natural(x, facts, extents):
         return None
+    if isinstance(x, Apply) and x.fn == "max" and isinstance(x.args[1], Const) and x.args[1].value <= 0:
+        return _most_factor(_of(x.args[0]), facts, extents)
     if isinstance(x, Apply) and x.fn == "min":  # an extent tells more than a number
         bounds = [b for a in x.args if (b := _most_factor(_of(a), facts, extents)) is not None]
         return max(bounds, key=lambda b: (len(b), -b[()]), default=None)
@@ -114,7 +116,7 @@ def _is_natural(x: Expr, facts: Facts, extents: Collection[Expr]) -> bool:
     if x in extents or isinstance(x, Axis):
         return True
     if isinstance(x, Apply) and x.fn in ("add", "mul", "min", "max"):
-        return all(_is_natural(a, facts, extents) for a in x.args)
+        return (any if x.fn == "max" else all)(_is_natural(a, facts, extents) for a in x.args)
     if isinstance(x, Apply) and x.fn in ("mod", "floordiv") and _of(x.args[1]) in extents:
         return x.fn == "mod" or _is_natural(x.args[0], facts, extents)
     low, _ = facts.bounds(x)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from einsmith.codegen.loopnest.splice import rebind
 from einsmith.cost.facts import Target
 from einsmith.cost.roofline import HIDDEN, in_turn
+from einsmith.kernels.composite.limited_parts import beyond_of_parts, limit_parts
 from einsmith.kernels.genes import Space, add_values, genes
 from einsmith.kernels.pattern import Chooser, Cost, Launch, Lowered, Pattern
 from einsmith.schedule.kernel import Kernel
@@ -51,9 +52,13 @@ class Composite(Pattern):
         The first buffers of each part are those of the whole kernel, in any shape; later buffers lie in the workspace.
         """
 
+    def limited_ways(self, kernel: Kernel, target: Target) -> Sequence[Sequence[Kernel]]:
+        """Return the decompositions of a kernel, with limits of the parts where the kernel has some."""
+        return [limit_parts(kernel, tuple(way)) for way in self.ways(kernel, target)]
+
     def parts(self, kernel: Kernel, config: CompositeConfig, target: Target) -> list[tuple[Kernel, PartConfig]]:
         """Return the kernels of a configuration, each with its choice."""
-        return list(zip(self.ways(kernel, target)[config.way], config.parts, strict=True))
+        return list(zip(self.limited_ways(kernel, target)[config.way], config.parts, strict=True))
 
     def best(self, kernel: Kernel, target: Target, limit: float = float("inf")) -> CompositeConfig | None:
         """Return the best configuration below `limit`, over all decompositions; None where there is none.
@@ -62,7 +67,7 @@ class Composite(Pattern):
         bounds the earlier parts.
         """
         best = None
-        for way, kernels in enumerate(self.ways(kernel, target)):
+        for way, kernels in enumerate(self.limited_ways(kernel, target)):
             remaining, chosen = limit, list[Any]()
             for part in reversed(kernels):
                 choice = self.chooser.choose_below(part, target, (1 + HIDDEN) * remaining)
@@ -86,7 +91,7 @@ class Composite(Pattern):
     def configs(self, kernel: Kernel, target: Target) -> list[CompositeConfig]:
         """Return the alternatives of every part, each combined with the best choices for the other parts."""
         out = []
-        for way, kernels in enumerate(self.ways(kernel, target)):
+        for way, kernels in enumerate(self.limited_ways(kernel, target)):
             choices = [self.chooser.choose_below(part, target, inf) for part in kernels]
             if None in choices:
                 continue
@@ -101,7 +106,7 @@ class Composite(Pattern):
     def space(self, kernel: Kernel, target: Target) -> Space:
         """Return the genes of the parts, for all patterns that `configs` has for them."""
         space = super().space(kernel, target)
-        for kernels in self.ways(kernel, target):
+        for kernels in self.limited_ways(kernel, target):
             for n, part in enumerate(kernels):
                 for name in space.get(f"parts.{n}.pattern", ()):
                     add_values(space, self.chooser.pattern_of(name).space(part, target), f"parts.{n}.config.")
@@ -130,10 +135,12 @@ class Composite(Pattern):
     def lower(self, kernel: Kernel, config: CompositeConfig, target: Target) -> Lowered:
         out = LaunchSequence(f"{self.name.replace(' ', '_')}_{kernel.digest.hex()[:8]}", len(kernel.buffers))
         places = [BufferPlace(n) for n in range(len(kernel.buffers))]
-        parts = self.parts(kernel, config, target)
-        for (part, _), lowered in zip(parts, self.lower_parts(kernel, config, target), strict=True):
+        kernels = [part for part, _ in self.parts(kernel, config, target)]
+        lowered_parts = self.lower_parts(kernel, config, target)
+        for part, lowered in zip(kernels, lowered_parts, strict=True):
             places += [out.reserve(b.nbytes) for b in part.buffers[len(places) :]]
             out.add(lowered, places)
+        out.lowered.beyond = beyond_of_parts(kernel, kernels, [x.beyond for x in lowered_parts])
         return out.lowered
 
 

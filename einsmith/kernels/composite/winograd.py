@@ -27,7 +27,7 @@ from einsmith.ir.nodes import Axis, Const, Expr, Piece, Read, Reduce, Template, 
 from einsmith.ir.rebuild import guarded, substitute
 from einsmith.kernels.composite.parts import BufferPlace, Composite, CompositeConfig, LaunchSequence, PartConfig
 from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
-from einsmith.kernels.contraction.problem import Operand, Problem, affine, problems
+from einsmith.kernels.contraction.problem import Operand, Problem, affine, k_limit, problems
 from einsmith.kernels.emit.vector import VectorEmitter
 from einsmith.kernels.pattern import Cost, Launch, Lowered
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage, row_major
@@ -153,6 +153,9 @@ class Winograd(Composite):
         p = _split_convolution(kernel, target)
         return [[p.image, p.weights, *[p.multiply] * p.slices, p.result]]
 
+    def limited_ways(self, kernel: Kernel, target: Target) -> list[list[Kernel]]:
+        return self.ways(kernel, target)  # the transforms go through all images
+
     def cost(self, kernel: Kernel, config: CompositeConfig, target: Target) -> Cost:
         kernels_cost = super().cost(kernel, config, target)
         return kernels_cost._replace(
@@ -211,6 +214,8 @@ def _find_convolution(kernel: Kernel) -> _MatchedConvolution | None:
     if pieces is None or len(pieces) > 1 or pieces[0].epilogue or pieces[0].batch or pieces[0].constant_pieces:
         return None
     (p,) = pieces
+    if k_limit(p) is not None:
+        return None
     return _match_convolution(kernel, p, *p.operands) or _match_convolution(kernel, p, *reversed(p.operands))
 
 

@@ -19,7 +19,7 @@ from einsmith.ir.analysis.reads import outer_reads
 from einsmith.ir.nodes import Read, postorder
 from einsmith.kernels.contraction.config import MAX_HALO_BYTES, Direct, HaloProblem, Halos, read_halos
 from einsmith.kernels.contraction.halo import SLOT, HaloCopy, halo_copy
-from einsmith.kernels.contraction.problem import Operand, Problem, affine
+from einsmith.kernels.contraction.problem import Operand, Problem, affine, k_limit
 from einsmith.kernels.contraction.words import operand_memories
 from einsmith.kernels.emit.access import OperandAccess
 from einsmith.kernels.emit.loops import is_limited
@@ -213,6 +213,8 @@ def configs(kernel: Kernel, p: Problem, memories: Mapping[int, BufferMemory], ta
     for box in _enumerate_boxes(p, scalar, lanes, target):
         if has_row_limit(kernel) and not is_limited(box.outer):
             continue  # it would compute all rows
+        if k_limit(p) is not None and p.k[0] in (box.vector, *box.fused):
+            continue  # vectors would reach over the end of K
         points, of_k = p.count(box.outer), box.vector in p.k
         tasks = 1 if target.cores == 1 else min(points, 8 * target.cores)
         k_outer_options: list[tuple[int, ...]] = [()]

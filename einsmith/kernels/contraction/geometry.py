@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import gcd
+from math import gcd, lcm
 from typing import Any, NamedTuple
 
 from einsmith.base.errors import CompileError
@@ -191,6 +191,14 @@ class Geometry(HaloSetting):
             self.p.extents,
             lambda a, x: not {a, x.inner} & self.bounded and all(s.evenly(a, x) for s in inline),
         )
+
+    @cached_property
+    def part_unit(self) -> int:
+        """Return the points of K of which parts may be multiples, where K ends at a number that is known when the
+        kernel runs; a divisor of `k_max`."""
+        if self.blocked or self.halo_k_blocks or "buffer" in (self.c.a, self.c.b):
+            return self.kc
+        return lcm(self.k_unit, self.tail, self.c.depth, gcd(self.k_max, self.p.count(self.p.k[1:])))
 
     def column(self, v: int) -> int | None:
         """Return where in its row vector `v` of a panel begins; None without rows, or if it differs between panels."""

@@ -22,11 +22,12 @@ from math import gcd, inf, prod
 from typing import Any, NamedTuple
 
 from einsmith.base.dtypes import i32
-from einsmith.codegen.loopnest.address import BufferMemory, comparison_form
+from einsmith.codegen.loopnest.address import BufferMemory
 from einsmith.codegen.loopnest.nest import Builder, SSAValue
 from einsmith.codegen.loopnest.walk import strips, sweep
-from einsmith.ir.analysis.linear import LinearForm
-from einsmith.ir.nodes import Apply, Axis, Const, Expr, Read, apply, outermost
+from einsmith.ir.analysis.linear import LinearForm, linear
+from einsmith.ir.analysis.lines import COMPARISONS
+from einsmith.ir.nodes import Apply, Axis, Const, Expr, Read, apply, axes_of, outermost
 from einsmith.ir.rebuild import rebuild
 from einsmith.kernels.contraction.problem import Operand, Problem, affine
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
@@ -87,6 +88,16 @@ def _coordinate(form: LinearForm, sign: int = 1) -> tuple[_Coordinate, int]:
     return tuple(sorted((a, c // scale) for a, c in form.coef.items())), scale
 
 
+def _compared_forms(g: Expr) -> tuple[LinearForm, LinearForm] | None:
+    """Return the form of axes that an integer comparison compares with the negative of the other form, of numbers that
+    are read from memory; None for other expressions, and where other atoms depend on axes."""
+    if not (isinstance(g, Apply) and g.fn in COMPARISONS and g.args[0].dtype.is_int):
+        return None
+    form = linear(g.args[0]) - linear(g.args[1])
+    of_axes = LinearForm.of_axes(form.const, form.coef)
+    return (of_axes, form - of_axes) if not any(axes_of(x) for x in form.atoms) else None
+
+
 @lru_cache(maxsize=1024)
 def _coordinates(operand: Operand) -> dict[_Coordinate, int] | None:
     """Return the coordinates, numbered, whose multiples an operand reads or compares (a comparison may be negated).
@@ -104,7 +115,8 @@ def _coordinates(operand: Operand) -> dict[_Coordinate, int] | None:
             coordinates.setdefault(key, len(coordinates))
             strided |= scale > 1
     for g in operand.guards:
-        x = comparison_form(g)
+        sides = _compared_forms(g)
+        x = None if sides is None else sides[0]
         if x is None or not x.coef or all(_coordinate(x, sign)[0] not in coordinates for sign in (1, -1)):
             return None
     return coordinates if coordinates and (strided or not operand.plain) else None
@@ -200,13 +212,13 @@ def halo_copy(
         return None if forms is None else Read(e.slot, tuple(map(in_coordinates, forms)), e.dtype)
 
     def contents() -> tuple[Expr, tuple[Expr, ...]]:
-        zero, guards = Const(0, i32), []
+        guards = []
         for g in operand.guards:
-            form = comparison_form(g)
-            assert isinstance(g, Apply) and form is not None
-            left, right = (
-                (in_coordinates(form), zero) if in_coordinates(form) is not None else (zero, in_coordinates(form, -1))
-            )
+            sides = _compared_forms(g)
+            assert isinstance(g, Apply) and sides is not None
+            form, numbers = sides
+            left, right = in_coordinates(form), in_coordinates(form, -1)
+            left, right = (numbers.expr(), right) if left is None else (left, (numbers * -1).expr())
             assert left is not None and right is not None
             guards.append(apply(g.fn, left, right))
         (expr,) = rebuild([operand.expr], move_read)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from einsmith.kernels.contraction.config import HaloSetting
-from einsmith.kernels.contraction.problem import needs_exact_guards
+from einsmith.kernels.contraction.problem import k_limit, needs_exact_guards
 
 MAX_REPEATED_BYTES = 16
 """Most bytes that are repeated along a vector: what instructions broadcast, and what packing moves as one."""
@@ -33,6 +33,8 @@ def can_vectorize_k(s: HaloSetting, depth: int, blocks: Sequence[int]) -> bool:
         not s.m_side.operand.plain
         or not groups
         or needs_exact_guards(s.p)
+        or k_limit(s.p) is not None
+        and s.p.count(s.p.k[1:]) % depth > 0
         or any(x % depth for x in (groups[-1].extent, *blocks))
     ):
         return False

@@ -134,6 +134,8 @@ class Contraction(Pattern):
 
     def legal(self, kernel: Kernel, config: Configs, target: Any) -> str:
         pieces = _pieces(kernel)
+        if len(config.pieces) != len(pieces) or any(max(pair) >= len(pieces) for pair in config.joint):
+            return f"the kernel has {len(pieces)} pieces"  # the genes are those of another kernel of a composite
         reasons = (explain_illegal(kernel, p, c, target) for p, c in zip(pieces, config.pieces, strict=True))
         if reason := next(filter(None, reasons), ""):
             return reason

@@ -282,6 +282,20 @@ def _make_operand(factors: Sequence[tuple[Expr, tuple[Expr, ...]]], axes: frozen
     return Operand(_multiply([guarded([g for g in own if g not in shared], f) for f, own in factors]), shared, axes)
 
 
+def _order_k(piece: Piece, guards: Sequence[Expr]) -> tuple[int, ...]:
+    """Return the axes of K, the first one that ends at a number before all others, so that K ends there.
+
+    An axis along which all operands lie in memory stays innermost, for vectors of K: the product of two [8, 128, 280]
+    by their rows takes 0.64 ms with the axis outermost and 0.40 ms without.
+    """
+    k = tuple(range(len(piece.extents), len(piece.domain)))
+    ends = [a for a in k if find_end(guards, a) is not None]
+    innermost = (r.index[-1] for r in reads(piece.bodies[0]) if r.index)
+    if not ends or ends[0] == k[-1] and all(i is Axis(k[-1]) for i in innermost):
+        return k
+    return (ends[0], *(a for a in k if a != ends[0]))
+
+
 def _match_piece(template: Template, piece: Piece) -> Problem | None:
     """Return a piece as a contraction with the operands of the fewest points, or None if it is not a contraction."""
     body = piece.body
@@ -315,6 +329,8 @@ def _match_piece(template: Template, piece: Piece) -> Problem | None:
             best = (points, sides)
     assert best is not None
     bare = [_make_operand([f for key in s for f in by_axes[key]], frozenset().union(*s)) for s in best[1]]
+    k = _order_k(piece, guards)
+    end = find_end(guards, k[0]) if k else None  # no term beyond is computed
     owned: list[list[Expr]] = [[], []]
     for g in guards:
         inside = axes_of(g)
@@ -330,7 +346,7 @@ def _match_piece(template: Template, piece: Piece) -> Problem | None:
     for i, o in enumerate(bare):
         # A guard that the other operand has already is kept only where reads of this operand need it.
         is_gathered = any(has_read(x) for r in reads(o.expr) for x in r.index)
-        required = [g for g in owned[i] if g not in owned[1 - i] or i == 0 or is_gathered]
+        required = [g for g in owned[i] if is_gathered or (g not in owned[1 - i] or i == 0) and g is not end]
         choices = (replace(o, guards=tuple(dict.fromkeys((*o.guards, *x)))) for x in (required, owned[i]))
         bounded = next((x for x in choices if _is_in_bounds(template, x, piece.domain)), None)
         if bounded is None:
@@ -340,7 +356,6 @@ def _match_piece(template: Template, piece: Piece) -> Problem | None:
     batch = tuple(a for a in range(rank) if a in in_left and a in in_right)
     right = tuple(a for a in range(rank) if a in in_right and a not in in_left)
     left = tuple(a for a in range(rank) if a not in in_right and (a in in_left or piece.extents[a] > 1))
-    k = tuple(range(rank, len(piece.domain)))
     steps = [s for s in steps if not (s[0] == "mul" and isinstance(s[1], Const) and s[1].value == 1)]
     wheres = [s for s in steps if s[0] == "where"]
     term = _multiply([guarded(own, f) for f, own in factors])
@@ -392,17 +407,30 @@ def problems(template: Template) -> tuple[Problem, ...] | None:
 def needs_exact_guards(p: Problem) -> bool:
     """Return whether some guard on K zeroes one operand only."""
     left, right = p.operands
-    single = (g for g in p.exact if not (g in left.guards and g in right.guards))
+    end = None if p.in_tiles else end_of_k(p)
+    single = (g for g in p.exact if not (g in left.guards and g in right.guards) and g is not end)
     return any(axes_of(g) & set(p.k) and not prove(g, p.extents, ()) for g in single)
 
 
-@lru_cache(maxsize=1024)
 def k_limit(p: Problem) -> int | None:
-    """Return the slot of a number, known when the kernel runs, from which on a guard makes all terms along the first
-    axis of K zero; None where there is none."""
-    for g in p.exact if p.k else ():
-        if isinstance(g, Apply) and g.fn == "lt" and g.args[0] is Axis(p.k[0]):
+    """Return the slot of a number, known when the kernel runs, at which the first axis of K ends; None where it has
+    none."""
+    end = end_of_k(p)
+    return None if end is None else next(r.slot for r in reads(end))
+
+
+@lru_cache(maxsize=1024)
+def end_of_k(p: Problem) -> Expr | None:
+    """Return the guard that makes all terms zero from a number on along the first axis of K, which ends there in a run;
+    None where there is none. Operands need not have the guard."""
+    return find_end(p.exact, p.k[0]) if p.k else None
+
+
+def find_end(guards: Iterable[Expr], axis: int) -> Expr | None:
+    """Return the guard that an axis lies below a number which is read from memory; None where there is none."""
+    for g in guards:
+        if isinstance(g, Apply) and g.fn == "lt" and g.args[0] is Axis(axis):
             number = g.args[1]
             if isinstance(number, Read) and not number.index and number.dtype is i32:
-                return number.slot
+                return g
     return None

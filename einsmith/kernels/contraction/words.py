@@ -34,7 +34,7 @@ from einsmith.ir.analysis.linear import LinearForm
 from einsmith.ir.analysis.ranges import leaves, range_by_types
 from einsmith.ir.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, apply, axes_of, outermost
 from einsmith.ir.rebuild import guarded, retyped, substitute
-from einsmith.kernels.contraction.problem import VIEW_SLOT, Operand, Problem, affine
+from einsmith.kernels.contraction.problem import VIEW_SLOT, Operand, Problem, affine, end_of_k
 from einsmith.schedule.kernel import Kernel, KernelBuffer
 
 MAX_WORD_AXES = 2
@@ -122,7 +122,12 @@ def in_words(kernel: Kernel, p: Problem, axis: int | None, target: Any, tiles: b
         q = None if axis is None else in_words(kernel, p, axis, target)
         if q is None or q.dot is None or not target.tile_dots_per_cycle(q.dot) or target.lanes(WORD_BYTES) != TILE_ROWS:
             return None
-        return None if p.companion is not None else replace(q, in_tiles=True)
+        if p.companion is not None:
+            return None
+        left, right = q.operands
+        if (end := end_of_k(q)) is not None and end not in left.guards:  # tile registers take all points of K
+            left = replace(left, guards=(*left.guards, end))
+        return replace(q, operands=(left, right), in_tiles=True)
     if axis is None:
         return p
     match = dot_of(p, target)
@@ -149,7 +154,7 @@ def in_words(kernel: Kernel, p: Problem, axis: int | None, target: Any, tiles: b
     term = at(p.term, 0)
     for j in range(1, points):
         term = apply("add", term, at(p.term, j))
-    extents = tuple(ceil(extent / points) if a == axis else p.extents[a] for a in p.k)
+    extents = tuple(ceil(extent / points) if a == axis else p.extents[a] for a in sorted(p.k))
     piece = Piece(p.piece.offset, p.piece.step, p.piece.extents, Reduce("sum", extents, (term,)))
     # Vectors along K read neighbouring words where the axis is innermost in the order of K, too.
     is_innermost = any(_lies_innermost(kernel, p, o, axis) for o in p.operands)

@@ -352,7 +352,11 @@ class StencilLowering:
         def emit_level(i: int, carried: Carried) -> Carried:
             if i < len(s.loops):
                 axis = s.loops[i]
-                with b.loop(0, s.extents[axis], step=self.reader.step(axis), init=carried, runs=True) as loop:
+                count: Bound = s.extents[axis]
+                if (end := s.end if axis == s.rank else None) is not None:
+                    number = b.load(b.buffers[self.kernel.stages[0].args[end][1]], 0, "i32")
+                    count = b.op("min", b.cast(number, "i64"), count)
+                with b.loop(0, count, step=self.reader.step(axis), init=carried, runs=end is None) as loop:
                     self.values[axis] = loop.var
                     self.reader.bind(axis, loop.var)
                     loop.next = emit_level(i + 1, list(loop.carried))

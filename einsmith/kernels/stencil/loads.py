@@ -102,6 +102,8 @@ def pair_axis(s: Stencil, lanes: int) -> int | None:
     excluded.update(a for _, m in s.prologues for a in m.axes)
     vector_axes = [{a for a, _ in f.read.outer} for f in s.vectors]
     for a in s.loops if s.along_k else s.outer:
+        if a == s.rank and s.end is not None:
+            continue  # the number of points may be odd
         if s.extents[a] % 2 == 0 and a not in excluded and all(a in x for x in vector_axes):
             return a
     return None

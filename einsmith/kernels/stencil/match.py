@@ -12,8 +12,8 @@ from einsmith.base.dtypes import DType
 from einsmith.codegen.loopnest.address import address, affine_of, comparison_form
 from einsmith.ir.analysis.linear import LinearForm, linear
 from einsmith.ir.nodes import Apply, Axis, Expr, Piece, Read, Reduce, axes_of, is_zero, reads
-from einsmith.ir.rebuild import rebuild
-from einsmith.kernels.contraction.problem import affine, conjuncts
+from einsmith.ir.rebuild import guarded, rebuild
+from einsmith.kernels.contraction.problem import affine, conjuncts, find_end
 from einsmith.kernels.stencil.terms import MAX_STEP, Access, MaskedRead, Phase, Prologue, Selection, Span, Stencil, Term
 from einsmith.schedule.kernel import Kernel
 
@@ -341,11 +341,27 @@ def _match_along_output(kernel: Kernel, pieces: Sequence[Piece]) -> Stencil | No
     )
 
 
+def _split_end(piece: Piece, axis: int) -> tuple[Piece, int | None]:
+    """Return a piece without the guard that an axis of its sum lies below a number which is read from memory, and the
+    number's slot; the piece itself and None where there is no such guard."""
+    body, guards = piece.bodies[0], list[Expr]()
+    while isinstance(body, Apply) and body.fn == "where" and is_zero(body.args[2]):
+        guards += conjuncts(body.args[0])
+        body = body.args[1]
+    end = find_end(guards, axis)
+    if end is None or not isinstance(piece.body, Reduce):
+        return piece, None
+    body = guarded([g for g in guards if g is not end], body)
+    reduction = Reduce(piece.body.combiner, piece.body.extents, (body,))
+    return Piece(piece.offset, piece.step, piece.extents, reduction), next(r.slot for r in reads(end))
+
+
 def _match_along_k(kernel: Kernel, pieces: Sequence[Piece]) -> Stencil | None:
     (piece, *more), rank = pieces, len(kernel.root.shape)
     lane, n = len(piece.domain) - 1, piece.domain
     if more or lane < rank or any(piece.offset) or set(piece.step) != {1}:
         return None
+    piece, end = _split_end(piece, rank)
     body = _product(kernel, piece, lane)
     prologues = _find_prologues([body]) if body is not None and len(body.reads) == 2 else None
     if body is None or prologues is None:
@@ -357,11 +373,11 @@ def _match_along_k(kernel: Kernel, pieces: Sequence[Piece]) -> Stencil | None:
     sums = prod(n[a] for a in taps)
     rows = n[row] if row is not None else 1
     terms = body.expand_terms(row, taps, True, rows) if taps and sums <= MAX_SUMS else None
-    if terms is None:
+    loops = tuple(a for a in range(rank, lane) if a != row and n[a] > 1)
+    if terms is None or end is not None and rank not in loops:
         return None
     outer = tuple(a for a in range(rank) if a not in taps and n[a] > 1)
-    loops = tuple(a for a in range(rank, lane) if a != row and n[a] > 1)
     phase = Phase(0, 0, rows, n[lane], terms)
     return Stencil(
-        kernel.root.dtypes[0], n, rank, row, lane, outer, loops, taps, sums, (1, 1), (phase,), True, prologues
+        kernel.root.dtypes[0], n, rank, row, lane, outer, loops, taps, sums, (1, 1), (phase,), True, prologues, end
     )

@@ -113,7 +113,8 @@ class Stencil:
 
     along_k: lanes and rows run along the reduction, whose other axes are `loops`; else along the output. taps: the
     output axes that number the sums, with `sums` points together. steps: phases of (rows, lanes). prologues: (slot,
-    prologue of its elements).
+    prologue of its elements). end: slot of the number at which the first axis of the reduction, one of `loops`, ends in
+    a run; None: it does not.
     """
 
     dtype: DType
@@ -129,6 +130,7 @@ class Stencil:
     phases: tuple[Phase, ...]
     along_k: bool
     prologues: tuple[tuple[int, Prologue], ...] = ()
+    end: int | None = None
 
     @property
     def vectors(self) -> list[MaskedRead]:

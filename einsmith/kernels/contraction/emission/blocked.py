@@ -18,7 +18,7 @@ from typing import Any
 
 from einsmith.codegen.loopnest.address import BufferMemory
 from einsmith.codegen.loopnest.nest import Builder, SSAValue
-from einsmith.codegen.loopnest.walk import Bound, digits, part_range
+from einsmith.codegen.loopnest.walk import Bound, Range, digits, part_range
 from einsmith.kernels.contraction.emission import pack
 from einsmith.kernels.contraction.emission.frame import (
     Frame,
@@ -37,6 +37,7 @@ from einsmith.kernels.contraction.emission.microkernel import Microkernel
 from einsmith.kernels.contraction.emission.tile_epilogue import TileEpilogue
 from einsmith.kernels.contraction.geometry import Geometry, OperandTiles
 from einsmith.kernels.contraction.halo import BLOCK_AXIS, SLOT, HaloCopy
+from einsmith.kernels.contraction.problem import k_limit
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.kernels.emit.epilogue_sums import SumPlaces
@@ -57,7 +58,7 @@ def beyond_limit(g: Geometry) -> Beyond:
         is_untouched = (
             isinstance(g.kernel, LimitedKernel)
             and g.kernel.is_short
-            and not (g.row or g.a.how == "buffer" or (g.c.split > 1 and g.B > 1))
+            and not (g.row or g.c.windows or g.a.how == "buffer" or (g.c.split > 1 and g.B > 1))
             and is_limited(g.m_side.axes)
         )
     return Beyond.UNTOUCHED if is_untouched else Beyond.TOUCHED
@@ -110,10 +111,9 @@ class Blocked:
         b, f, g, c, p = self.b, self.f, self.g, self.g.c, self.g.p
         batch, split, tn, tm = digits(b, task, (g.B, c.split, c.tn, c.tm))
         m_points, n_points = (limited_side(b, g, side) for side in (g.m_side, g.n_side))
-        m_range = part_range(b, tm, c.tm, self._count_tiles(m_points, g.mr, g.mt))
-        n_range = part_range(b, tn, c.tn, self._count_tiles(n_points, g.nr, g.nt))
-        k_lo = b.mul(split, g.k_max)
-        k_hi = f.k_end(k_lo, b.op("min", b.add(k_lo, g.k_max), g.K))
+        m_range = self._tile_range(tm, c.tm, g.mt, self._count_tiles(m_points, g.mr, g.mt))
+        n_range = self._tile_range(tn, c.tn, g.nt, self._count_tiles(n_points, g.nr, g.nt))
+        k_lo, k_hi = f.k_range(split)
         m_part, n_part, results = (
             s.part_of(p.batch, batch) for s in (f.m_access, f.n_access, self.tile_epilogue.epilogue.sampler)
         )
@@ -129,6 +129,14 @@ class Blocked:
                 self._select_block(t, i, w, first_block, tm if i == int(c.swap) else tn)
             self.f.fill(t.halo_values)
         return t
+
+    def _tile_range(self, number: SSAValue, tasks: int, tiles: int, count: Bound) -> Range:
+        """Return the tiles of a task, of the first `count` of all `tiles`; those of a halo copy that the task fills are
+        its own in each run."""
+        if not self.g.c.windows:
+            return part_range(self.b, number, tasks, count)
+        low, high = part_range(self.b, number, tasks, tiles)
+        return low, high if count is tiles else self.b.op("max", low, self.b.op("min", high, count))
 
     def _count_tiles(self, points: SSAValue | None, size: int, tiles: int) -> Bound:
         """Return the number of tiles of `size` points that cover `points` along a side. points: None for a whole side
@@ -169,7 +177,7 @@ class Blocked:
 
         def emit_block(rest: str, at: dict[str, Any], lo: Bound, hi: Bound, last: SSAValue | None) -> None:
             if g.halo_k_blocks:
-                self._fill_k_block(t, lo)
+                self._fill_k_block(t, lo, hi)
             enter_axis("k", rest, {**at, "lo": lo, "hi": hi, "last": last})
 
         def emit_level(rest: str, at: dict[str, Any]) -> None:
@@ -200,8 +208,8 @@ class Blocked:
 
         emit_level(order, {})
 
-    def _fill_k_block(self, t: TaskFrame, lo: Bound) -> None:
-        """Fill the halo copies of a block of K."""
+    def _fill_k_block(self, t: TaskFrame, lo: Bound, hi: Bound) -> None:
+        """Fill the halo copies of a block of K, from point lo on; not where the block ends there, at `hi`."""
         b, g = self.b, self.g
         block = b.op("floordiv", lo, g.kc)
         for i, w, first_block in self.f.cut_halos:
@@ -209,7 +217,8 @@ class Blocked:
             self._select_block(t, i, w, first_block, b.op("mod", block, parts))
             block = b.op("floordiv", block, parts)
         t.halo_values[g.p.k[0]] = block  # where the first axis of K is not the one that is cut
-        self.f.fill(t.halo_values)
+        with nullcontext() if k_limit(g.p) is None else b.if_(b.op("lt", lo, hi)):
+            self.f.fill(t.halo_values)
 
     # -- the tile
 
@@ -238,9 +247,10 @@ class Blocked:
         if self.companion is not None:
             f, companion_task, companion_sums = self.companion.f, t.companion, self.tile_epilogue.companion_sums
             assert companion_task is not None and companion_sums is not None
-            left = pack.packed_tile(f, companion_task, f.g.a, x.rows, 0, f.g.K)
-            right = pack.packed_tile(f, companion_task, f.g.b, x.panel, 0, f.g.K)
-            companion_tile = x._replace(panel=x.panel.companion, lo=0, hi=f.g.K, left=left, right=right)
+            end = f.k_end(f.g.K)
+            left = pack.packed_tile(f, companion_task, f.g.a, x.rows, 0, end)
+            right = pack.packed_tile(f, companion_task, f.g.b, x.panel, 0, end)
+            companion_tile = x._replace(panel=x.panel.companion, lo=0, hi=end, left=left, right=right)
             companion_sums.store(self.companion.microkernel.emit_sums(companion_task, companion_tile), x.number)
         if self.g.p.in_tiles:
             self.microkernel.emit_in_tiles(t, x)

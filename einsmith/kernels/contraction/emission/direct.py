@@ -31,7 +31,7 @@ from einsmith.kernels.contraction.emission.nan_repair import NanRepair
 from einsmith.kernels.contraction.epilogue import Epilogue
 from einsmith.kernels.contraction.geometry import PartialSums
 from einsmith.kernels.contraction.halo import can_read_past
-from einsmith.kernels.contraction.problem import Problem
+from einsmith.kernels.contraction.problem import Problem, k_limit
 from einsmith.kernels.emit.access import OperandAccess
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.schedule.kernel import Kernel
@@ -99,6 +99,8 @@ class DirectLowering(Operands):
         self.sums = b.alloc(self.elem, sum_elements(p, d, n)) if d.k_outer else None
         self.values: dict[int, SSAValue] = {}
         self.part = self.split = b.const(0)
+        self.k_end: SSAValue | None = None
+        """Where the first axis of K ends, if that is known in a run alone."""
         self.partials, self.workspace = partial_sums(p, d, n), workspace(b, base, p.dtype.itemsize, self.elem)
 
     def run(self, task: SSAValue) -> None:
@@ -107,6 +109,8 @@ class DirectLowering(Operands):
         zero = b.const(0.0, self.elem, self.lanes)
         extents = [p.extents[a] for a in d.outer]
         task, self.part, self.split = digits(b, task, (d.tasks, d.parts, d.split))
+        if (slot := k_limit(p)) is not None:
+            self.k_end = b.op("min", self.load_k_limit(slot), p.extents[p.k[0]])
         limited = limited_points(b, self._kernel, p, d.outer)
         count: Bound = prod(extents) if limited is None else limited
         with b.loop(*part_range(b, task, d.tasks, count)) as points:
@@ -123,7 +127,10 @@ class DirectLowering(Operands):
             self._for_each_tile(lambda tile: self._emit_epilogue(tile, self._sum_products(tile, [zero] * tile.sums)))
             return
         clear(b, self.sums, sum_elements(p, d, self.lanes), self.elem, self.lanes)
-        with b.loop(*part_bounds(b, p.extents[d.k_outer[0]], self.split, d.split)) as k_outer:
+        bounds = part_bounds(b, p.extents[d.k_outer[0]], self.split, d.split)
+        if self.k_end is not None:
+            bounds = part_range(b, self.split, d.split, self.k_end)
+        with b.loop(*bounds) as k_outer:
             self.values[d.k_outer[0]] = k_outer.var
             self.fill(self.values)
             self._for_each_tile(self._accumulate)
@@ -156,6 +163,8 @@ class DirectLowering(Operands):
                     here = box._replace(points={**box.points, a: count}) if a in self.counts else box
                 return emit_loops(i + 1, here, carried)
 
+            if a == self.p.k[0] and self.k_end is not None:
+                return self._strips_below(self.k_end, size, emit_strip, carried)
             if a != self.parts_axis:
                 return strips(b, 0, extent, size, emit_strip, carried)
             tile_count = tiles_along(self.p, self.d, a)
@@ -172,6 +181,18 @@ class DirectLowering(Operands):
             return []
 
         return emit_loops(0, UnrolledBox({}), init)
+
+    def _strips_below(
+        self, end: SSAValue, size: int, emit_strip: Callable[..., Any], init: Sequence[SSAValue]
+    ) -> list[SSAValue]:
+        """Emit the strips of `size` points below an end that is known in a run alone, then single points."""
+        b, out = self.b, list(init)
+        whole = b.mul(b.op("floordiv", end, size), size)
+        for low, high, count in [(b.const(0), whole, size), (whole, end, 1)][: min(size, 2)]:
+            with b.loop(low, high, step=count, init=out) as loop:
+                loop.next = emit_strip(loop.var, count, list(loop.carried)) or ()
+            out = list(loop.results)
+        return out
 
     def _for_each_tile(self, body: Callable[[UnrolledBox], None]) -> None:
         self._for_each_box(self.tiled, lambda tile, _: body(tile))

@@ -62,13 +62,13 @@ def is_below_limits(
 
 def has_limited_tiles(g: Geometry, side: Side) -> bool:
     """Return whether the tiles of a side, in a kernel with a limit, end at it."""
-    return is_limited(side.axes) and not g.c.windows
+    return is_limited(side.axes)
 
 
 def limited_side(b: Builder, g: Geometry, side: Side) -> SSAValue | None:
     """Return the points of a side that tiles below the limit of its first axis cover; None where it has no limit."""
     axes = side.axes
-    has_limit = axes and not g.c.windows and axes[0] in limited_axes(g.kernel, g.p, axes)
+    has_limit = axes and axes[0] in limited_axes(g.kernel, g.p, axes)
     limit = load_limit(b, g.kernel, axes[0]) if has_limit else None
     points = g.N if side is g.n_side else g.M  # rows of N may be filled up to whole vectors
     return None if limit is None else b.mul(limit, points // g.p.extents[axes[0]])
@@ -79,7 +79,7 @@ def is_tile_below(b: Builder, g: Geometry, x: OperandTiles, number: SSAValue) ->
     none."""
     axes, out = x.side.axes, None
     points = g.N if x.side is g.n_side else g.M
-    for a in () if g.c.windows else limited_axes(g.kernel, g.p, axes[1:]):
+    for a in limited_axes(g.kernel, g.p, axes[1:]):
         limit = load_limit(b, g.kernel, a)
         assert limit is not None
         period = points // g.p.count(axes[: axes.index(a)])  # points of all positions of the axis
@@ -150,6 +150,10 @@ class Operands:
             self.halo_scratch.append((w, at))
             self.slots[SLOT + i] = BufferMemory(at, w.buffer)
 
+    def load_k_limit(self, slot: int) -> SSAValue:
+        """Return the number in an argument at which an axis of K ends in this run."""
+        return self.b.op("max", self.b.cast(self.b.load(self.slots[slot].pointer, 0, "i32"), "i64"), 0)
+
     def fill(self, values: Mapping[int, SSAValue]) -> None:
         """Fill the halo copies for these values of the axes that they fix."""
         for w, to in self.halo_scratch:
@@ -179,17 +183,26 @@ class Frame(Operands):
         self.scratch = {x: b.alloc(self.elem, x.slab) for x in (g.a, g.b) if x.how == "panel"}
         self.workspace = workspace(b, base, g.item, self.elem)
 
-    def k_end(self, lo: SSAValue, hi: Bound) -> Bound:
-        """Return where a range of points of K ends: `hi`, or before it, where a number that is known when the kernel
-        runs makes all further terms zero. The range is empty where that leaves nothing of it."""
-        g, b, p = self.g, self.b, self.g.p
-        slot = k_limit(p)
-        if slot is None or g.c.windows or g.c.depth > 1 or p.dot is not None or g.bounded:
+    def k_end(self, hi: Bound) -> Bound:
+        """Return where points of K end: at `hi`, or before it, where a number that is known when the kernel runs makes
+        all further terms zero."""
+        p, slot = self.g.p, k_limit(self.g.p)
+        if slot is None or p.in_tiles:
             return hi
-        if p.k[0] in g.k_groups[-1].axes and g.c.nv == 1:
-            return hi  # an iteration may take several points, of which the end need not be a multiple
-        number = b.cast(b.load(self.slots[slot].pointer, 0, "i32"), "i64")
-        return b.op("min", hi, b.op("max", b.mul(number, p.count(p.k[1:])), lo))
+        return self.b.op("min", hi, self.b.mul(self.load_k_limit(slot), p.count(p.k[1:])))
+
+    def k_range(self, part: SSAValue) -> tuple[SSAValue, SSAValue]:
+        """Return the points of K of a part. Where K ends before its last point, parts are equal up to its end, and the
+        last ones may be empty."""
+        g, b = self.g, self.b
+        end = self.k_end(g.K)
+        if isinstance(end, int):
+            lo = b.mul(part, g.k_max)
+            return lo, b.op("min", b.add(lo, g.k_max), end)
+        units = b.op("floordiv", b.add(end, g.part_unit - 1), g.part_unit)
+        size = b.mul(b.op("floordiv", b.add(units, g.c.split - 1), g.c.split), g.part_unit)
+        lo = b.mul(part, size)
+        return lo, b.op("max", b.op("min", b.add(lo, size), end), lo)
 
     def slot(self, x: OperandTiles, tile: SSAValue) -> SSAValue:
         """Return the address of tile number `tile` of a buffer."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from einsmith.codegen.loopnest.dots import TILE_ROWS
 from einsmith.codegen.loopnest.nest import SSAValue
-from einsmith.codegen.loopnest.walk import ceil_div, digits, nest, sweep
+from einsmith.codegen.loopnest.walk import Range, ceil_div, digits, nest, sweep
 from einsmith.kernels.contraction.config import has_room_to_unroll, unroll_limit
 from einsmith.kernels.contraction.emission import prefetch
 from einsmith.kernels.contraction.emission.frame import Frame, Strip, TaskFrame, Tile
@@ -20,6 +20,7 @@ from einsmith.kernels.contraction.emission.k_pack import repeat_elements
 from einsmith.kernels.contraction.emission.nan_repair import NanRepair
 from einsmith.kernels.contraction.emission.tile_epilogue import TileEpilogue
 from einsmith.kernels.contraction.k_bounds import emit_bounds
+from einsmith.kernels.contraction.problem import k_limit
 from einsmith.kernels.contraction.row_offsets import row_offsets
 from einsmith.kernels.emit.access import OperandAccess
 from einsmith.kernels.emit.cursor import LaneCursor
@@ -81,7 +82,9 @@ class Microkernel:
         max_unrolled = self._unroll_limit(steps[:mr], mr, nv, points)
         if g.bounded:
             bounds = self._bounds(t, m0, mr, x.panel)
-            box = [bounds.get(k.inner, (0, k.extent)) for k in groups]
+            box: list[Range] = [bounds.get(k.inner, (0, k.extent)) for k in groups]
+            if k_limit(g.p) is not None:  # K ends before its last point
+                box[0] = box[0][0], b.op("min", box[0][1], b.op("floordiv", hi, g.K // groups[0].extent))
             sums = nest(b, [k.extent for k in groups], box, init, bind_outer, emit_products, max_unrolled)
         else:
             extents = [k.extent for k in groups]
@@ -238,10 +241,11 @@ class Microkernel:
         ):
             return 1
         free = g.registers - sums - SHARED_ELEMENT_REGISTERS
+        extents = [g.k_groups[-1].extent, g.kc, g.k_max]
+        if k_limit(g.p) is not None:  # where K ends
+            extents.append(g.p.count(g.p.k[1:]))
         return max(
-            d
-            for d in range(1, max(1, min(free, unroll_limit(nv) // sums)) + 1)
-            if not any(x % d for x in (g.k_groups[-1].extent, g.kc, g.k_max))
+            d for d in range(1, max(1, min(free, unroll_limit(nv) // sums)) + 1) if not any(x % d for x in extents)
         )
 
     # -- guards

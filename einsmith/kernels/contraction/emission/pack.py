@@ -62,7 +62,7 @@ def pack_shared(g: Geometry, base: int, operands: Sequence[OperandTiles], b: Bui
             hi: Bound = b.op("min", b.add(lo, g.kc), g.K)
             counts: list[SSAValue] = []  # conditions that the tile counts in this run
             if g.kernel.loop_invariant is None:  # else the operand may be packed once for runs with other limits
-                hi = f.k_end(lo, hi)
+                hi = b.op("max", f.k_end(hi), lo)
                 counts = _conditions_below(g, b, x, batch, number)
             operand = (f.m_access if x is g.a else f.n_access).part_of(g.p.batch, batch)
             pack_tile = partial(pack, f, x, operand, f.slot(x, t), lo, hi)
