@@ -3,8 +3,10 @@
 A trace on such extents gives one graph, and the conditions under which other sizes have it too: like PyTorch's SymInts,
 a comparison decides by the value at hand and records itself as a guard. Two integers of unlike forms are never equal,
 whatever their values are, which is recorded as well. Whatever takes the value alone, `int` or `float` or a shift,
-records that it needs this value. What C reads of such an integer is another number, one more than its value: code that
-asks for no value in Python gives a graph that shows it.
+records that it needs this value. So does C: numbers say that they are of the class `int` or `float`, but no object of
+theirs has a value that C could read without calling a method, as `range`, NumPy and repetitions of lists do. Two ways
+leave no record: a set or dictionary with plain numbers, in which no symbolic one is found, and a text, which is that of
+no other number.
 """
 
 from __future__ import annotations
@@ -13,12 +15,18 @@ import itertools
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 Form = tuple[tuple[tuple[int, ...], int], ...]
 """A polynomial with integer coefficients: (numbers of the atoms of a product, coefficient), each product once, in
 order. Atoms are symbols, quotients and remainders."""
 Number = TypeVar("Number", int, float)
+
+if TYPE_CHECKING:
+    from builtins import float as _Real
+    from builtins import int as _Whole
+else:
+    _Whole = _Real = object
 
 _POSITIVE, _NONZERO, _ZERO = "> 0", "!= 0", "== 0"
 _NUMBERS = itertools.count()
@@ -199,17 +207,14 @@ def make(scope: Scope, form: Form, value: int) -> int:
     return SymbolicInt(scope, form, value) if any(atoms for atoms, _ in form) else value
 
 
-class SymbolicInt(int):
+class SymbolicInt(_Whole):
     """An integer with the form of which it is the value in its trace."""
 
-    scope: Scope
-    form: Form
-    value: int
+    __class__ = int  # type: ignore[assignment]  # for isinstance
+    __array_ufunc__ = None  # NumPy's numbers leave operators to those below
 
-    def __new__(cls, scope: Scope, form: Form, value: int) -> SymbolicInt:
-        self = super().__new__(cls, value + 1)  # what C reads
+    def __init__(self, scope: Scope, form: Form, value: int):
         self.scope, self.form, self.value = scope, form, value
-        return self
 
     def fixed(self) -> int:
         """Return the value, and record that it is needed."""
@@ -274,18 +279,18 @@ class SymbolicInt(int):
         return hash(self.form)
 
     def __repr__(self) -> str:
-        return repr(self.value)
-
-    __str__ = __repr__
+        return f"{self.value} of {self.form}"  # a text that is a key is that of no other number
 
     def __format__(self, spec: str) -> str:
-        return format(self.value, spec)
+        return format(repr(self), spec)
 
     def __reduce__(self) -> tuple:
         return int, (self.value,)
 
     def __int__(self) -> int:
         return self.fixed()
+
+    __index__ = __int__
 
     def __float__(self) -> float:
         return float(self.fixed())
@@ -295,18 +300,14 @@ class SymbolicInt(int):
         return self.fixed().bit_length()
 
 
-class SymbolicFloat(float):
+class SymbolicFloat(_Real):
     """A float that a function gives of numbers, some of them symbolic. value: its value in its trace."""
 
-    scope: Scope
-    function: Callable[..., float]
-    arguments: tuple
-    value: float
+    __class__ = float  # type: ignore[assignment]
+    __array_ufunc__ = None
 
-    def __new__(cls, scope: Scope, function: Callable[..., float], arguments: tuple, value: float) -> SymbolicFloat:
-        self = super().__new__(cls, value + 1.0)  # what C reads
+    def __init__(self, scope: Scope, function: Callable[..., float], arguments: tuple, value: float):
         self.scope, self.function, self.arguments, self.value = scope, function, arguments, value
-        return self
 
     def fixed(self) -> float:
         """Return the value, and record that it is needed."""
@@ -335,8 +336,14 @@ class SymbolicFloat(float):
     def __hash__(self) -> int:
         return hash((self.function, self.arguments))
 
+    def __reduce__(self) -> tuple:
+        return float, (self.value,)
+
     def __repr__(self) -> str:
-        return repr(self.value)
+        return f"{self.value} of {self.function} of {self.arguments}"
+
+    def __format__(self, spec: str) -> str:
+        return format(repr(self), spec)
 
 
 SYMBOLIC = SymbolicInt, SymbolicFloat
@@ -394,9 +401,8 @@ def _compare(function: Callable[[Any, Any], bool], a: Any, b: Any) -> bool:
 
 
 _REVERSED = ("floordiv", "mod", "add", "sub", "mul", "truediv", "pow", "and", "or", "xor", "lshift", "rshift")
-_define(
-    SymbolicInt, "truediv rtruediv pow rpow and rand or ror xor rxor lshift rlshift rshift rrshift invert", _take_values
-)
+_define(SymbolicInt, "pow rpow and rand or ror xor rxor lshift rlshift rshift rrshift invert", _take_values)
+_define(SymbolicInt, "truediv rtruediv", _keep)
 _define(SymbolicInt, "floordiv rfloordiv mod rmod", _divide)
 _define(SymbolicInt, "lt le gt ge", _compare)
 _define(SymbolicFloat, "add radd sub rsub mul rmul truediv rtruediv neg abs", _keep)

@@ -350,7 +350,7 @@ class StepCompiler:
             self.compare()
             in_mode = self._parts.definition.model.in_mode(training=True)
             with trace.compiling(), in_mode, recording.phase("tracing", of="a training step"):
-                derivations = Derivations(f"{self._parts.definition.outline} {list(map(_SHAPE, arrays))} {gather}")
+                derivations = Derivations(f"{self._parts.definition.outline} {gather}", list(map(_SHAPE, arrays)))
                 traced = step_graph.build(self._parts, arrays, gather)
                 derivations.keep(traced.graph)
             self._dependencies.add(traced)
