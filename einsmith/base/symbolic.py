@@ -15,12 +15,13 @@ import itertools
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Number
 from typing import TYPE_CHECKING, Any, TypeVar
 
 Form = tuple[tuple[tuple[int, ...], int], ...]
 """A polynomial with integer coefficients: (numbers of the atoms of a product, coefficient), each product once, in
 order. Atoms are symbols, quotients and remainders."""
-Number = TypeVar("Number", int, float)
+N = TypeVar("N", int, float)
 
 if TYPE_CHECKING:
     from builtins import float as _Real
@@ -77,7 +78,7 @@ class At:
     def __init__(self, known: Mapping[int, int]):
         self._known, self._values = known, dict[Form, int]()
 
-    def value(self, x: Number) -> Number:
+    def value(self, x: N) -> N:
         """Return the value of a number; one that follows from no symbol is what it is."""
         if isinstance(x, SymbolicFloat):
             return x.function(*map(self.value, x.arguments))
@@ -98,12 +99,12 @@ def _evaluate(form: Form, known: Mapping[int, int]) -> int:
     return total
 
 
-def hint(x: Number) -> Number:
+def hint(x: N) -> N:
     """Return the value that a number has in its trace, which decides nothing but what takes less time."""
     return x.value if isinstance(x, (SymbolicInt, SymbolicFloat)) else x
 
 
-def is_same(a: Number, b: Number) -> bool:
+def is_same(a: N, b: N) -> bool:
     """Return whether two numbers follow from the symbols in one way; nothing is recorded."""
     if isinstance(a, SymbolicInt) or isinstance(b, SymbolicInt):
         return isinstance(a, int) and isinstance(b, int) and form_of(a) == form_of(b)
@@ -223,7 +224,7 @@ class SymbolicInt(_Whole):
 
     def __add__(self, other: Any) -> Any:
         if not isinstance(other, int):
-            return self.fixed() + other
+            return _with_other(operator.add, self, other)
         return make(self.scope, _sum((*self.form, *form_of(other))), self.value + hint(other))
 
     __radd__ = __add__
@@ -232,14 +233,16 @@ class SymbolicInt(_Whole):
         return make(self.scope, _negative(self.form), -self.value)
 
     def __sub__(self, other: Any) -> Any:
-        return self + -other
+        is_number = isinstance(other, Number)
+        return self + -other if is_number else NotImplemented
 
     def __rsub__(self, other: Any) -> Any:
-        return -self + other
+        is_number = isinstance(other, Number)
+        return -self + other if is_number else NotImplemented
 
     def __mul__(self, other: Any) -> Any:
         if not isinstance(other, int):
-            return self.fixed() * other
+            return _with_other(operator.mul, self, other)
         return make(self.scope, _product(self.form, form_of(other)), self.value * hint(other))
 
     __rmul__ = __mul__
@@ -351,13 +354,19 @@ SYMBOLIC = SymbolicInt, SymbolicFloat
 
 
 def _define(of: type, names: str, compute: Callable[[Callable[..., Any], Any, Any], Any]) -> None:
-    """Give a class operators; `compute` gets the function, the number and the other operand, in their order."""
+    """Give a class operators; `compute` gets the function, the number and the other operand, in their order.
+
+    Operands that are no numbers have operators of their own, or take the number as an index."""
     for name in names.split():
-        function = getattr(operator, f"__{name.removeprefix('r') if name[1:] in _REVERSED else name}__")
-        if name[0] == "r" and name[1:] in _REVERSED:
-            setattr(of, f"__{name}__", lambda self, other, f=function: compute(f, other, self))
-        else:
-            setattr(of, f"__{name}__", lambda self, *other, f=function: compute(f, self, *other))
+        is_reversed = name[0] == "r" and name[1:] in _REVERSED
+        function = getattr(operator, f"__{name[1:] if is_reversed else name}__")
+
+        def apply(self: Any, *other: Any, function: Any = function, is_reversed: bool = is_reversed) -> Any:
+            if not all(isinstance(x, Number) for x in other):
+                return NotImplemented
+            return compute(function, *((*other, self) if is_reversed else (self, *other)))
+
+        setattr(of, f"__{name}__", apply)
 
 
 def _take_values(function: Callable[..., Any], *numbers: Any) -> Any:
@@ -371,11 +380,22 @@ def _keep(function: Callable[..., float], *numbers: Any) -> SymbolicFloat:
     return SymbolicFloat(scope, function, numbers, function(*map(hint, numbers)))
 
 
+def _with_other(function: Callable[..., float], x: int, other: Any) -> Any:
+    """Return a function of an integer and of an operand that is none."""
+    if isinstance(other, float):
+        return _keep(function, x, other)
+    return _take_values(function, x, other) if isinstance(other, Number) else NotImplemented
+
+
 def _divide(function: Callable[[int, int], int], a: Any, b: Any) -> Any:
     """Return a quotient or a remainder of integers, rounded down."""
     scope, over, under = next(x.scope for x in (a, b) if is_symbolic(x)), form_of(a), form_of(b)
     if is_symbolic(b):
         scope.note(_NONZERO, under)
+        apart = _sum((*under, *_negative(over)))
+        if is_symbolic(a) and hint(a) >= 0 and len(apart) == 1 and apart[0][0] == () and apart[0][1] > 0:  # n - 1 by n
+            scope.note(_POSITIVE, _sum((*over, ((), 1))))
+            return 0 if function is operator.floordiv else a
     value, exact, is_quotient = function(hint(a), hint(b)), _quotient(over, under), function is operator.floordiv
     if exact is not None and is_quotient:
         return make(scope, exact, value)
@@ -389,6 +409,8 @@ def _divide(function: Callable[[int, int], int], a: Any, b: Any) -> Any:
 
 def _compare(function: Callable[[Any, Any], bool], a: Any, b: Any) -> bool:
     """Decide which of two numbers is the smaller one."""
+    if not is_symbolic(b) and isinstance(b, float) and isinstance(a, int) and math.isfinite(b):
+        b = math.ceil(b) if function in (operator.lt, operator.ge) else math.floor(b)
     if not (isinstance(a, int) and isinstance(b, int)):
         return _take_values(function, a, b)
     if function in (operator.gt, operator.le):

@@ -120,6 +120,7 @@ def test_a_remainder_of_zero_holds_for_multiples() -> None:
     (n,) = scope.symbols
     assert n % 4 == 0 and not is_symbolic(n % 4)
     assert scope.at((20,)) is not None and scope.at((21,)) is None
+    assert is_same((n - 1) % n, n - 1) and (n - 1) // n == 0 and is_symbolic((n + 1) % n) and scope.at((1,)) is None
     assert is_symbolic(n % 5) and gcd(2 * n, 6) == 2 and gcd(4, 6) == 2
 
 
@@ -140,6 +141,7 @@ def test_slices(s: slice, n: int) -> None:
 def test_floats_follow() -> None:
     scope = Scope((8,))
     x = literal(scope.symbols[0], True)
+    assert hint(scope.symbols[0] * 0.5 + 1) == 5.0 and is_same(2.5 - scope.symbols[0], -scope.symbols[0] + 2.5)
     y = 1.0 / (x * 2.0) + 1.0
     assert hint(y) == 1.0625 and is_symbolic(y) and x == literal(scope.symbols[0], True) and x != y and x != 8.0
     at = scope.at((4,))
