@@ -183,6 +183,10 @@ class _Fits:
         hinted = ((n, hints.get(n, Any)) for n in dict.fromkeys((*self.order, *self.known)))
         self.fits = {name: (fit, hint) for name, hint in hinted if (fit := _fit(hint)) is not None}
 
+    def code_parts(self) -> tuple:
+        """Return what a trace may call of these checks besides Einsmith (`einsmith.api.library`)."""
+        return ()
+
     def __call__(self, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         name = type(args[0]).__name__ if self.name == "__init__" else self.name
         if not self.open:

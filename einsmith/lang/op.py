@@ -68,6 +68,10 @@ class Operator:
         self._id = next(_COUNT)
         self._bound: Cache[tuple, SpecializedOperator] = Cache(BOUND)
 
+    def code_parts(self) -> tuple:
+        """Return what a trace of this operator may call besides Einsmith (`einsmith.api.library`)."""
+        return ()
+
     def __reduce__(self) -> tuple:
         return Operator, self._constructor_args  # created anew: an operator's number belongs to its process
 
@@ -292,6 +296,10 @@ class Operator:
 
 class SpecializedOperator:
     """An operator with its static parameters set, which is traced and compiled for arrays."""
+
+    def code_parts(self) -> tuple:
+        """Return what a trace of this operator may call (`einsmith.api.library`)."""
+        return (self.operator,)
 
     def __init__(self, operator: Operator, static: Mapping[str, Any], checkpoint: int):
         self.operator, self.static, self.checkpoint = operator, dict(static), checkpoint

@@ -114,6 +114,10 @@ class Stored:
         self.memory = Memory(source.shape, kind.numpy)
         self.memory.store(source)
 
+    def code_parts(self) -> tuple:
+        """Return what a trace may call of this array (`einsmith.api.library`)."""
+        return ()
+
     @property
     def data(self) -> np.ndarray:
         """The memory itself (see the class). Assigning an array of the same shape copies into it."""

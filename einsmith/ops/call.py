@@ -53,6 +53,10 @@ class _Hole:
     def __repr__(self) -> str:
         return "array"
 
+    def code_parts(self) -> tuple:
+        """Return what a trace may call of an array (`einsmith.api.library`)."""
+        return ()
+
 
 _HOLE = _Hole()
 
@@ -101,6 +105,10 @@ class PartialCall:
     def __call__(self, *arrays: Any) -> Any:
         args, kwargs = _thaw(self.structure, iter(arrays))
         return self.function(*args, **kwargs)
+
+    def code_parts(self) -> tuple:
+        """Return what a trace of this call may call (`einsmith.api.library`)."""
+        return self.function, self.structure
 
     def __repr__(self) -> str:
         return self.__name__
