@@ -64,6 +64,8 @@ class Derived:
         arguments: the arguments of `derive`; the first is the original function
     """
 
+    code_parts = ("_derived",)
+
     def __init__(self, f: Callable, derive: Callable[..., Any], arguments: tuple):
         refuse_torch(arguments[0], f"the argument of es.{derive.__name__}")
         functools.update_wrapper(self, f, updated=())  # type: ignore[arg-type]  # subclasses are callable
@@ -77,10 +79,6 @@ class Derived:
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return global_name(self) or super().__reduce_ex__(protocol)
-
-    def code_parts(self) -> tuple:
-        """Return what a trace of this function may call (`einsmith.api.library`)."""
-        return self._derived[1]
 
     def __getstate__(self) -> tuple:
         return self._derived
@@ -103,6 +101,8 @@ class Jitted:
     the trace keys of all modules that were met while tracing for that key. The trace keys are compared only when
     `trace.version` shows a change.
     """
+
+    code_parts = ("f",)
 
     def __init__(
         self,
@@ -158,10 +158,6 @@ class Jitted:
         static = f", static {', '.join(sorted(self.static))}" if self.static else ""
         count = len(self._cache)
         return f"<jit of {signature_of(self.f)}{static}: {count} program{'' if count == 1 else 's'}>"
-
-    def code_parts(self) -> tuple:
-        """Return what a trace of this function may call (`einsmith.api.library`)."""
-        return (self.f,)
 
     def __getstate__(self) -> tuple:
         return self.f, tuple(sorted(self.static)), self.settings, self.numerics
@@ -466,6 +462,8 @@ def cached(table: weakref.WeakKeyDictionary[Any, Jitted], f: Callable, make: Cal
 class WeakFunction:
     """A function that calls f through a weak reference, so that a cached value that calls f does not keep f alive."""
 
+    code_parts = ("target",)
+
     def __init__(self, f: Callable):
         functools.update_wrapper(self, f, updated=())
         del self.__wrapped__  # type: ignore[attr-defined]
@@ -478,10 +476,6 @@ class WeakFunction:
         f = self._ref()
         assert f is not None, "the function is no longer alive"
         return f
-
-    def code_parts(self) -> tuple:
-        """Return what a trace of this function may call (`einsmith.api.library`)."""
-        return (self.target,)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.target(*args, **kwargs)

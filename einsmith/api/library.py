@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from inspect import Signature
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -30,7 +30,8 @@ def called_modules(f: Any) -> tuple[Any, ...] | None:
     others than Einsmith.
 
     A function is Einsmith's where it is defined in one of its modules and all that it closes over is Einsmith's. An
-    object is where its class is, no subclass of users, and all that its `code_parts` yields.
+    object is where its class is, no subclass of users, and all its attributes that `code_parts` of the class names;
+    None names all.
     """
     modules, seen, stack = [], set[int](), [f]
     while stack:
@@ -64,11 +65,14 @@ def _parts_of(x: Any) -> Iterable[Any] | None:
         return () if isinstance(x.__self__, ModuleType) else None
     if isinstance(x, type) or kind.__module__ == "typing":
         return () if _package(x.__module__) in _LIBRARIES else None
-    parts: Callable[[Any], Iterable[Any]] | None = getattr(kind, "code_parts", None)
-    parts = tuple if issubclass(kind, tuple) else parts
-    if parts is not None:
-        return parts(x) if _is_own(kind) else None
-    return () if isinstance(x, _VALUES) else None
+    names = getattr(kind, "code_parts", ())
+    if not (isinstance(x, tuple) or hasattr(kind, "code_parts")):
+        return () if isinstance(x, _VALUES) else None
+    if not _is_own(kind):
+        return None
+    if isinstance(x, tuple):
+        return x
+    return getattr(kind, "forward", None), *(getattr(x, n) for n in (vars(x) if names is None else names))
 
 
 def _captured(f: FunctionType) -> list[Any]:

@@ -169,6 +169,8 @@ _UNKNOWN = "; a traced tensor has no value yet: pass a Python number, which es.j
 class _Fits:
     """The conversions that make the arguments of one function fit."""
 
+    code_parts = ()
+
     def __init__(self, function: Callable[..., Any]):
         parameters = inspect.signature(function).parameters.values()
         self.function = function
@@ -182,10 +184,6 @@ class _Fits:
         self.needed = [(n, p.name) for n, p in enumerate(single) if p.default is p.empty]
         hinted = ((n, hints.get(n, Any)) for n in dict.fromkeys((*self.order, *self.known)))
         self.fits = {name: (fit, hint) for name, hint in hinted if (fit := _fit(hint)) is not None}
-
-    def code_parts(self) -> tuple:
-        """Return what a trace may call of these checks besides Einsmith (`einsmith.api.library`)."""
-        return ()
 
     def __call__(self, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         name = type(args[0]).__name__ if self.name == "__init__" else self.name

@@ -40,6 +40,8 @@ class Operator:
     nothing, BoundsError for a read that is not proven in bounds, ShapeError and DtypeError for inputs that do not fit.
     """
 
+    code_parts = ()
+
     def __init__(
         self,
         text: str | Source,
@@ -67,10 +69,6 @@ class Operator:
         self._constructor_args = (text, extents, self.name, self.defaults, self.checkpoint, self.inputs)
         self._id = next(_COUNT)
         self._bound: Cache[tuple, SpecializedOperator] = Cache(BOUND)
-
-    def code_parts(self) -> tuple:
-        """Return what a trace of this operator may call besides Einsmith (`einsmith.api.library`)."""
-        return ()
 
     def __reduce__(self) -> tuple:
         return Operator, self._constructor_args  # created anew: an operator's number belongs to its process
@@ -297,9 +295,7 @@ class Operator:
 class SpecializedOperator:
     """An operator with its static parameters set, which is traced and compiled for arrays."""
 
-    def code_parts(self) -> tuple:
-        """Return what a trace of this operator may call (`einsmith.api.library`)."""
-        return (self.operator,)
+    code_parts = ("operator",)
 
     def __init__(self, operator: Operator, static: Mapping[str, Any], checkpoint: int):
         self.operator, self.static, self.checkpoint = operator, dict(static), checkpoint

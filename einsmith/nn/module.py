@@ -52,6 +52,7 @@ class Module(ModuleTree, Hookable):
     static_argnames: tuple[str, ...] = ()
     """Names of the arguments of `forward` that are settings, such as sizes: a program is compiled for each value. Other
     numbers are passed at run time."""
+    code_parts: tuple[str, ...] | None = None
 
     _training: bool
     _modules: dict[str, Module | None]
@@ -226,14 +227,6 @@ class Module(ModuleTree, Hookable):
         ]
         settings = [(n, key) for n, v in self.__dict__.items() if n not in _INTERNAL and (key := key_of(v)) is not None]
         return self.training if modes else None, tuple(parts), tuple(arrays), tuple(settings), self._hooks.key
-
-    def code_parts(self) -> Iterator[Any]:
-        """Yield what a trace of this module itself may call or read (`einsmith.api.library`)."""
-        yield type(self).forward
-        yield from (self._parameters, self._buffers, self._modules)
-        yield from (v for n, v in self.__dict__.items() if n not in _INTERNAL)
-        if self._hooks:
-            yield self._hooks
 
     # ------------------------------------------------------------------------------------------------------ modes
 

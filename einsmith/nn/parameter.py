@@ -104,6 +104,7 @@ class Stored:
     """
 
     __array_ufunc__ = None  # NumPy's operators defer to the ones below
+    code_parts = ()
     memory: Memory
 
     def __init__(self, data: Any):
@@ -113,10 +114,6 @@ class Stored:
             raise DtypeError(f"a module's floats must be float32 or float64, as updates need; convert the {kind.name}")
         self.memory = Memory(source.shape, kind.numpy)
         self.memory.store(source)
-
-    def code_parts(self) -> tuple:
-        """Return what a trace may call of this array (`einsmith.api.library`)."""
-        return ()
 
     @property
     def data(self) -> np.ndarray:

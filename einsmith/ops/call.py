@@ -50,12 +50,10 @@ def is_array(x: Any) -> bool:
 class _Hole:
     """The placeholder of an array in the frozen arguments of a `PartialCall`."""
 
+    code_parts = ()
+
     def __repr__(self) -> str:
         return "array"
-
-    def code_parts(self) -> tuple:
-        """Return what a trace may call of an array (`einsmith.api.library`)."""
-        return ()
 
 
 _HOLE = _Hole()
@@ -92,6 +90,8 @@ def _thaw(x: Any, arrays: Iterator[Any]) -> Any:
 class PartialCall:
     """A function with every argument fixed but its arrays."""
 
+    code_parts = ("function", "structure")
+
     def __init__(self, function: Callable[..., Any], structure: Any):
         self.function, self.structure = function, structure
         self.__name__ = getattr(function, "__name__", "function")
@@ -105,10 +105,6 @@ class PartialCall:
     def __call__(self, *arrays: Any) -> Any:
         args, kwargs = _thaw(self.structure, iter(arrays))
         return self.function(*args, **kwargs)
-
-    def code_parts(self) -> tuple:
-        """Return what a trace of this call may call (`einsmith.api.library`)."""
-        return self.function, self.structure
 
     def __repr__(self) -> str:
         return self.__name__
