@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from einsmith.api.library import called_modules
 from einsmith.api.settings import DEFAULTS, CompileSettings
 from einsmith.api.tracing import Argument, TracedCall, arguments_of, in_trace, names_of, trace_arguments
 from einsmith.base import html
@@ -30,7 +31,6 @@ from einsmith.driver.executable import Executable
 from einsmith.driver.sizes import SHARED_FUNCTIONS, Sizes, choose_sizes
 from einsmith.ir.nodes import Graph
 from einsmith.lang import trace
-from einsmith.lang.op import Operator, SpecializedOperator
 from einsmith.runtime.arena import Arena
 from einsmith.runtime.thread_count import get_threads
 from einsmith.schedule.row_clusters import MAX_STORED_BYTES
@@ -64,6 +64,8 @@ class Derived:
         arguments: the arguments of `derive`; the first is the original function
     """
 
+    code_parts = ("_derived",)
+
     def __init__(self, f: Callable, derive: Callable[..., Any], arguments: tuple):
         refuse_torch(arguments[0], f"the argument of es.{derive.__name__}")
         functools.update_wrapper(self, f, updated=())  # type: ignore[arg-type]  # subclasses are callable
@@ -94,12 +96,13 @@ class Jitted:
         static_argnames: names of arguments that are static: a program is compiled for each value
         settings: how its programs are compiled, for one call after the other
         numerics: how its programs may round; by default as the settings say
-        original: the function whose traces f makes; by default f
 
     A program is cached under its call's key (structure, types and shapes of the arguments, static values, threads) and
     the trace keys of all modules that were met while tracing for that key. The trace keys are compared only when
     `trace.version` shows a change.
     """
+
+    code_parts = ("f",)
 
     def __init__(
         self,
@@ -107,7 +110,6 @@ class Jitted:
         static_argnames: str | Iterable[str] = (),
         settings: CompileSettings = DEFAULTS,
         numerics: Numerics | None = None,
-        original: Callable | None = None,
     ):
         refuse_torch(f, "the function")
         functools.update_wrapper(self, f, updated=())
@@ -125,7 +127,6 @@ class Jitted:
         self._quick: dict[tuple, tuple[object, Entry[_Compiled], int, Callable]] = {}
         # By what a call's key has besides shapes: the sizes seen, and the programs that they share.
         self._sizes: Cache[Any, Sizes[TracedCall]] = Cache(SHARED_FUNCTIONS)
-        self._is_formula = is_formula(f if original is None else original)
         self._arena = Arena()
         evicted = functools.partial(_drop_evicted, self._arena, self._ready, self._quick, self._depends)
         self._cache: Cache[tuple, _Compiled] = Cache(PROGRAMS, lambda compiled: compiled[0].nbytes, evicted)
@@ -239,7 +240,9 @@ class Jitted:
 
     def _compile(self, arguments: list[Argument], structure: Any, threads: int) -> _Compiled:
         """Return a program for a call, compiled for its sizes or for a capacity that it shares with others."""
-        if self._is_formula and (predicted := self._predict(arguments, structure, threads)) is not None:
+        modules = None if choose_sizes(self.settings.sizes) == EACH else called_modules(self.f)
+        state = None if modules is None else tuple(m.trace_key() for m in modules)
+        if state is not None and (predicted := self._predict(arguments, structure, threads, state)) is not None:
             return predicted
         target = self.settings.target(threads)
         traced = trace_arguments(self.f, arguments, structure, self.numerics)
@@ -262,17 +265,22 @@ class Jitted:
         sizes = choose_sizes(self.settings.sizes, traced.graph)
         if sizes != EACH:
             known = self._sizes_of(arguments, structure, threads, compile_graph, sizes == AUTO)
+            known.state = state
             run = known.find(_shapes_of(arguments), traced)
             if run is not None:
                 return run, traced
         return compile_graph(traced.graph, traced), traced
 
-    def _predict(self, arguments: list[Argument], structure: Any, threads: int) -> _Compiled | None:
+    def _predict(self, arguments: list[Argument], structure: Any, threads: int, state: tuple) -> _Compiled | None:
         """Return a program for a call that shares one with other sizes, without a trace; None where it has to be
-        traced."""
-        chosen = choose_sizes(self.settings.sizes)
-        sizes = self._sizes.get(_sizes_key(arguments, structure, threads, chosen == AUTO))
-        return None if chosen == EACH or sizes is None else sizes.predict_traced(_shapes_of(arguments))
+        traced. state: that of the modules."""
+        is_free = choose_sizes(self.settings.sizes) == AUTO
+        sizes = self._sizes.get(_sizes_key(arguments, structure, threads, is_free))
+        if sizes is None:
+            return None
+        sizes.state = state
+        known = sizes.predict_traced(_shapes_of(arguments))
+        return None if known is None or any(o.memory is not memory for o, memory in known[1].live) else known
 
     def _sizes_of(
         self, arguments: list[Argument], structure: Any, threads: int, compile_graph: Callable, is_free: bool
@@ -286,17 +294,7 @@ class Jitted:
             return trace_arguments(self.f, of_shapes, structure, self.numerics)
 
         key = _sizes_key(arguments, structure, threads, is_free)
-        return self._sizes.setdefault(key, Sizes(trace_for, compile_graph, is_free, self._is_formula))
-
-
-def is_formula(f: Any) -> bool:
-    """Return whether a trace of a function runs no Python code of users: that of an operator of formulas, or of
-    functions that are derived from one."""
-    if isinstance(f, Jitted):
-        return f._is_formula
-    if isinstance(f, Derived):
-        return all(is_formula(x) for x in f._derived[1] if callable(x))
-    return type(f) in (Operator, SpecializedOperator)  # what is derived from these classes may be called otherwise
+        return self._sizes.setdefault(key, Sizes(trace_for, compile_graph, is_free))
 
 
 def _shapes_of(arguments: Sequence[Argument]) -> tuple[tuple[int, ...], ...]:
@@ -443,7 +441,7 @@ def run_arrays(f: Callable, args: tuple, kwargs: dict) -> Any:
     arguments.
     """
     static = getattr(f, "static_argnames", ())
-    return cached(_JITTED, f, lambda g: Jitted(g, static, original=f))(*args, **kwargs)
+    return cached(_JITTED, f, lambda g: Jitted(g, static))(*args, **kwargs)
 
 
 def cached(table: weakref.WeakKeyDictionary[Any, Jitted], f: Callable, make: Callable[[Callable], Jitted]) -> Jitted:
@@ -463,6 +461,8 @@ def cached(table: weakref.WeakKeyDictionary[Any, Jitted], f: Callable, make: Cal
 
 class WeakFunction:
     """A function that calls f through a weak reference, so that a cached value that calls f does not keep f alive."""
+
+    code_parts = ("target",)
 
     def __init__(self, f: Callable):
         functools.update_wrapper(self, f, updated=())

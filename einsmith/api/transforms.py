@@ -64,7 +64,7 @@ class Transformed(Derived):
     def __init__(self, traced: Callable, derive: Callable[..., Any], arguments: tuple):
         super().__init__(traced, derive, arguments)
         self.traced = traced
-        self._jitted = Jitted(traced, original=self)
+        self._jitted = Jitted(traced)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.traced(*args, **kwargs) if in_trace((args, kwargs)) else self._jitted(*args, **kwargs)

@@ -169,6 +169,8 @@ _UNKNOWN = "; a traced tensor has no value yet: pass a Python number, which es.j
 class _Fits:
     """The conversions that make the arguments of one function fit."""
 
+    code_parts = ()
+
     def __init__(self, function: Callable[..., Any]):
         parameters = inspect.signature(function).parameters.values()
         self.function = function

@@ -3,8 +3,10 @@
 A trace on such extents gives one graph, and the conditions under which other sizes have it too: like PyTorch's SymInts,
 a comparison decides by the value at hand and records itself as a guard. Two integers of unlike forms are never equal,
 whatever their values are, which is recorded as well. Whatever takes the value alone, `int` or `float` or a shift,
-records that it needs this value. What C reads of such an integer is another number, one more than its value: code that
-asks for no value in Python gives a graph that shows it.
+records that it needs this value. So does C: numbers say that they are of the class `int` or `float`, but no object of
+theirs has a value that C could read without calling a method, as `range`, NumPy and repetitions of lists do. Two ways
+leave no record: a set or dictionary with plain numbers, in which no symbolic one is found, and a text, which is that of
+no other number.
 """
 
 from __future__ import annotations
@@ -13,12 +15,19 @@ import itertools
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from numbers import Number
+from typing import TYPE_CHECKING, Any, TypeVar
 
 Form = tuple[tuple[tuple[int, ...], int], ...]
 """A polynomial with integer coefficients: (numbers of the atoms of a product, coefficient), each product once, in
 order. Atoms are symbols, quotients and remainders."""
-Number = TypeVar("Number", int, float)
+N = TypeVar("N", int, float)
+
+if TYPE_CHECKING:
+    from builtins import float as _Real
+    from builtins import int as _Whole
+else:
+    _Whole = _Real = object
 
 _POSITIVE, _NONZERO, _ZERO = "> 0", "!= 0", "== 0"
 _NUMBERS = itertools.count()
@@ -69,7 +78,7 @@ class At:
     def __init__(self, known: Mapping[int, int]):
         self._known, self._values = known, dict[Form, int]()
 
-    def value(self, x: Number) -> Number:
+    def value(self, x: N) -> N:
         """Return the value of a number; one that follows from no symbol is what it is."""
         if isinstance(x, SymbolicFloat):
             return x.function(*map(self.value, x.arguments))
@@ -90,12 +99,12 @@ def _evaluate(form: Form, known: Mapping[int, int]) -> int:
     return total
 
 
-def hint(x: Number) -> Number:
+def hint(x: N) -> N:
     """Return the value that a number has in its trace, which decides nothing but what takes less time."""
     return x.value if isinstance(x, (SymbolicInt, SymbolicFloat)) else x
 
 
-def is_same(a: Number, b: Number) -> bool:
+def is_same(a: N, b: N) -> bool:
     """Return whether two numbers follow from the symbols in one way; nothing is recorded."""
     if isinstance(a, SymbolicInt) or isinstance(b, SymbolicInt):
         return isinstance(a, int) and isinstance(b, int) and form_of(a) == form_of(b)
@@ -199,17 +208,14 @@ def make(scope: Scope, form: Form, value: int) -> int:
     return SymbolicInt(scope, form, value) if any(atoms for atoms, _ in form) else value
 
 
-class SymbolicInt(int):
+class SymbolicInt(_Whole):
     """An integer with the form of which it is the value in its trace."""
 
-    scope: Scope
-    form: Form
-    value: int
+    __class__ = int  # type: ignore[assignment]  # for isinstance
+    __array_ufunc__ = None  # NumPy's numbers leave operators to those below
 
-    def __new__(cls, scope: Scope, form: Form, value: int) -> SymbolicInt:
-        self = super().__new__(cls, value + 1)  # what C reads
+    def __init__(self, scope: Scope, form: Form, value: int):
         self.scope, self.form, self.value = scope, form, value
-        return self
 
     def fixed(self) -> int:
         """Return the value, and record that it is needed."""
@@ -218,7 +224,7 @@ class SymbolicInt(int):
 
     def __add__(self, other: Any) -> Any:
         if not isinstance(other, int):
-            return self.fixed() + other
+            return _with_other(operator.add, self, other)
         return make(self.scope, _sum((*self.form, *form_of(other))), self.value + hint(other))
 
     __radd__ = __add__
@@ -227,14 +233,16 @@ class SymbolicInt(int):
         return make(self.scope, _negative(self.form), -self.value)
 
     def __sub__(self, other: Any) -> Any:
-        return self + -other
+        is_number = isinstance(other, Number)
+        return self + -other if is_number else NotImplemented
 
     def __rsub__(self, other: Any) -> Any:
-        return -self + other
+        is_number = isinstance(other, Number)
+        return -self + other if is_number else NotImplemented
 
     def __mul__(self, other: Any) -> Any:
         if not isinstance(other, int):
-            return self.fixed() * other
+            return _with_other(operator.mul, self, other)
         return make(self.scope, _product(self.form, form_of(other)), self.value * hint(other))
 
     __rmul__ = __mul__
@@ -274,18 +282,18 @@ class SymbolicInt(int):
         return hash(self.form)
 
     def __repr__(self) -> str:
-        return repr(self.value)
-
-    __str__ = __repr__
+        return f"{self.value} of {self.form}"  # a text that is a key is that of no other number
 
     def __format__(self, spec: str) -> str:
-        return format(self.value, spec)
+        return format(repr(self), spec)
 
     def __reduce__(self) -> tuple:
         return int, (self.value,)
 
     def __int__(self) -> int:
         return self.fixed()
+
+    __index__ = __int__
 
     def __float__(self) -> float:
         return float(self.fixed())
@@ -295,18 +303,14 @@ class SymbolicInt(int):
         return self.fixed().bit_length()
 
 
-class SymbolicFloat(float):
+class SymbolicFloat(_Real):
     """A float that a function gives of numbers, some of them symbolic. value: its value in its trace."""
 
-    scope: Scope
-    function: Callable[..., float]
-    arguments: tuple
-    value: float
+    __class__ = float  # type: ignore[assignment]
+    __array_ufunc__ = None
 
-    def __new__(cls, scope: Scope, function: Callable[..., float], arguments: tuple, value: float) -> SymbolicFloat:
-        self = super().__new__(cls, value + 1.0)  # what C reads
+    def __init__(self, scope: Scope, function: Callable[..., float], arguments: tuple, value: float):
         self.scope, self.function, self.arguments, self.value = scope, function, arguments, value
-        return self
 
     def fixed(self) -> float:
         """Return the value, and record that it is needed."""
@@ -335,8 +339,14 @@ class SymbolicFloat(float):
     def __hash__(self) -> int:
         return hash((self.function, self.arguments))
 
+    def __reduce__(self) -> tuple:
+        return float, (self.value,)
+
     def __repr__(self) -> str:
-        return repr(self.value)
+        return f"{self.value} of {self.function} of {self.arguments}"
+
+    def __format__(self, spec: str) -> str:
+        return format(repr(self), spec)
 
 
 SYMBOLIC = SymbolicInt, SymbolicFloat
@@ -344,13 +354,19 @@ SYMBOLIC = SymbolicInt, SymbolicFloat
 
 
 def _define(of: type, names: str, compute: Callable[[Callable[..., Any], Any, Any], Any]) -> None:
-    """Give a class operators; `compute` gets the function, the number and the other operand, in their order."""
+    """Give a class operators; `compute` gets the function, the number and the other operand, in their order.
+
+    Operands that are no numbers have operators of their own, or take the number as an index."""
     for name in names.split():
-        function = getattr(operator, f"__{name.removeprefix('r') if name[1:] in _REVERSED else name}__")
-        if name[0] == "r" and name[1:] in _REVERSED:
-            setattr(of, f"__{name}__", lambda self, other, f=function: compute(f, other, self))
-        else:
-            setattr(of, f"__{name}__", lambda self, *other, f=function: compute(f, self, *other))
+        is_reversed = name[0] == "r" and name[1:] in _REVERSED
+        function = getattr(operator, f"__{name[1:] if is_reversed else name}__")
+
+        def apply(self: Any, *other: Any, function: Any = function, is_reversed: bool = is_reversed) -> Any:
+            if not all(isinstance(x, Number) for x in other):
+                return NotImplemented
+            return compute(function, *((*other, self) if is_reversed else (self, *other)))
+
+        setattr(of, f"__{name}__", apply)
 
 
 def _take_values(function: Callable[..., Any], *numbers: Any) -> Any:
@@ -364,11 +380,22 @@ def _keep(function: Callable[..., float], *numbers: Any) -> SymbolicFloat:
     return SymbolicFloat(scope, function, numbers, function(*map(hint, numbers)))
 
 
+def _with_other(function: Callable[..., float], x: int, other: Any) -> Any:
+    """Return a function of an integer and of an operand that is none."""
+    if isinstance(other, float):
+        return _keep(function, x, other)
+    return _take_values(function, x, other) if isinstance(other, Number) else NotImplemented
+
+
 def _divide(function: Callable[[int, int], int], a: Any, b: Any) -> Any:
     """Return a quotient or a remainder of integers, rounded down."""
     scope, over, under = next(x.scope for x in (a, b) if is_symbolic(x)), form_of(a), form_of(b)
     if is_symbolic(b):
         scope.note(_NONZERO, under)
+        apart = _sum((*under, *_negative(over)))
+        if is_symbolic(a) and hint(a) >= 0 and len(apart) == 1 and apart[0][0] == () and apart[0][1] > 0:  # n - 1 by n
+            scope.note(_POSITIVE, _sum((*over, ((), 1))))
+            return 0 if function is operator.floordiv else a
     value, exact, is_quotient = function(hint(a), hint(b)), _quotient(over, under), function is operator.floordiv
     if exact is not None and is_quotient:
         return make(scope, exact, value)
@@ -382,6 +409,8 @@ def _divide(function: Callable[[int, int], int], a: Any, b: Any) -> Any:
 
 def _compare(function: Callable[[Any, Any], bool], a: Any, b: Any) -> bool:
     """Decide which of two numbers is the smaller one."""
+    if not is_symbolic(b) and isinstance(b, float) and isinstance(a, int) and math.isfinite(b):
+        b = math.ceil(b) if function in (operator.lt, operator.ge) else math.floor(b)
     if not (isinstance(a, int) and isinstance(b, int)):
         return _take_values(function, a, b)
     if function in (operator.gt, operator.le):
@@ -394,9 +423,8 @@ def _compare(function: Callable[[Any, Any], bool], a: Any, b: Any) -> bool:
 
 
 _REVERSED = ("floordiv", "mod", "add", "sub", "mul", "truediv", "pow", "and", "or", "xor", "lshift", "rshift")
-_define(
-    SymbolicInt, "truediv rtruediv pow rpow and rand or ror xor rxor lshift rlshift rshift rrshift invert", _take_values
-)
+_define(SymbolicInt, "pow rpow and rand or ror xor rxor lshift rlshift rshift rrshift invert", _take_values)
+_define(SymbolicInt, "truediv rtruediv", _keep)
 _define(SymbolicInt, "floordiv rfloordiv mod rmod", _divide)
 _define(SymbolicInt, "lt le gt ge", _compare)
 _define(SymbolicFloat, "add radd sub rsub mul rmul truediv rtruediv neg abs", _keep)

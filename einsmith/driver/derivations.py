@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from einsmith.base import caches, environment
+from einsmith.base.symbolic import is_symbolic
 from einsmith.codegen.cache import objects
 from einsmith.ir.nodes import Compute, Graph, Template, postorder
 from einsmith.lang.lower import LOWERED
@@ -25,14 +27,16 @@ class Derivations:
     """The derivations of one trace, which begins when they are created. They are read from disk then.
 
     Args:
-        hint: a text of what is traced: names and shapes.
+        hint: a text of what is traced: names and settings.
+        arrays: shapes and types of what it is traced for; of a trace on symbolic extents, nothing is read or kept.
     """
 
-    def __init__(self, hint: str):
-        self._key = objects.name_of(b"derivations", sys.version.encode(), hint.encode())
+    def __init__(self, hint: str, arrays: Sequence[tuple[tuple[int, ...], Any]]):
+        self._key = objects.name_of(b"derivations", sys.version.encode(), f"{hint} {arrays}".encode())
+        self._is_kept = bool(environment.PLANS.get()) and not any(map(is_symbolic, (n for s, _ in arrays for n in s)))
         self._count = 0
         self._memos: Memos = {}
-        saved = objects.read_pickled(self._key) if environment.PLANS.get() else None
+        saved = objects.read_pickled(self._key) if self._is_kept else None
         if saved is not None:
             lowered, self._memos = saved
             self._count = _count(lowered, self._memos)
@@ -45,7 +49,7 @@ class Derivations:
 
     def keep(self, graph: Graph) -> None:
         """Write the derivations of the trace, which has made `graph`, if it took long and they are not on disk."""
-        if not environment.PLANS.get() or time.perf_counter() - self._start < WORTHWHILE:
+        if not self._is_kept or time.perf_counter() - self._start < WORTHWHILE:
             return
         lowered = LOWERED.used_since(self._first_tick)
         roots = (*graph.roots, *graph.gradients, *(out for _, out in lowered.values()))

@@ -89,13 +89,14 @@ class _Symbolic(NamedTuple):
 @dataclass
 class _Shared(Generic[T]):
     """A program for all sizes up to a capacity. shapes: those of its arrays; traced: the trace for the capacity;
-    symbolic: None where each size is traced."""
+    symbolic: None where each size is traced; state: that of the modules in the trace."""
 
     shapes: Shapes
     traced: T
     graph: SizedGraph
     run: BoundProgram
     symbolic: _Symbolic | None = None
+    state: Any = None
 
     def predict(self, shapes: Shapes, explain: Explain) -> SizeFit | None:
         """Return how the program runs for arrays of these shapes, without a trace; None where that is not known."""
@@ -115,14 +116,14 @@ class Sizes(Generic[T]):
 
     trace: traces the function for shapes of its arrays; compile: compiles a graph for the inputs of a trace, with the
     options `limits` and `all_limited` of an Executable; is_free: sizes share a program only where no kernel takes time
-    for rows beyond the size; is_formula: the trace runs no Python code of users, so that one on symbolic extents proves
-    what holds for other sizes
+    for rows beyond the size; state: what a trace depends on besides shapes, so that one on symbolic extents proves what
+    holds for other sizes in this state; None where the trace runs Python code of users
     """
 
     trace: Callable[[Shapes], T]
     compile: Callable[..., BoundProgram]
     is_free: bool
-    is_formula: bool = False
+    state: Any = None
     seen: list[Shapes] = field(default_factory=list)
     programs: list[_Shared[T]] = field(default_factory=list)
     reasons: dict[tuple, str] = field(default_factory=dict)
@@ -140,7 +141,9 @@ class Sizes(Generic[T]):
         """Return what `predict` returns, with the trace for the program's capacity."""
         if shapes in self.outgrown or environment.check_level():
             return None
-        for known in reversed(self.programs):
+        for known in reversed(self.programs if self.state is not None else ()):
+            if known.state != self.state:
+                continue
             fit = known.predict(shapes, lambda arrays: _explain_index(self.trace(shapes), arrays))
             if fit is not None:
                 return self._fitted(known.run, fit, shapes), known.traced
@@ -203,13 +206,21 @@ class Sizes(Generic[T]):
         own = [k for k, x in enumerate(relations) if x.bases == (k,)]
         largest = [max(list(histories)[k]) for k in own]
 
-        def shapes_at(sizes: Sequence[int]) -> Shapes:
-            """Return the shapes for a size of each history that is its own base."""
-            out, of_base = [list(s) for s in shapes], dict(zip(own, sizes, strict=True))
-            for relation, places in zip(relations, histories.values(), strict=True):
+        def extents_at(sizes: Sequence[int]) -> list[int]:
+            """Return the extents of all histories for a size of each one that is its own base."""
+            of_base = dict(zip(own, sizes, strict=True))
+            return [relation.value(of_base) for relation in relations]
+
+        def shapes_of(extents: Sequence[int]) -> Shapes:
+            """Return the shapes for an extent of each history."""
+            out = [list(s) for s in shapes]
+            for extent, places in zip(extents, histories.values(), strict=True):
                 for n, d in places:
-                    out[n][d] = relation.value(of_base)
+                    out[n][d] = extent
             return tuple(map(tuple, out))
+
+        def shapes_at(sizes: Sequence[int]) -> Shapes:
+            return shapes_of(extents_at(sizes))
 
         why = "it is too small"
         for grow in (_grow_again if self.programs else _grow, _power, int):
@@ -232,10 +243,15 @@ class Sizes(Generic[T]):
             if self.is_free and not graph.is_by_rows:
                 raise SizeDependentError("tensors have the size in another dimension than the first")
             limits = {"limits": graph.limits, "all_limited": self.is_free}
-            symbolic = self._prove(graph, grown, probe, shapes_at) if self.is_formula else None
+            symbolic = None
+            if self.state is not None:
+                # What has varied together so far need not do so later.
+                symbolic = self._prove(graph, extents_at(grown), extents_at(probe), shapes_of)
+                if symbolic is None and len(own) < len(relations):
+                    symbolic = self._prove(graph, grown, probe, shapes_at)
             try:
                 run = self.compile(graph.graph, at_capacity, **limits)
-                return _Shared(most, at_capacity, graph, run, symbolic), fit
+                return _Shared(most, at_capacity, graph, run, symbolic, self.state), fit
             except UnlimitedError as e:
                 raise SizeDependentError(str(e)) from None
             except (MemoryLimitError, MemoryError) as e:

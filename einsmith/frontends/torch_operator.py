@@ -406,7 +406,8 @@ class _Definition:
         sizes = run = None
         if environment.SIZES.get() == SHARED:
             kinds = program, threads, place.name, tuple((t, len(s)) for t, s in zip(types, shapes, strict=True))
-            new: Sizes[Any] = Sizes(trace_for, compile_graph, is_free=False, is_formula=self.formula is not None)
+            state = None if self.formula is None else ()
+            new: Sizes[Any] = Sizes(trace_for, compile_graph, is_free=False, state=state)
             sizes = self.sizes.setdefault(kinds, new)
             run = sizes.predict(shapes)
         if run is None:

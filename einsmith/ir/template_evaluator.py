@@ -1,5 +1,5 @@
 """Evaluate templates naively on NumPy, as their definition: floats in float64, integers in int64; casts to float16 and
-bfloat16 round.
+bfloat16 round. Numbers that follow from sizes (`base.symbolic`) are kept as such, in arrays of objects.
 
 Every point of a template's box is computed at once, by broadcasting. Both sides of a `where` are computed, but a read
 is checked only at the points where its side is chosen; elsewhere its index is clipped and its value is never used.
@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from einsmith.base import symbolic
 from einsmith.base.dtypes import DType
 from einsmith.base.errors import IndexOutOfRange, ShapeError, VerifyError
 from einsmith.ir.functions import COMBINING, FUNCTIONS
@@ -49,7 +50,10 @@ def evaluate_template(t: Template, arrays: Sequence[np.ndarray]) -> tuple[np.nda
         raise ShapeError(f"the template takes {len(t.params)} arguments, got {len(arrays)}")
     inputs = [to_wide(a, d, s, f"argument {n}") for n, (a, (d, s)) in enumerate(zip(arrays, t.params, strict=True))]
     start = t.parts[0].neutral if isinstance(t.parts[0], Scatter) else 0
-    outputs: tuple[np.ndarray, ...] = tuple(np.full(t.shape, start, WIDE[d.kind]) for d in t.dtypes)
+    is_symbolic = any(a.dtype == object for a in inputs) or t.memo("symbolic", _has_symbolic_number)
+    outputs: tuple[np.ndarray, ...] = tuple(
+        np.full(t.shape, start, object if is_symbolic else WIDE[d.kind]) for d in t.dtypes
+    )
     with np.errstate(all="ignore"):
         for part in t.parts:
             if isinstance(part, Scatter):
@@ -72,9 +76,9 @@ def evaluate_piece(
     for box in _split_box(tuple(domain), len(part.extents)):
         if first:
             box = ((box[0][0] + first, box[0][1] + first), *box[1:])
-        at = tuple(slice(lo, hi) for lo, hi in box[: len(part.extents)])
+        at: tuple[Any, ...] = tuple(slice(lo, hi) for lo, hi in box[: len(part.extents)])
         for view, value in zip(views, _evaluate_body(part.body, box, inputs), strict=True):
-            view[at] = value
+            view[(*at, ...)] = value  # with `...` an array of one object is no element
 
 
 def to_wide(a: Any, dtype: DType, shape: tuple[int, ...], name: str) -> np.ndarray:
@@ -82,7 +86,12 @@ def to_wide(a: Any, dtype: DType, shape: tuple[int, ...], name: str) -> np.ndarr
     a = np.asarray(a)
     if a.shape != shape:
         raise ShapeError(f"{name} has shape {a.shape} where {shape} is expected")
-    return dtype.wide(a)
+    return a if a.dtype == object else dtype.wide(a)
+
+
+def _has_symbolic_number(t: Template) -> bool:
+    bodies = (b for p in t.parts for b in p.bodies)
+    return any(isinstance(e, Const) and symbolic.is_symbolic(e.value) for e in postorder(tuple(bodies)))
 
 
 def _split_box(domain: tuple[int, ...], rank: int) -> Iterator[Box]:
@@ -142,7 +151,8 @@ def evaluate_expressions(roots: Sequence[Expr], box: Box, inputs: Sequence[np.nd
     outside: list[tuple[Read, int, np.ndarray]] = []
     for e in order:
         if isinstance(e, Const):
-            values[e] = np.full((1,) * len(box), e.value, WIDE[e.dtype.kind])
+            kind = object if symbolic.is_symbolic(e.value) else WIDE[e.dtype.kind]
+            values[e] = np.full((1,) * len(box), e.value, kind)
         elif isinstance(e, Axis):
             lo, hi = box[e.position]
             shape = [1] * len(box)
@@ -190,6 +200,8 @@ def apply_function(e: Apply, args: list[np.ndarray]) -> np.ndarray:
     x = args[0]
     if e.dtype.is_bool:
         return x != 0
+    if x.dtype == object:
+        return _cast_numbers(x, e.dtype)
     if e.dtype.is_float and e.dtype.in_memory_only:
         return e.dtype.rounded(x)
     if x.dtype.kind == "f" and e.dtype.is_int:
@@ -197,6 +209,15 @@ def apply_function(e: Apply, args: list[np.ndarray]) -> np.ndarray:
     if e.dtype.is_int and e.dtype.bits < 64 and x.dtype.kind == "i":
         return x.astype(e.dtype.numpy).astype(np.int64)
     return x.astype(WIDE[e.dtype.kind])
+
+
+def _cast_numbers(x: np.ndarray, dtype: DType) -> np.ndarray:
+    """Return numbers that follow from sizes as floats, or as integers of a type that has them."""
+    if dtype.is_int and not all(dtype.range[0] <= n <= dtype.range[1] for n in x.reshape(-1)):
+        raise VerifyError(f"a number that follows from a size leaves the range of {dtype.name}")
+    out = np.empty(x.shape, object)
+    out.reshape(-1)[:] = [symbolic.literal(n, dtype.is_float) for n in x.reshape(-1)]
+    return out
 
 
 def _to_integer(x: np.ndarray, dtype: DType) -> np.ndarray:

@@ -40,6 +40,8 @@ class Operator:
     nothing, BoundsError for a read that is not proven in bounds, ShapeError and DtypeError for inputs that do not fit.
     """
 
+    code_parts = ()
+
     def __init__(
         self,
         text: str | Source,
@@ -292,6 +294,8 @@ class Operator:
 
 class SpecializedOperator:
     """An operator with its static parameters set, which is traced and compiled for arrays."""
+
+    code_parts = ("operator",)
 
     def __init__(self, operator: Operator, static: Mapping[str, Any], checkpoint: int):
         self.operator, self.static, self.checkpoint = operator, dict(static), checkpoint

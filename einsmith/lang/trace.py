@@ -100,6 +100,8 @@ class Override:
     """Attribute values that only the current context sees (PEP 567), by object id; other threads that trace meanwhile
     see the attributes' own values."""
 
+    code_parts = ()
+
     def __init__(self, around: Override | None):
         self._values: dict[int, tuple[Any, Any]] = {} if around is None else dict(around._values)
         self._version, self._seen = object(), _version

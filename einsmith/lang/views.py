@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
@@ -93,7 +92,7 @@ def plan_slicing(shape: Sequence[int], keys: Sequence[Any]) -> Slicing:
 
 def _is_index(k: Any) -> bool:
     try:
-        operator.index(k)
+        symbolic.index(k)
     except TypeError:  # an array of one element that is not an integer
         return False
     return True

@@ -47,6 +47,8 @@ class Handle:
 class Hooks:
     """The hooks of one module, in the order in which they are called."""
 
+    code_parts = ("_all",)
+
     def __init__(self) -> None:
         self._all: list[_Hook] = []
 

@@ -52,6 +52,7 @@ class Module(ModuleTree, Hookable):
     static_argnames: tuple[str, ...] = ()
     """Names of the arguments of `forward` that are settings, such as sizes: a program is compiled for each value. Other
     numbers are passed at run time."""
+    code_parts: tuple[str, ...] | None = None
 
     _training: bool
     _modules: dict[str, Module | None]

@@ -104,6 +104,7 @@ class Stored:
     """
 
     __array_ufunc__ = None  # NumPy's operators defer to the ones below
+    code_parts = ()
     memory: Memory
 
     def __init__(self, data: Any):

@@ -50,6 +50,8 @@ def is_array(x: Any) -> bool:
 class _Hole:
     """The placeholder of an array in the frozen arguments of a `PartialCall`."""
 
+    code_parts = ()
+
     def __repr__(self) -> str:
         return "array"
 
@@ -87,6 +89,8 @@ def _thaw(x: Any, arrays: Iterator[Any]) -> Any:
 
 class PartialCall:
     """A function with every argument fixed but its arrays."""
+
+    code_parts = ("function", "structure")
 
     def __init__(self, function: Callable[..., Any], structure: Any):
         self.function, self.structure = function, structure

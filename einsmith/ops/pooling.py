@@ -26,7 +26,7 @@ class _Adaptive:
         self.extent, self.count = extent, count
         self.even = extent % count == 0
         # (p*extent) % count takes every multiple of gcd(extent, count), which delays a window's end past its begin.
-        self.kernel = -(-(extent + count - gcd(extent, count)) // count)
+        self.kernel = extent // count if self.even else -(-(extent + count - gcd(extent, count)) // count)
 
     def begin(self, p: Any) -> Any:
         return p * (self.extent // self.count) if self.even else p * self.extent // self.count

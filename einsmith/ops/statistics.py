@@ -62,7 +62,7 @@ def _moments(
     single = x.dtype.arithmetic
     s = builder.differentiate_as(total(dt.f64, 1), total(single, 1).astype(dt.f64))
     squares = builder.differentiate_as(total(dt.f64, 2), total(single, 2).astype(dt.f64)) - s * s * (1 / count)
-    divisor = builder.full(rest, max(count - less, 0.0), dt.f64)
+    divisor = builder.full(rest, max(count - less, 0), dt.f64)
     mean = builder.compute(rest, lambda *i: builder.cast(first(i), dt.f64)) + s * (1 / count)
     variance = builder.where(squares < 0, 0.0, squares) / divisor
     return _keep_dims(variance, x, dims, keepdim), _keep_dims(mean, x, dims, keepdim)

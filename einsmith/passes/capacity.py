@@ -136,7 +136,10 @@ class SymbolicSizes:
 
     def fit(self, at: At) -> SymbolicFit | None:
         """Return how the graph fits values of the symbols of its trace; None where an extent leaves the capacity."""
-        values = [(key, at.value(x)) for key, x in self._numbers]
+        try:
+            values = [(key, at.value(x)) for key, x in self._numbers]
+        except ArithmeticError:  # a division by 0, say
+            return None
         if any(
             key.dtype is None and not 0 < x <= key.capacity or key.is_bounded and x > key.capacity for key, x in values
         ):

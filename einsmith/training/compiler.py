@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from einsmith.api.library import called_modules
 from einsmith.base import environment, recording
 from einsmith.base.caches import Bound, Cache
 from einsmith.base.dtypes import f16
@@ -104,6 +105,13 @@ _STATES = Bound("states of modules in training steps", 1024)
 """Bound of the module states that all training steps keep together."""
 _NUMBERS = count()
 """Numbers for the modules' states; a number is part of the programs' keys."""
+
+
+class _Shaped(NamedTuple):
+    """An array of a batch without values."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
 
 
 class Note(NamedTuple):
@@ -209,8 +217,7 @@ class StepCompiler:
     def find(self, arrays: list[np.ndarray], gather: bool) -> BoundProgram | None:
         """Return the valid program for a batch, or None. The caller holds the guard of the parameters."""
         self.compare_if_changed()
-        threads = self._parts.definition.compilation.threads or get_threads()
-        return self.programs.get((tuple(map(_SHAPE, arrays)), threads, self._dependencies.number, gather))
+        return self.programs.get(self._key_of(arrays, gather))
 
     def compare_if_changed(self) -> None:
         """Drop what a change has made invalid (`compare`). The caller holds the guard of the parameters."""
@@ -231,17 +238,21 @@ class StepCompiler:
         if gather and self._parts.definition.compilation.memory_limit is not None and self.notices is None:
             self.find_or_compile(arrays)  # it needs more memory: its error comes before anything is gathered
         guard = self._state.store.guard
+        is_tuned = not gather and self.search.can_tune()
+        is_shared = choose_sizes(self._parts.definition.compilation.sizes) == SHARED
+        is_shared = is_shared and not is_tuned and self._parts.definition.is_alone
         with guard:
+            if is_shared and self._predict(arrays, gather):
+                return
             traced, options = self._trace_for_program(arrays, gather)
             threads, generation = options["threads"], self._generation
-            key = tuple(map(_SHAPE, arrays)), threads, self._dependencies.number, gather
-        is_tuned = not gather and self.search.can_tune()
+            key = self._key_of(arrays, gather)
         programs = [run for _, run in self.programs.items()]
         with self.search.preparing(options["target"], threads, programs) if is_tuned else nullcontext():
             run = None
-            is_shared = choose_sizes(self._parts.definition.compilation.sizes, traced.graph) == SHARED
-            if is_shared and not is_tuned and self._parts.definition.is_alone:
-                run = self._find_shared(arrays, gather, traced, key[1:], generation)
+            if is_shared:
+                sizes = self._sizes_of(arrays, gather, key[1:], generation)
+                run = sizes.find(tuple(a.shape for a in arrays), traced)
             if run is None:
                 run = Executable(traced.graph, traced.bind, **options)
             exploration = None
@@ -257,24 +268,43 @@ class StepCompiler:
             if generation == self._generation:  # else the program is outdated
                 self.programs.put(key, run)
 
-    def _find_shared(
-        self, arrays: list[np.ndarray], gather: bool, traced: StepGraph, key: tuple, generation: int
-    ) -> BoundProgram | None:
-        """Return a program that batches of several sizes share for a batch; None where it needs its own.
+    def _key_of(self, arrays: list[np.ndarray], gather: bool) -> tuple:
+        """Return the key of the program for a batch. The caller holds the guard of the parameters."""
+        threads = self._parts.definition.compilation.threads or get_threads()
+        return tuple(map(_SHAPE, arrays)), threads, self._dependencies.number, gather
 
-        key: what programs depend on besides the batch; generation: that of the trace."""
+    def _predict(self, arrays: list[np.ndarray], gather: bool) -> bool:
+        """Keep the program that batches of other sizes share for a batch, without a trace; return whether there is one.
+        The caller holds the guard of the parameters."""
+        self.compare_if_changed()
+        key = self._key_of(arrays, gather)
+        known = self._sizes_of(arrays, gather, key[1:], self._generation).predict_traced(tuple(a.shape for a in arrays))
+        if known is None:
+            return False
+        run, traced = known
+        run.note = Note(traced.groups, None, traced.trained, traced.exchanged)
+        self.programs.put(key, run)
+        return True
+
+    def _sizes_of(self, arrays: list[np.ndarray], gather: bool, key: tuple, generation: int) -> Sizes[StepGraph]:
+        """Return the sizes of batches that differ from this one in extents alone.
+
+        key: what programs depend on besides the batch; generation: that of the programs."""
         dtypes = [a.dtype for a in arrays]
 
         def trace_for(shapes: Sequence[tuple[int, ...]]) -> StepGraph:
-            batch = [np.broadcast_to(np.zeros((), d), s) for d, s in zip(dtypes, shapes, strict=True)]
-            return self.trace(batch, gather)
+            return self.trace([_Shaped(s, d) for s, d in zip(shapes, dtypes, strict=True)], gather)
 
         def compile_graph(graph: Graph, traced: StepGraph, **limits: Any) -> BoundProgram:
             return Executable(graph, traced.bind, **self._options_for(graph, traced, gather), **limits)
 
         kinds = tuple((d, a.ndim) for d, a in zip(dtypes, arrays, strict=True)), *key, generation
-        sizes = self._sizes.setdefault(kinds, Sizes(trace_for, compile_graph, is_free=False))
-        return sizes.find(tuple(a.shape for a in arrays), traced)
+        sizes = self._sizes.get(kinds)
+        if sizes is None:
+            definition = self._parts.definition
+            state = called_modules((definition.model, definition.loss))
+            sizes = self._sizes.setdefault(kinds, Sizes(trace_for, compile_graph, is_free=False, state=state))
+        return sizes
 
     def compile_apart(self, arrays: list[np.ndarray], gather: bool) -> BoundProgram:
         """Return the program for a batch, compiled anew without a search; training does not use it."""
@@ -344,13 +374,14 @@ class StepCompiler:
         self.updates.put((key, threads, norm), run)
         return run
 
-    def trace(self, arrays: list[np.ndarray], gather: bool = False) -> StepGraph:
-        """Trace the graph of a step for a batch; gather: the step only accumulates gradients and updates nothing."""
+    def trace(self, arrays: Sequence[Any], gather: bool = False) -> StepGraph:
+        """Trace the graph of a step for a batch, given by arrays or by what has their shapes and types; gather: the
+        step only accumulates gradients and updates nothing."""
         with self._state.store.guard:
             self.compare()
             in_mode = self._parts.definition.model.in_mode(training=True)
             with trace.compiling(), in_mode, recording.phase("tracing", of="a training step"):
-                derivations = Derivations(f"{self._parts.definition.outline} {list(map(_SHAPE, arrays))} {gather}")
+                derivations = Derivations(f"{self._parts.definition.outline} {gather}", list(map(_SHAPE, arrays)))
                 traced = step_graph.build(self._parts, arrays, gather)
                 derivations.keep(traced.graph)
             self._dependencies.add(traced)

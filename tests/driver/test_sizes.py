@@ -192,6 +192,36 @@ def test_formulas_run_at_other_sizes_without_a_trace(name: str, how: str, compil
     assert counts[1][0] == counts[-1][0] and (counts[1] == counts[-1]) == (how != "function")
 
 
+@pytest.mark.parametrize("how", ["jit", "call"])
+def test_modules_run_at_other_sizes_without_a_trace(how: str, compiled, monkeypatch) -> None:
+    """What a module consists of, its modes, hooks and memory are those of the trace; else it is traced anew."""
+    traced, trace_arguments = list[Any](), jit.trace_arguments
+    monkeypatch.setattr(jit, "trace_arguments", lambda *a: traced.append(a) or trace_arguments(*a))
+    monkeypatch.setenv("EINSMITH_SIZES", "shared")
+    model = nn.Sequential(nn.Linear(3, 5), nn.Dropout(0.5), nn.ReLU(), nn.LSTM(5, 4, batch_first=True)).eval()
+    f = es.jit(model) if how == "jit" else model
+
+    def count(b: int, n: int) -> int:
+        before, x = len(traced), default_rng(b).normal(size=(b, n, 3)).astype(model[0].weight.data.dtype)
+        y, z = f(x)[0], es.interpret(model)(x)[0] if not model.training else None
+        if z is not None:
+            np.testing.assert_allclose(y, z, rtol=1e-4, atol=1e-5)
+        return len(traced) - before
+
+    assert [count(*x) for x in ((9, 7), (12, 5), (7, 11), (4, 3), (13, 12), (24, 15))] == [1, 4, 0, 0, 0, 0]
+    model.train()
+    assert count(8, 3) > 0
+    model.eval()
+    assert count(6, 4) == 0
+    model[0] = nn.Linear(3, 5)
+    assert count(5, 4) > 0
+    handle = model[2].register_forward_hook(lambda m, a, y: y * 3)
+    assert [count(*x) for x in ((11, 4), (10, 4), (3, 9))] == [3, 1, 1]  # hooks are called in each
+    handle.remove()
+    model.double()
+    assert count(15, 4) > 0
+
+
 def test_an_index_error_shows_the_call() -> None:
     """Its shapes and values, not those of the capacity."""
     table, messages = np.eye(4), []

@@ -9,6 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from einsmith import ops as F
+from einsmith.base import dtypes as dt
+from einsmith.base import symbolic
 from einsmith.base.dtypes import DType, dtype_of
 from einsmith.base.errors import (
     ArgumentError,
@@ -72,9 +75,9 @@ class EvaluationContext:
         return Value(leaf)
 
     def known(self, x: Any) -> np.ndarray | None:
-        """Return the values of a tensor computed from constants alone, None for others.
+        """Return the values of a tensor computed from constants and extents alone, None for others.
 
-        The reference evaluator of formulas folds them.
+        The reference evaluator of formulas folds them. Those that follow from symbolic extents are objects.
         """
         x = builder.as_value(x)
         if x.tensor not in self.folded:
@@ -90,7 +93,7 @@ class EvaluationContext:
             (folded,), _ = evaluator.evaluate(
                 nodes.Graph(tuple(leaves), (x.tensor,), (), ()), [self.constants[t] for t in leaves]
             )
-            self.folded[x.tensor] = x.dtype.narrow(folded)
+            self.folded[x.tensor] = folded if folded.dtype == object else x.dtype.narrow(folded)
         return self.folded[x.tensor]
 
 
@@ -176,11 +179,11 @@ class NodeCall:
         `least`, or, where there is a least, above MOST_EXTENT.
         """
         array = self.static(x, what)
-        if array.dtype.kind not in "iub" or array.ndim > 1:
+        if array.dtype.kind not in "iubO" or array.ndim > 1:
             raise ArgumentError(
                 f"{what} must be integers of at most one dimension, not {array.dtype}{list(array.shape)}"
             )
-        numbers = tuple(int(n) for n in array.reshape(-1))
+        numbers = tuple(symbolic.to_whole(n) for n in array.reshape(-1))
         wrong = [] if least is None else [n for n in numbers if not least <= n <= MOST_EXTENT]
         if wrong:
             raise ArgumentError(f"{what} has {wrong[0]}; it must be from {least} to {MOST_EXTENT}")
@@ -229,6 +232,12 @@ class NodeCall:
         """Return an array as a constant of a type."""
         kind = dtype_of(dtype)
         return self.context.constant(np.array(array, kind.numpy, order="C"), kind)
+
+    def extents(self, numbers: Sequence[int]) -> Value:
+        """Return extents as a tensor of int64 [N]. They stand in its formula, so that it captures no array, which
+        would be another one at each size."""
+        parts = [builder.full((1,), n, dt.i64) for n in numbers]
+        return F.cat(parts, 0) if parts else self.constant((), dt.i64)
 
     def evaluate(self, body: OnnxGraph, values: dict[str, Any]) -> list[Any]:
         """Evaluate a body of the node and return its outputs."""

@@ -54,6 +54,8 @@ class OnnxModule(ModulePart):
     values; in a training step they are `constants` of `load`.
     """
 
+    code_parts = ("_parameters", "_buffers", "_modules", "_hooks")
+
     def __init__(self, graph: OnnxGraph, what: str, source: Any = None, frozen: Sequence[str] | None = None):
         super().__init__(what)
         needed = static_names(graph)

@@ -216,7 +216,7 @@ class Region:
                 for x, n in zip(inputs, is_size, strict=True)
             ),
         )
-        return self._sizes.setdefault(kinds, Sizes(trace_for, compile_graph, is_free=False, is_formula=True))
+        return self._sizes.setdefault(kinds, Sizes(trace_for, compile_graph, is_free=False, state=()))
 
     def prepare(self, inputs: Sequence[Any]) -> None:
         """Compile for the layout of `inputs`. Raises OperatorRefusedError and what compiling raises."""

@@ -225,11 +225,11 @@ class Members:
         """Return the pieces of a node at its steps, each along all of them."""
         lay, d = self.layout, self.drafts[n]
         first, stop = lay.first[n], lay.first[n] + lay.steps
-        clean = range(lay.clean[n]) if lay.sign > 0 else range(lay.clean[n], d.shape[0])
+        low, high = (0, lay.clean[n]) if lay.sign > 0 else (lay.clean[n], d.shape[0])
         clipped_parts: list[Piece] = []
         for p in d.parts:
             for q in clipped(p, first, stop):
-                if q.offset[0] in clean and q.offset[0] + q.step[0] * (q.extents[0] - 1) in clean:
+                if low <= q.offset[0] < high and low <= q.offset[0] + q.step[0] * (q.extents[0] - 1) < high:
                     q = map_piece(q, lambda b: rebuild([b], self._rewrite_read_outside)[0])
                 clipped_parts.append(q)
         groups: dict[tuple, list[Piece]] = {}

@@ -326,7 +326,7 @@ def _is_power_of_two(x: str = "", **bindings: Expr) -> bool:
 
 def _multiply_by_inverse(e: Apply, facts: Facts) -> Expr | None:
     k = e.args[1]
-    if isinstance(k, Const) and isfinite(k.value) and _is_power_of_two(k=k):
+    if isinstance(k, Const) and _is_power_of_two(k=k):
         return apply("mul", e.args[0], Const(1 / k.value, k.dtype))
     return None
 
@@ -416,7 +416,9 @@ RULES: tuple[RewriteRule, ...] = (
     rule("-x / -y", p("div", p("neg", "x"), p("neg", "y")), p("div", "x", "y"), "f"),
     rule("-x / y", p("div", p("neg", "x"), "y"), p("neg", p("div", "x", "y")), "f"),
     rule("x / -y", p("div", "x", p("neg", "y")), p("neg", p("div", "x", "y")), "f"),
-    rule("x * k / k", p("div", p("mul", "x", "k"), "k"), "x", "f", lambda x, k: k.value != 0 and isfinite(k.value)),
+    rule(
+        "x * k / k", p("div", p("mul", "x", "k"), "k"), "x", "f", lambda x, k: k.value != 0 and isfinite(hint(k.value))
+    ),
     RewriteRule("x / 2**n", ("div",), _multiply_by_inverse, "f"),
     rule("x ** 1", p("pow", "x", 1.0), "x", "f"),
     rule("x ** 2", p("pow", "x", 2.0), p("mul", "x", "x"), "f"),

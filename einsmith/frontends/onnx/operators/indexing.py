@@ -9,9 +9,10 @@ from typing import Any
 from einsmith import ops as F
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import ArgumentError, ShapeError
+from einsmith.base.symbolic import to_whole
 from einsmith.frontends.aten import TABLE
 from einsmith.frontends.onnx.binding import Axis, Number, resolve_axis
-from einsmith.frontends.onnx.evaluate import MOST_EXTENT, NodeCall
+from einsmith.frontends.onnx.evaluate import MOST_DIMENSIONS, MOST_EXTENT, NodeCall
 from einsmith.frontends.onnx.operators.casts import to_element
 from einsmith.frontends.onnx.table import enter, onnx
 from einsmith.lang import builder
@@ -40,11 +41,13 @@ def check_lengths(n: NodeCall, lengths: Value, steps: int, what: str) -> Value:
 def gather(n: NodeCall, x: Value, index: Value, *, axis: Axis = 0) -> Value:
     """x[.., index[i], ..] along an axis"""
     before, after = x.shape[:axis], x.shape[axis + 1 :]
-    known = n.known(index)
-    if known is not None and known.size == 1:
-        place = int(known.reshape(-1)[0])
+    known = n.known(index) if prod(index.shape) == 1 else None
+    if known is not None:
+        place = to_whole(known.reshape(-1)[0])
         if not -x.shape[axis] <= place < x.shape[axis]:
             raise ShapeError(f"Gather: {place} is out of range along axis {axis} of shape {x.shape}")
+        if x.dtype.is_int and x.ndim == 1 and x.shape[0] <= MOST_DIMENSIONS and (values := n.known(x)) is not None:
+            return builder.full(index.shape, values[place], x.dtype)  # an extent, say
         return x[(*(slice(None),) * axis, place % x.shape[axis])].reshape((*before, *index.shape, *after))
     k = wrap_index(index, x.shape[axis])
 

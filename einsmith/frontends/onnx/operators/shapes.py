@@ -9,20 +9,22 @@ import numpy as np
 
 from einsmith import ops as F
 from einsmith.base import dtypes as dt
+from einsmith.base.dtypes import DType
 from einsmith.base.errors import ShapeError
+from einsmith.base.symbolic import count_steps
 from einsmith.frontends.onnx.binding import Axis, Extents, Known
 from einsmith.frontends.onnx.evaluate import NodeCall
 from einsmith.frontends.onnx.table import enter, onnx
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
 
-enter("Size", "number of elements of x", lambda n, x: n.constant(prod(x.shape), dt.i64), "shapes")
+enter("Size", "number of elements of x", lambda n, x: n.extents((prod(x.shape),)).reshape(()), "shapes")
 
 
 @onnx("Shape")
 def shape(n: NodeCall, x: Value, *, start: int = 0, end: int | None = None) -> Value:
     """the extents of dimensions start to end of x"""
-    return n.constant(x.shape[start:end], dt.i64)
+    return n.extents(x.shape[start:end])
 
 
 @onnx("ConstantOfShape")
@@ -44,16 +46,24 @@ def eye_like(x: Value, *, k: int = 0) -> Value:
 @onnx("Range", static=(0, 1, 2))
 def range_(n: NodeCall, start: Value, limit: Value, delta: Value) -> Value:
     """start + i*delta, up to but without limit"""
+    if start.dtype.is_int:
+        return _range_of_integers(n, start.dtype, *(n.integer(x, "a bound of Range") for x in (start, limit, delta)))
     wide = [x.dtype.wide(n.static(x, "a bound of Range").reshape(())) for x in (start, limit, delta)]
     if wide[2] == 0 or not np.isfinite(wide).all():
         raise ShapeError(f"Range: start {wide[0]}, limit {wide[1]} and delta {wide[2]} have no finite number of steps")
-    if start.dtype.is_int:
-        count = max(-((int(wide[0]) - int(wide[1])) // int(wide[2])), 0)
-    else:
-        count = max(ceil(min((wide[1] - wide[0]) / wide[2], 2.0**62)), 0)
+    count = max(ceil(min((wide[1] - wide[0]) / wide[2], 2.0**62)), 0)
     n.table((count,), "Range")
     values = wide[0] + np.arange(count) * wide[2]
     return n.context.constant(start.dtype.narrow(values), start.dtype)
+
+
+def _range_of_integers(n: NodeCall, dtype: DType, start: int, limit: int, delta: int) -> Value:
+    """Return a range as a formula, which has a number of steps that may follow from a size."""
+    if delta == 0:
+        raise ShapeError(f"Range: start {start}, limit {limit} and delta 0 have no finite number of steps")
+    count = count_steps(start, limit, delta)
+    n.table((count,), "Range")
+    return builder.compute((count,), lambda i: builder.cast(start + builder.cast(i, dt.i64) * delta, dtype))
 
 
 # ------------------------------------------------------------------------------ extents that depend on values
