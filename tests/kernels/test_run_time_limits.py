@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from einsmith.base import dtypes as dt
-from einsmith.ir.nodes import Read, apply
+from einsmith.ir.nodes import Piece, Read, Template, apply
 from einsmith.kernels import autoconfig
 from einsmith.kernels.contraction.config import Tiled
 from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
-from einsmith.schedule.kernel import Beyond, Kernel, KernelBuffer, LimitedKernel
+from einsmith.schedule.kernel import Beyond, Kernel, KernelBuffer, LimitedKernel, Stage
 from tests.kernels import runner
 from tests.kernels.runner import host, random_array, run_native, sampled
 from tests.kernels.samples import add, axes, depthwise, mul, num, over, plain, read
@@ -295,7 +295,23 @@ def last_row_sums(b, rows, k):
     return plain((b, rows), [(dt.f32, (b, rows, k))], over("sum", (k,), read(0, p, i, r)))
 
 
+def stretches(rows, m, cuts, across):
+    """Pieces that are stretches of an axis, of which each has a formula of its own."""
+    i, j = axes(2)
+    parts, ends = [], (0, *cuts, m if across else rows)
+    for n, (low, high) in enumerate(zip(ends, ends[1:], strict=False)):
+        place = (i, add(j, low)) if across else (add(i, low), j)
+        offset, extents = ((0, low), (rows, high - low)) if across else ((low, 0), (high - low, m))
+        parts.append(Piece(offset, (1, 1), extents, mul(read(0, *place), num(n + 2.0))))
+    t = Template((rows, m), ((dt.f32, (rows, m)),), tuple(parts))
+    buffer = KernelBuffer(dt.f32, (rows, m))
+    return Kernel((Stage(t, (("buffer", 0),), (1,)),), (buffer, buffer))
+
+
 AXES = {
+    "stretches": (stretches(37, 21, (1, 20), False), (0, 1)),
+    "stretches of columns": (stretches(9, 67, (1, 2, 65), True), (0, 1)),
+    "stretches, some limited": (stretches(37, 40, (17,), False), (0,)),
     "rows of a batch": (shared_product(3, 37, 20, 24), (1,)),
     "rows of a batch and columns": (shared_product(3, 37, 40, 24), (1, 2)),
     "batch, rows and columns": (shared_product(5, 19, 33, 8), (0, 1, 2)),
@@ -317,6 +333,8 @@ AXES = {
     "convolution": (convolution(3, 5, 8, 6), (1, 2)),
 }
 LEFT_OUT = {
+    "stretches",
+    "stretches of columns",
     "rows of a batch",
     "scores",
     "columns",
