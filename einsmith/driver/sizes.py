@@ -242,13 +242,13 @@ class Sizes(Generic[T]):
                 return None
             if self.is_free and not graph.is_by_rows:
                 raise SizeDependentError("tensors have the size in another dimension than the first")
-            limits = {"limits": graph.limits, "all_limited": self.is_free}
             symbolic = None
-            if self.state is not None:
+            if self.state is not None and len(own) < len(relations) <= len(_SMALLER):
                 # What has varied together so far need not do so later.
-                symbolic = self._prove(graph, extents_at(grown), extents_at(probe), shapes_of)
-                if symbolic is None and len(own) < len(relations):
-                    symbolic = self._prove(graph, grown, probe, shapes_at)
+                graph, symbolic = self._part(graph, extents_at(grown), extents_at(probe), shapes_of)
+            if self.state is not None and symbolic is None:
+                symbolic = self._prove(graph, grown, probe, shapes_at)
+            limits = {"limits": graph.limits, "all_limited": self.is_free}
             try:
                 run = self.compile(graph.graph, at_capacity, **limits)
                 return _Shared(most, at_capacity, graph, run, symbolic, self.state), fit
@@ -257,6 +257,21 @@ class Sizes(Generic[T]):
             except (MemoryLimitError, MemoryError) as e:
                 why = f"shapes {most} need too much memory ({e})"
         raise SizeDependentError(why)
+
+    def _part(
+        self, graph: SizedGraph, capacity: Sequence[int], probe: Sequence[int], shapes_of: Callable[..., Shapes]
+    ) -> tuple[SizedGraph, _Symbolic | None]:
+        """Return the graph for extents that vary together in that one, but need not, and how its numbers follow from
+        them; the same graph where they must."""
+        symbolic = self._prove(graph, capacity, probe, shapes_of)
+        apart = [c - less for c, less in zip(capacity, _SMALLER, strict=False)]
+        if symbolic is None or min(apart) < 2:
+            return graph, symbolic
+        try:
+            parted = size_graph(graph.capacity, _sized(self.trace(shapes_of(apart))))
+        except Exception:  # of shapes that do not match
+            return graph, symbolic
+        return parted, self._prove(parted, capacity, apart, shapes_of)
 
     def _prove(
         self, graph: SizedGraph, capacity: Sequence[int], probe: Sequence[int], shapes_at: Callable[..., Shapes]

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from einsmith.codegen.loopnest.address import BufferMemory, address
 from einsmith.codegen.loopnest.nest import Builder, SSAValue, elem_of
-from einsmith.codegen.loopnest.walk import State, emit_carrying_loop, emit_groups, tile_count
+from einsmith.codegen.loopnest.walk import State, emit_carrying_loop, emit_groups, part_bounds, tile_count
 from einsmith.cost.facts import LINE, Target
 from einsmith.cost.overheads import INSTRUCTIONS
 from einsmith.cost.roofline import distribute
@@ -35,11 +35,11 @@ from einsmith.ir.rebuild import operands, substitute
 from einsmith.kernels.emit import boxes, loops
 from einsmith.kernels.emit.boxes import Box
 from einsmith.kernels.emit.combine import Accumulators, Combine
-from einsmith.kernels.emit.loops import Ramps
+from einsmith.kernels.emit.loops import Ramps, find_guard_bounds
 from einsmith.kernels.emit.vector import LanePattern
 from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
 from einsmith.schedule.footprint import touched_bytes
-from einsmith.schedule.kernel import Kernel, KernelBuffer, row_major
+from einsmith.schedule.kernel import Beyond, Kernel, KernelBuffer, row_major
 
 _MIN_PART = 16
 """Fewest vectors (row) or positions (column) of a part of the axis."""
@@ -154,6 +154,7 @@ class ScanEmitter:
     def __init__(self, b: Builder, kernel: Kernel, scan: ScannedBox, config: ScanConfig):
         self.b, self.scan, self.config, self.box = b, scan, config, scan.box
         self.em = loops.make_emitter(b, kernel, self.box.extents, config.lanes)
+        loops.limit_points(self.em, kernel, self.box)
         (self.dtype,) = (x.dtype for x in self.box.bodies)
         self.combine = Combine(self.em, scan.combiner, [self.dtype])
         self.column, self.parts = scan.column(config), scan.parts(config)
@@ -246,7 +247,28 @@ class ScanEmitter:
             base = self.b.sub(length - count, base) if is_backward else base
             return [emit_row(states[0], base, count)] if self.column is None else emit_columns(states, base)
 
-        return emit_groups(self.b, length, group, states, emit_group, self.part, self.parts)
+        return emit_groups(self.b, length, group, states, emit_group, self.part, self.parts, self._range(group))
+
+    def _range(self, group: int) -> tuple[SSAValue, SSAValue] | None:
+        """Return the range of the part's positions, in the order of the scan, that count in a run; None where all do,
+        or all are scanned at once."""
+        b, axis, length = self.b, self.scan.axis, self.scan.length
+        if axis not in self.em.limits or length <= group:
+            return None
+        part = self.part if self.parts > 1 else None
+        low, high = (b.index(x) for x in part_bounds(b, length, part, self.parts, group, rest=True))
+        end = self.em.limits[axis]
+        if not self.scan.is_backward:
+            return low, b.op("min", high, end)
+        # A scan from the end begins where elements are no longer the identity.
+        (body,) = self.box.bodies
+        neutral = identity(self.scan.combiner, body.dtype)
+        guards = find_guard_bounds(body, neutral, axis, self.box.extents, self.box.sizes)
+        guards = guards.without(range(self.box.rank))
+        if not guards.high:
+            return None
+        end = b.op("max", end, guards.emit_range(self.em, 0, length)[1])
+        return b.op("max", low, b.sub(length, end)), high
 
     def _emit_vector(self, state: Accumulators, x: Accumulators, active: int | None) -> Accumulators:
         """Emit the results of a vector and their stores; return the state after it."""
@@ -352,7 +374,8 @@ class Scan(Pattern):
     def lower(self, kernel: Kernel, config: ScanConfig, target: Target) -> Lowered:
         scan = find_scan(kernel)
         assert scan is not None
-        parts, out = scan.parts(config), Lowered()
+        # Vectors and parts may reach beyond a limit.
+        parts, out = scan.parts(config), Lowered(beyond=Beyond.TOUCHED)
         for launch in range(2 if parts > 1 else 1):
             b = Builder(boxes.function_name(self.name, kernel, config, launch), len(kernel.buffers) + 1)
             emitter = ScanEmitter(b, kernel, scan, config)

@@ -139,7 +139,7 @@ class SizedTemplate:
         reduction = Reduce(combiner, p.body.extents, tuple(bodies))
         guarded_terms = _guard_terms(guards, reduction)
         varying = [n - rank for n, a, b in axes[rank:] if a != b]
-        return Piece(p.offset, p.step, p.extents, _put_first(guarded_terms, rank, varying))
+        return Piece(p.offset, p.step, p.extents, put_first(guarded_terms, rank, varying))
 
     def _is_whole(self, p: Any, q: Any, first: int = 0) -> bool:
         """Return whether a piece has all of each axis from `first` on that varies, and one and the same part of the
@@ -295,7 +295,7 @@ def _end_steps(piece: Piece, first: int, end: Expr, following: Sequence[tuple[in
     return Piece(piece.offset, piece.step, piece.extents, beyond if first else apply("where", live, body, beyond))
 
 
-def _put_first(reduction: Reduce, rank: int, first: Collection[int]) -> Reduce:
+def put_first(reduction: Reduce, rank: int, first: Collection[int]) -> Reduce:
     """Return a reduction with some of its axes ahead of the others, as products end at limits of the first one. Axes
     along which a tensor is contiguous keep their places. rank: number of the output's axes."""
     contiguous = axes_of(*(x.index[-1] for body in reduction.bodies for x in reads(body) if x.index))

@@ -68,7 +68,8 @@ def limit_call(
     axes = [
         a
         for a in range(len(kernel.shape))
-        if a not in limits_of(kernel) and has_whole_axis(kernel, a, limit.extent)
+        if a not in limits_of(kernel)
+        and (has_whole_axis(kernel, a, limit.extent) or _has_parts(kernel, a, limit.extent))
         if all((t, _dimension_of(t, b, a, kernel.shape)) in limited for t, b in zip(written, buffers, strict=True))
     ]
     if not axes:
@@ -125,6 +126,14 @@ def has_whole_axis(kernel: Kernel, axis: int, extent: int) -> bool:
     return all(
         isinstance(p, Piece) and (p.offset[axis], p.step[axis], p.extents[axis]) == (0, 1, extent)
         for p in kernel.root.parts
+    )
+
+
+def _has_parts(kernel: Kernel, axis: int, extent: int) -> bool:
+    """Return whether pieces of a kernel without sums are each a stretch of an axis of this extent."""
+    parts = kernel.root.parts
+    return kernel.shape[axis : axis + 1] == (extent,) and all(
+        isinstance(p, Piece) and p.step[axis] == 1 and not isinstance(p.body, Reduce) for p in parts
     )
 
 

@@ -48,6 +48,8 @@ _FIRST_ATOM, _FIRST_STEP = 1 << 21, 1 << 22
 """First slots of the reads that stand for limits, and for numbers of steps, in proofs."""
 _MOST_MORE = 2
 """Most initial values of a member of a loop."""
+_MOST_NUMBERS = 4
+"""Most numbers that follow from one another, as a loop's end from its first step and the last one."""
 _MOST_CASES = 4
 """Most sets of conditions of which one holds in each step; beyond it, those of loops around a loop are left out."""
 
@@ -425,8 +427,9 @@ class _Analysis:
         outer = self._known if len(self._known) * len(ends) <= _MOST_CASES else [()]
         return [(*bounds, *end, *known) for end in ends for known in outer]
 
-    def _value_of_number(self, t: Tensor) -> Expr | None:
-        """Return the value of a number that follows from known ones; None for others."""
+    def _value_of_number(self, t: Tensor, depth: int = 0) -> Expr | None:
+        """Return the value of a number that follows from known ones; None for others. depth: numbers that follow from
+        it."""
         if t in self._numbers:
             return self._numbers[t]
         if not t.dtype.is_int or t.shape:
@@ -434,7 +437,10 @@ class _Analysis:
         sliced = self._slices.get(t)
         if sliced is not None:
             return _element(sliced.source, [sliced.first]) if len(sliced.source.shape) == 1 else None
-        x = _element(t, (), self._numbers)
+        if not isinstance(t, Compute) or depth > _MOST_NUMBERS:
+            return None
+        values = {a: self._value_of_number(a, depth + 1) for a in t.args}
+        x = _element(t, (), {a: v for a, v in values.items() if v is not None})
         if x is None:
             return None
         kept, low, high = _without_bounds(x)

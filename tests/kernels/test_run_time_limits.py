@@ -17,7 +17,7 @@ from einsmith.kernels.contraction.config import HaloBlock, Tiled
 from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
 from einsmith.kernels.contraction.problem import problems
 from einsmith.kernels.contraction.search import halo_copies_of
-from einsmith.schedule.kernel import Beyond, Kernel, KernelBuffer, LimitedKernel, limits_of
+from einsmith.schedule.kernel import Beyond, Kernel, KernelBuffer, LimitedKernel, Stage, limits_of
 from tests.kernels import runner
 from tests.kernels.cover import each_value
 from tests.kernels.runner import host, random_array, run_native, sampled
@@ -497,7 +497,23 @@ def padded_convolution(rows, channels, filters, size, numbers=()):
     return plain((rows, filters, size, size), params, over("sum", (channels, 3, 3), body))
 
 
+def stretches(rows, m, cuts, across):
+    """Pieces that are stretches of an axis, of which each has a formula of its own."""
+    i, j = axes(2)
+    parts, ends = [], (0, *cuts, m if across else rows)
+    for n, (low, high) in enumerate(zip(ends, ends[1:], strict=False)):
+        place = (i, add(j, low)) if across else (add(i, low), j)
+        offset, extents = ((0, low), (rows, high - low)) if across else ((low, 0), (high - low, m))
+        parts.append(Piece(offset, (1, 1), extents, mul(read(0, *place), num(n + 2.0))))
+    t = Template((rows, m), ((dt.f32, (rows, m)),), tuple(parts))
+    buffer = KernelBuffer(dt.f32, (rows, m))
+    return Kernel((Stage(t, (("buffer", 0),), (1,)),), (buffer, buffer))
+
+
 AXES = {
+    "stretches": (stretches(37, 21, (1, 20), False), (0, 1)),
+    "stretches of columns": (stretches(9, 67, (1, 2, 65), True), (0, 1)),
+    "stretches, some limited": (stretches(37, 40, (17,), False), (0,)),
     "rows of a batch": (shared_product(3, 37, 20, 24), (1,)),
     "rows of a batch and columns": (shared_product(3, 37, 40, 24), (1, 2)),
     "batch, rows and columns": (shared_product(5, 19, 33, 8), (0, 1, 2)),
@@ -522,6 +538,8 @@ AXES = {
     "convolution of rows and columns": (padded_convolution(2, 3, 17, 9, (2, 3)), (2, 3)),
 }
 LEFT_OUT = {
+    "stretches",
+    "stretches of columns",
     "rows of a batch",
     "scores",
     "columns",

@@ -8,8 +8,8 @@ import pytest
 from einsmith.base import dtypes as dt
 from einsmith.ir.nodes import Reduce, apply, cast, template
 from einsmith.kernels.scan import Scan, ScanConfig
-from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
-from tests.kernels.runner import WIDE, check, sampled
+from einsmith.schedule.kernel import Kernel, KernelBuffer, LimitedKernel, Stage
+from tests.kernels.runner import WIDE, check, host, random_array, reference, run_native, sampled
 from tests.kernels.samples import add, axes, le, lt, mul, num, plain, read, scan, scanned, sub
 
 PATTERN = Scan()
@@ -114,3 +114,38 @@ def test_long_axes_are_divided(rng):
     kernel = plain((701,), [(dt.f32, (701,))], scanned(701, read(0, j), t, j))
     assert {c.parts for c in PATTERN.configs(kernel, WIDE)} >= {1, 2}
     check(PATTERN, kernel, rng, [WIDE], tolerance=1e-4)
+
+
+@pytest.mark.thinned(2)
+@pytest.mark.parametrize("is_guarded", [False, True])
+@pytest.mark.parametrize("is_backward", [False, True])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_scans_end_at_a_limit(rng, axis, is_backward, is_guarded):
+    """Scans along and across the axis that ends. From the end, elements beyond it count unless a guard says they do
+    not."""
+    i, t, c, j = axes(4)
+    shape = 3, 67, 21
+    guards = (lt(j, read(1, dtype=dt.i32)),) if is_guarded and axis == 1 else ()
+    element = read(0, i, j, c) if not guards else apply("where", *guards, read(0, i, j, c), num(0.0))
+    whole = plain(shape, [(dt.f32, shape), (dt.i32, ())], scanned(67, element, t, j, "sum", is_backward))
+    kernel = LimitedKernel(whole.stages, whole.buffers, None, (), ((axis, 1),), False)
+    result = kernel.stages[0].outputs[0]
+    lanes = host().lanes(4)
+    configs = [ScanConfig(mode, lanes, u, tasks, 1) for mode in ("row", "column") for u in (1, 2) for tasks in (1, 3)]
+    configs += [ScanConfig(mode, lanes, 1, 1, parts) for mode in ("row", "column") for parts in (2, 3)]
+    for config in configs:
+        lowered = PATTERN.lower(kernel, config, host())
+        for end in (1, 2, shape[axis] // 2, shape[axis] - 1, shape[axis]):
+            arrays = [random_array(rng, b) for b in kernel.buffers]
+            arrays[1] = np.asarray(end, np.int32)
+            beyond = (*[slice(None)] * axis, slice(end, None))
+            if guards or axis != 1 or not is_backward:
+                arrays[0][beyond] = np.nan
+            below = (*[slice(None)] * axis, slice(None, end))
+            want = reference(kernel, arrays)[result][below]
+            arrays[result][...] = np.nan
+            run_native(lowered, arrays, host())
+            np.testing.assert_allclose(arrays[result][below], want, rtol=2e-5, atol=2e-5, err_msg=f"{config} {end}")
+            ends = config.parts == 1 and (axis != 1 or not is_backward or is_guarded)
+            if ends and end == 1 and (axis, config.mode) in ((0, "row"), (0, "column"), (1, "column"), (2, "row")):
+                assert np.isnan(arrays[result]).mean() > 0.6, f"{config} computes all"

@@ -39,8 +39,8 @@ class Box:
     bodies: the root's. combiner: None where the bodies are the results. stages: the epilogue's bodies in order.
     results: the slot of each result, the root's members first; a Read of it has no index. stores: (slot, buffer,
     offset in elements). Slot n below len(buffers) is the kernel's buffer n; `workspace` is the slot after them.
-    sizes: elements that each buffer spans. limits: (axis, buffer, factor) of axes of which only as many points count as
-    the buffer says, times the factor.
+    sizes: elements that each buffer spans. limits: (axis, buffer, first, factor) of axes of which only points count
+    that are below what the buffer says, less their first position, times the factor.
     """
 
     extents: tuple[int, ...]
@@ -51,7 +51,7 @@ class Box:
     results: tuple[int, ...]
     stores: tuple[tuple[int, int, LinearForm], ...]
     sizes: tuple[int, ...]
-    limits: tuple[tuple[int, int, int], ...] = ()
+    limits: tuple[tuple[int, int, int, int], ...] = ()
 
     @cached_property
     def rank(self) -> int:
@@ -261,7 +261,7 @@ def _box(
         tuple(flat_stores),
         tuple(b.size for b in buffers),
         tuple(
-            (n, buffer, prod(domain[a] for a in g[1:]))
+            (n, buffer, piece.offset[axis], prod(domain[a] for a in g[1:]))
             for n, g in enumerate(groups)
             for axis, buffer in limits
             if g[0] == axis

@@ -43,10 +43,13 @@ def make_emitter(b: Builder, kernel: Kernel, extents: Sequence[int], lanes: int)
 def limit_points(em: VectorEmitter, kernel: Kernel, box: Box) -> None:
     """Restrict the loops over a box of a kernel to the points that count in a run."""
     b = em.b
-    for axis, buffer, factor in box.limits:
-        em.limits[axis] = b.mul(b.cast(b.load(b.buffers[buffer], 0, "i32"), "i64"), factor)
+    for axis, buffer, first, factor in box.limits:
+        count = b.cast(b.load(b.buffers[buffer], 0, "i32"), "i64")
+        if first or len(kernel.root.parts) > 1:  # this piece may lie before the limit, or behind it
+            count = b.op("max", b.op("min", b.sub(count, first), box.extents[axis] // factor), 0)
+        em.limits[axis] = b.mul(count, factor)
     if has_row_limit(kernel):
-        em.limit = em.limits[0]
+        em.limit = load_limit(b, kernel)
         em.row_sizes = {n: kernel.buffers[n].flat.size // kernel.shape[0] for n in find_own_rows(kernel)}
 
 

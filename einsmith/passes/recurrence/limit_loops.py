@@ -10,11 +10,31 @@ from collections.abc import Sequence
 from typing import Any
 
 from einsmith.base import dtypes as dt
+from einsmith.ir.analysis.ends import guards_around
 from einsmith.ir.loop import InputPlace, LoopSegment, LoweredLoop
-from einsmith.ir.nodes import Compute, Const, Graph, Item, Leaf, Read, Tensor, apply, cast, leaf, postorder, template
-from einsmith.ir.rebuild import rebuild, replace
+from einsmith.ir.nodes import (
+    Apply,
+    Axis,
+    Compute,
+    Const,
+    Graph,
+    Item,
+    Leaf,
+    Piece,
+    Read,
+    Reduce,
+    Template,
+    Tensor,
+    apply,
+    cast,
+    leaf,
+    postorder,
+    template,
+)
+from einsmith.ir.rebuild import map_templates, rebuild, replace
 from einsmith.ir.rewrite.simplify import canonical
 from einsmith.passes.recurrence.lower_loops import add_argument
+from einsmith.passes.sized_template import put_first
 from einsmith.schedule.limited_positions import Limited, RowLimit, find_limited, limit_of_step, with_members
 
 
@@ -68,7 +88,7 @@ def _limit_segment(
         inputs.append(leaf((), dt.i64))
         return inputs[-1]
 
-    body = replace(body, move_out)
+    body = replace(replace(body, move_out), lambda node: map_templates(node, _end_sums))
     body = Graph(tuple(inputs), body.outputs, body.updates, body.checks, body.gradients)
     stop = segment.stop
     if stop is None and (end := _find_end(loop, segment, limits, limited, held)) is not None:
@@ -76,6 +96,26 @@ def _limit_segment(
     return LoopSegment(
         segment.steps, body, tuple(places), segment.targets, segment.first, stop, segment.idle, segment.rows
     )
+
+
+def _end_sums(t: Template) -> Template:
+    """Return a template whose sums have an axis that ends at a number ahead of the others. The first one may be time,
+    of which a step has a few positions and no such end."""
+    parts = []
+    for p in t.parts:
+        if isinstance(p, Piece) and isinstance(p.body, Reduce) and p.body.combiner == "sum":
+            rank, (body,) = len(p.extents), p.body.bodies
+            guards = [c for c, _ in guards_around(body, 0.0)]
+            ends = [
+                c.args[0].position - rank
+                for c in guards
+                if isinstance(c, Apply) and c.fn == "lt" and isinstance(c.args[0], Axis)
+                if isinstance(c.args[1], Read) and not c.args[1].index and c.args[0].position >= rank
+            ]
+            if ends and 0 not in ends:
+                p = Piece(p.offset, p.step, p.extents, put_first(p.body, rank, ends))
+        parts.append(p)
+    return Template(t.shape, t.params, tuple(parts)) if tuple(parts) != t.parts else t
 
 
 def _has_extent(graph: Graph, extent: int) -> bool:

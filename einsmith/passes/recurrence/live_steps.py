@@ -48,12 +48,14 @@ class Limit:
 
     Attributes:
         known: the conditions, and their values from the step on.
+        before: those of which the value before the step is known, too, as the limit is one of all points.
         step: the step, a 0-d i64 tensor: the largest element of `form`.
         form: the limit of each point, over the recurrence's axes and arguments.
         reads_all_elements: whether `step` is the maximum over all elements of the tensors that `form` reads.
     """
 
     known: Mapping[Expr, Const]
+    before: Mapping[Expr, Const]
     step: Compute
     form: LinearForm
     reads_all_elements: bool
@@ -62,6 +64,7 @@ class Limit:
 def find_limit(node: Recurrence, args: int) -> Limit | None:
     """Return the limit of comparisons of t with one tensor among the first `args` slots; None if there are none."""
     known_values: dict[Expr, Const] = {}
+    distances: dict[Expr, int] = {}
     limit_terms: frozenset | None = None
     latest: tuple[LinearForm, Piece] | None = None
     for j in range(len(node.members)):
@@ -77,6 +80,7 @@ def find_limit(node: Recurrence, args: int) -> Limit | None:
                     continue
                 falls = linear(e.args[0]).coefficient(_TIME) - linear(e.args[1]).coefficient(_TIME) > 0
                 known_values[e] = Const(not falls, dt.bool_)
+                distances[e] = at.const
                 if latest is None or at.const > latest[0].const:
                     latest = at, piece
     if latest is None:
@@ -89,7 +93,10 @@ def find_limit(node: Recurrence, args: int) -> Limit | None:
     body = substitute(body, {a: Axis(n) for n, a in enumerate(used)})
     top: Expr | Reduce = Reduce("max", tuple(piece.domain[a] for a in used), (body,)) if used else body
     step = canonical(template((), node.members[0].params[:args], top), node.args)
-    return Limit(known_values, step, form, reads_all_elements)
+    before = {
+        e: Const(not x.value, dt.bool_) for e, x in known_values.items() if distances[e] == form.const and not used
+    }
+    return Limit(known_values, before, step, form, reads_all_elements)
 
 
 class _UnlimitedRead(NamedTuple):

@@ -190,6 +190,8 @@ class _Lowering:
         kept = self.read_outside | {p.number for p in whole.inputs if p.kind == "member"}
         if 2 * _count_points(late, late.computed or set()) > _count_points(whole, kept):
             return [whole]
+        if limit.before:
+            whole = self._compute_step(_LoopStep(first, n, known=limit.before))
         body = apply("sub", Read(0, (), dt.i64), Const(first, dt.i64)) if first else Read(0, (), dt.i64)
         cut = self._add_argument(canonical(template((), [(dt.i64, ())], body), (boundary,)) if first else boundary)
         whole.bounds, late.bounds = (None, cut), (cut, None)
