@@ -90,7 +90,8 @@ def test_further_sizes_are_not_traced(name: str, traced: list) -> None:
             np.testing.assert_allclose(value, each(*arrays), rtol=1e-5, err_msg=f"{b}, {t}")
             for key, x in other.state_dict().items():
                 np.testing.assert_allclose(model.state_dict()[key], x, rtol=1e-4, atol=1e-5, err_msg=key)
-    assert counts[:2] == [1, 4] and sum(counts[2:]) <= most
+    # Batches and lengths have fallen by as much together; two traces tell that they need not.
+    assert counts[:2] == [1, 6 if varies else 4] and sum(counts[2:]) <= most
 
 
 class Choosing(nn.Module):

@@ -25,7 +25,6 @@ from einsmith.kernels.contraction.emission.frame import (
     Strip,
     TaskFrame,
     Tile,
-    has_limited_tiles,
     is_below_limits,
     is_tile_below,
     k_blocks,
@@ -52,7 +51,7 @@ def beyond_limit(g: Geometry) -> Beyond:
     """Return what the tiles of a `LimitedKernel` do in rows beyond the limit."""
     if is_limited(g.p.batch):
         is_untouched = all(x.how != "buffer" or x.batches == 1 for x in (g.a, g.b))
-    elif not any(has_limited_tiles(g, side) for side in (g.m_side, g.n_side)):
+    elif not any(is_limited(side.axes) for side in (g.m_side, g.n_side)):
         return Beyond.COMPUTED
     else:
         is_untouched = (

@@ -21,7 +21,7 @@ from einsmith.kernels.contraction.problem import Problem, k_limit
 from einsmith.kernels.contraction.words import with_views
 from einsmith.kernels.emit.access import PartialAddress
 from einsmith.kernels.emit.cursor import LaneCursor
-from einsmith.kernels.emit.loops import is_limited, load_limit
+from einsmith.kernels.emit.loops import load_limit
 from einsmith.schedule.kernel import Kernel, LimitedKernel, limits_of
 
 
@@ -58,11 +58,6 @@ def is_below_limits(
         inside = b.op("lt", position[a], limit)
         below = inside if below is None else b.op("and", below, inside)
     return below
-
-
-def has_limited_tiles(g: Geometry, side: Side) -> bool:
-    """Return whether the tiles of a side, in a kernel with a limit, end at it."""
-    return is_limited(side.axes)
 
 
 def limited_side(b: Builder, g: Geometry, side: Side) -> SSAValue | None:
