@@ -73,6 +73,8 @@ class PlanStore:
                 sorted(x.outputs),
                 [leaves[b] for b in (x.base,) if isinstance(b, Leaf)],
                 x.offset,
+                x.times,
+                [leaves[f] for f in x.factors if isinstance(f, Leaf)],
             )
             for x in limits
             if isinstance(x.leaf, Leaf)

@@ -9,7 +9,7 @@ from math import prod
 from einsmith.base.dtypes import DType
 from einsmith.base.errors import VerifyError
 from einsmith.ir.interned import Node
-from einsmith.ir.nodes import Expr, Reduce, Template, size
+from einsmith.ir.nodes import Apply, Axis, Expr, Reduce, Template, axes_of, size
 
 _MAX_REUSE = {"sum": 1.5}
 """Largest ratio of a kernel's points to the elements of its largest tensor, by combiner (16 for combiners that are not
@@ -348,6 +348,18 @@ class Activity(Node):
     def is_limit(self) -> bool:
         """Whether rows that are left out do not matter: results of them may be anything."""
         return not self.some
+
+    @property
+    def ends(self) -> list[Expr]:
+        """List the numbers of rows behind which none is active."""
+        todo, out = [self.condition], []
+        while todo:
+            c = todo.pop()
+            if isinstance(c, Apply) and c.fn == "and":
+                todo += c.args
+            elif isinstance(c, Apply) and c.fn == "lt" and c.args[0] is Axis(0) and not axes_of(c.args[1]):
+                out.append(c.args[1])
+        return out
 
 
 class Rows(Kernel):

@@ -17,7 +17,6 @@ from einsmith.ir.analysis.ends import guards_around
 from einsmith.ir.analysis.guarded import reads_under
 from einsmith.ir.functions import identity
 from einsmith.ir.nodes import (
-    Apply,
     Axis,
     Const,
     Expr,
@@ -155,13 +154,7 @@ def _limit_rows_of(
 
 def ends_rows(rows: Rows) -> bool:
     """Return whether the rows of a row-block fusion that are left out lie behind all others."""
-    return rows.active is not None and _ends(rows.active.condition)
-
-
-def _ends(condition: Expr) -> bool:
-    if isinstance(condition, Apply) and condition.fn == "and":
-        return any(map(_ends, condition.args))
-    return isinstance(condition, Apply) and condition.fn == "lt" and condition.args[0] is Axis(0)
+    return rows.active is not None and bool(rows.active.ends)
 
 
 def _limit_of_rows(

@@ -7,12 +7,14 @@ axes, the kernel as a member of the sweep ends there.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from einsmith.base import dtypes as dt
 from einsmith.ir.nodes import Axis, Expr, Read, apply
 from einsmith.schedule.block_kernels import BlockKernel
 from einsmith.schedule.kernel import Activity, KernelBuffer, LimitedKernel, Member, Rows
 from einsmith.schedule.limited_calls import add_limits, add_place, is_neutral
+from einsmith.schedule.row_blocks import results_of
 
 
 def with_limits(kernel: BlockKernel, limits: Mapping[int, int]) -> BlockKernel:
@@ -26,26 +28,65 @@ def with_limits(kernel: BlockKernel, limits: Mapping[int, int]) -> BlockKernel:
     return BlockKernel(out, places)
 
 
-def limit_sweep(sweep: Rows, at: tuple[int, ...], limits: Sequence[Mapping[int, int]]) -> BlockKernel:
-    """Return a sweep that ends at limits.
+class Sweep(NamedTuple):
+    """A sweep. at: the place of each of its buffers; limits: for each member, output axis -> place of the limit."""
 
-    Args:
-        sweep: the sweep.
-        at: the place of each of its buffers.
-        limits: for each member, output axis -> place of the limit.
-    """
-    limits = [{} if m.follows is not None else x for m, x in zip(sweep.members, limits, strict=True)]
-    for place in sorted({p for some in limits for p in some.values()} - set(at)):
-        sweep, at = add_place(sweep, KernelBuffer(dt.i32, ())), (*at, place)
-    members = [_limited(m, x, at) for m, x in zip(sweep.members, limits, strict=True)]
-    ends = {x.get(m.axis) for m, x in zip(sweep.members, limits, strict=True) if not m.reduces}
-    active = sweep.active
-    if len(ends) == 1 and (end := ends.pop()) is not None:
-        number = at.index(end)
-        if all(is_neutral(m, number) for m in sweep.members if m.reduces):
-            below = apply("lt", Axis(0), Read(number, (), dt.i32))
+    rows: Rows
+    at: tuple[int, ...]
+    limits: Sequence[Mapping[int, int]]
+
+
+def limit_sweeps(sweeps: Sequence[Sweep]) -> list[BlockKernel]:
+    """Return sweeps that end at limits. Those that are active under a condition end at the same one, as they share
+    results and the block that runs where all might be left out, which lies below the limit."""
+    sweeps = list(map(_with_places, sweeps))
+    ends = [_ends_of(x) for x in sweeps]
+    masked = [n for n, x in enumerate(sweeps) if x.rows.active is not None]
+    common = set.intersection(*(set(ends[n]) for n in masked)) if masked else set()
+    is_dropped = not common and any(_is_guarded(sweeps[n]) for n in masked)
+    out = []
+    for n, (x, places) in enumerate(zip(sweeps, ends, strict=True)):
+        places = [p for p in places if p in common] if n in masked else places
+        active = None if is_dropped else x.rows.active
+        if places:
+            below = apply("lt", Axis(0), Read(x.at.index(places[0]), (), dt.i32))
             active = Activity(below, (), 0, False) if active is None else _and(active, below)
-    return BlockKernel(Rows(sweep.rows, tuple(members), sweep.buffers, sweep.local, active), at)
+        members = [_limited(m, limits, x.at) for m, limits in zip(x.rows.members, x.limits, strict=True)]
+        out.append(BlockKernel(Rows(x.rows.rows, tuple(members), x.rows.buffers, x.rows.local, active), x.at))
+    return out
+
+
+def _with_places(sweep: Sweep) -> Sweep:
+    """Return the sweep with a buffer for each limit of its members."""
+    rows, at, limits = sweep
+    limits = [{} if m.follows is not None else x for m, x in zip(rows.members, limits, strict=True)]
+    for place in sorted({p for some in limits for p in some.values()} - set(at)):
+        rows, at = add_place(rows, KernelBuffer(dt.i32, ())), (*at, place)
+    return Sweep(rows, at, limits)
+
+
+def _numbers(rows: Rows) -> list[int]:
+    return [n for n, b in enumerate(rows.buffers) if b.dtype is dt.i32 and not b.shape]
+
+
+def _is_guarded(sweep: Sweep) -> bool:
+    """Return whether a sum over the rows leaves out those beyond a number."""
+    return any(m.reduces and is_neutral(m, n) for m in sweep.rows.members for n in _numbers(sweep.rows))
+
+
+def _ends_of(sweep: Sweep) -> list[int]:
+    """Return the places of limits of the rows: beyond them nothing is added, and all other results that are read are
+    the sweep's own."""
+    rows, at, limits = sweep
+
+    def ends(m: Member, n: int, own: Mapping[int, int]) -> bool:
+        if m.reduces:
+            return is_neutral(m, n)
+        return own.get(m.axis) == at[n] or all(p >= len(rows.buffers) for p in results_of(m))
+
+    pairs = list(zip(rows.members, limits, strict=True))
+    numbers = [n for n in _numbers(rows) if all(ends(m, n, own) for m, own in pairs)]
+    return [at[n] for n in numbers]
 
 
 def _and(active: Activity, condition: Expr) -> Activity:

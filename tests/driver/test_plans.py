@@ -36,6 +36,7 @@ from einsmith.tuning.kernels.decisions import name_of
 from einsmith.tuning.kernels.override import overriding
 from tests.caches import forget
 from tests.gallery.entries import ENTRIES
+from tests.passes.test_capacity import FLAT, sized
 from tests.programs import program_of
 
 ROOT = Path(__file__).parents[2]
@@ -199,6 +200,18 @@ def test_a_plan_is_found_only_where_everything_is_as_it_was(matrices, planned, m
         patch.setenv("EINSMITH_PLANS", "0")
         assert plans_anew()
     assert not plans_anew()
+
+
+def test_a_plan_rests_on_what_its_limits_are_products_of(planned) -> None:
+    general = sized(*FLAT["gradients of merged rows"])
+
+    def plans_anew(limits: Any) -> bool:
+        graph, bound = general.graph, general.capacity.bind
+        return planned.during(lambda: Executable(graph, bound, 1, limits=limits))[0] > 0
+
+    assert any(x.factors for x in general.limits)
+    assert plans_anew(general.limits) and not plans_anew(general.limits)
+    assert plans_anew([x._replace(times=1, factors=()) for x in general.limits])
 
 
 def test_listings_are_written_from_the_passes_themselves(matrices, planned, monkeypatch, tmp_path) -> None:

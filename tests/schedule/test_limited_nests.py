@@ -39,7 +39,14 @@ def norm(x: es.Array, w: es.Array, b: es.Array) -> es.Array:
     return F.layer_norm(x * 2.0, (5,), w, b)
 
 
+WINDOW = """s[i,j] = where(abs(i - j) <= 5, sum[d](x[i,d]*y[j,d]) + c[i], -inf)
+m[i] = max[j](s[i,j])
+l[i] = sum[j](exp(s[i,j] - m[i]))
+o[i] = sum[j](exp(s[i,j] - m[i])*b[j,1])
+return l, o"""
+"""Of 65 queries, some see none of the keys: each of their terms, exp(-inf - -inf), is no number, and so is the sum."""
 CASES: dict[str, tuple[Callable, list]] = {
+    "queries without a key": (es.op(WINDOW, inputs=("x", "y", "b", "c")), [(65, 3), (n, 3), (n, 2), (65,)]),
     **{name: (BATCHED[name], HEADS) for name in ("attention", "attention's gradients", "window's gradients")},
     "soft cap's gradients": (BATCHED["soft cap's gradients"], HEADS),
     "gaussian's gradients": (BATCHED["gaussian's gradients"], HEADS),

@@ -27,7 +27,7 @@ from einsmith.kernels.rows import cost
 from einsmith.kernels.rows.box_condition import BoxCondition, Ends
 from einsmith.kernels.rows.cost import RowsConfig
 from einsmith.schedule.block_kernels import BlockKernel
-from einsmith.schedule.kernel import Beyond, Kernel, KernelBuffer, Rows
+from einsmith.schedule.kernel import Activity, Beyond, Kernel, KernelBuffer, Rows
 from einsmith.schedule.row_blocks import (
     copy_kernel,
     fill_kernel,
@@ -322,11 +322,18 @@ class _RowsLowering:
         active, block = self.kernel.active, self.config.block
         whole, rest = divmod(self.kernel.rows, block)
         lo, step = b.mul(b.task, self.chunk), 1
-        hi = b.op("min", b.add(lo, self.chunk), whole)
+        last = b.const(whole)
+        if active is not None:
+            # The last block of all, which runs where all might be left out, has rows below each limit.
+            box = self._box(b, b.const(0), 1, active)
+            for end in active.ends:
+                blocks = b.op("floordiv", b.add(box.ends(end)[1], block - 1), b.const(block))
+                last = b.op("min", last, blocks)
+        hi = b.op("min", b.add(lo, self.chunk), last)
         if self.kernel.reuses or (active is not None and not active.extents):
             # Every task has blocks from everywhere: masks may leave most of the work to the last rows, and limits to
             # the first ones.
-            lo, hi, step = b.task, b.const(whole), self.tasks
+            lo, hi, step = b.task, last, self.tasks
         runs_some = active is not None and active.some
         with b.loop(lo, hi, step=step, init=[b.const(True, "i1")] if runs_some else []) as loop:
             row = b.mul(loop.var, block)
@@ -346,8 +353,10 @@ class _RowsLowering:
         """Return whether the kernel may be active on some of `count` rows from `first` on, an i1; None: it always
         is."""
         active = self.kernel.active
-        if active is None:
-            return None
+        return None if active is None else self._box(b, first, count, active).may_hold(active.condition)
+
+    def _box(self, b: Builder, first: SSAValue, count: int, active: Activity) -> BoxCondition:
+        """Return what decides conditions on `count` rows from `first` on."""
 
         def ends_of(e: Read, box: BoxCondition) -> Ends:
             """Return the first and last element that a read of one dimension reads in a box: it is scanned."""
@@ -368,7 +377,7 @@ class _RowsLowering:
 
         zero = b.const(0)
         ends = [(first, b.add(first, count - 1)), *((zero, b.const(n - 1)) for n in active.extents)]
-        return BoxCondition(ends, ends_of, b).may_hold(active.condition)
+        return BoxCondition(ends, ends_of, b)
 
     def _pointer(self, b: Builder, place: int, first: SSAValue) -> SSAValue:
         """Return the pointer to a buffer of the Rows for the block whose first row is `first`. Raises VerifyError for a
