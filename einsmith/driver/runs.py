@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import starmap
 from threading import get_ident
 from time import perf_counter_ns
 from typing import Any, Protocol, TypeVar
@@ -137,8 +138,8 @@ class Runs:
             inputs = [x.copy() if memory.is_stored(at, x) else x for at, x in zip(places, inputs, strict=True)]
             places = list(map(buffers.address, inputs))
         arrays: list[np.ndarray] = []
-        memory_of = [buffers.recycle(*x) for x in allocated] if into is None else buffers.recycle_together(allocated)
-        for array, at in memory_of:
+        together = buffers.recycle_together
+        for array, at in starmap(buffers.recycle, allocated) if into is None else together(allocated):
             arrays.append(array)
             places.append(at)
         try:

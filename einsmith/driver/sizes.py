@@ -225,10 +225,8 @@ class Sizes(Generic[T]):
         why = "it is too small"
         for grow in (_grow_again if self.programs else _grow, _power, int):
             grown = list(map(grow, largest))
-            if len(grown) > len(_SMALLER):
-                raise SizeDependentError("too many sizes vary")
-            probe = [c - less for c, less in zip(grown, _SMALLER, strict=False)]
-            if min(probe) < 2:
+            probe = _probe_of(grown)
+            if probe is None:
                 continue
             most = shapes_at(grown)
             try:
@@ -243,7 +241,7 @@ class Sizes(Generic[T]):
             if self.is_free and not graph.is_by_rows:
                 raise SizeDependentError("tensors have the size in another dimension than the first")
             symbolic = None
-            if self.state is not None and len(own) < len(relations) <= len(_SMALLER):
+            if self.state is not None and len(own) < len(relations):
                 # What has varied together so far need not do so later.
                 graph, symbolic = self._part(graph, extents_at(grown), extents_at(probe), shapes_of)
             if self.state is not None and symbolic is None:
@@ -264,14 +262,15 @@ class Sizes(Generic[T]):
         """Return the graph for extents that vary together in that one, but need not, and how its numbers follow from
         them; the same graph where they must."""
         symbolic = self._prove(graph, capacity, probe, shapes_of)
-        apart = [c - less for c, less in zip(capacity, _SMALLER, strict=False)]
-        if symbolic is None or min(apart) < 2:
+        apart = _probe_of(capacity)
+        if symbolic is None or apart is None:
             return graph, symbolic
         try:
             parted = size_graph(graph.capacity, _sized(self.trace(shapes_of(apart))))
         except Exception:  # of shapes that do not match
             return graph, symbolic
-        return parted, self._prove(parted, capacity, apart, shapes_of)
+        proof = self._prove(parted, capacity, apart, shapes_of)
+        return (graph, symbolic) if proof is None else (parted, proof)
 
     def _prove(
         self, graph: SizedGraph, capacity: Sequence[int], probe: Sequence[int], shapes_at: Callable[..., Shapes]
@@ -288,9 +287,19 @@ class Sizes(Generic[T]):
         return _Symbolic(sizes, scope, extents, places)
 
 
-_SMALLER = 4, 6, 10, 14, 22, 26, 34, 38
-"""By how much sizes of the probe are smaller than those of the capacity: even, so that halves are numbers of both, and
-twice primes, so that no size is a multiple of another one at both if it is none at others."""
+_PRIMES = 2, 3, 5, 7, 11, 13, 17, 19
+"""By how many fours sizes of the probe are smaller than those of the capacity, where several vary: halves and quarters
+are numbers of both, and no size is a multiple of another one at both if it is none at others."""
+
+
+def _probe_of(capacity: Sequence[int]) -> list[int] | None:
+    """Return sizes smaller than those of a capacity, equal only where these are; None where there are none."""
+    count = len(capacity)
+    for less in itertools.permutations(_PRIMES[: count + 1], count) if count > 1 else ((1,),):
+        out = [c - 4 * x for c, x in zip(capacity, less, strict=True)]
+        if min(out) >= 2 and len(set(out)) >= len(set(capacity)):
+            return out
+    return None
 
 
 def _sized(traced: TracedFunction) -> TracedSize:

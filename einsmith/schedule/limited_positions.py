@@ -132,7 +132,8 @@ def find_limited(graph: Graph, limits: Sequence[RowLimit]) -> list[Limited]:
     atoms: dict[Tensor, Expr] = {}
     values = [_value_of(x, atoms) for x in limits]
     numbers: dict[Tensor, Expr] = dict(zip((x.leaf for x in limits), values, strict=True))
-    limited = _Analysis(limits, values, numbers, {}, [()], len(limits)).run(graph)
+    positive = next((n for n, x in enumerate(limits) if not isinstance(x.leaf, Leaf)), len(limits))
+    limited = _Analysis(limits, values, numbers, {}, [()], positive).run(graph)
     return [{(t, d) for t, d, k in limited if k == n and not isinstance(t, Leaf)} for n in range(len(limits))]
 
 
