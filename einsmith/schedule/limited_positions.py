@@ -8,7 +8,6 @@ the limits of the loop's members; these are assumed until a step reads more of a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import count
@@ -18,10 +17,9 @@ from typing import Any, NamedTuple
 from einsmith.base import dtypes as dt
 from einsmith.ir.analysis.bounds import Facts, bounds
 from einsmith.ir.analysis.guarded import reads_under
-from einsmith.ir.analysis.products import is_less
+from einsmith.ir.analysis.products import is_less, without_bounds
 from einsmith.ir.loop import LoopSegment, LoweredLoop
 from einsmith.ir.nodes import (
-    Apply,
     Axis,
     Compute,
     Const,
@@ -312,7 +310,7 @@ class _Analysis:
     def _replace_number(self, args: Sequence[Tensor], e: Any) -> Expr | None:
         """Return the value of a read of a number of which that is known; None for other expressions (a `rebuild`
         rule)."""
-        kept, low, high = _without_bounds(e)
+        kept, low, high = without_bounds(e)
         if kept is not e:
             return cast(kept, e.dtype) if self._is_within(kept, low, high) else None
         if not isinstance(e, Read) or e.slot >= _FIRST_ATOM or not e.dtype.is_int:
@@ -444,28 +442,13 @@ class _Analysis:
         x = _element(t, (), {a: v for a, v in values.items() if v is not None})
         if x is None:
             return None
-        kept, low, high = _without_bounds(x)
+        kept, low, high = without_bounds(x)
         return kept if kept is not x and self._is_within(kept, low, high) else x
 
     def _is_within(self, x: Expr, low: float, high: float) -> bool:
         """Return whether an integer is a limit of extents between two bounds."""
         ends = zip(self._limits[: self._positive], self._values, strict=False)
         return low <= 1 and any(limit.extent and limit.extent <= high and x is cast(v, x.dtype) for limit, v in ends)
-
-
-def _without_bounds(x: Any) -> tuple[Any, float, float]:
-    """Return (integer, lower bound, upper bound) of an expression that keeps an integer between constants."""
-    low, high = -math.inf, math.inf
-    while isinstance(x, Apply) and x.dtype.is_int:
-        if x.fn == "cast" and x.args[0].dtype.is_int:
-            x = x.args[0]
-        elif x.fn in ("min", "max") and isinstance(x.args[1], Const):
-            low = max(low, x.args[1].value) if x.fn == "max" else low
-            high = min(high, x.args[1].value) if x.fn == "min" else high
-            x = x.args[0]
-        else:
-            break
-    return x, low, high
 
 
 def _element(t: Tensor, place: Sequence[Expr], numbers: Mapping[Tensor, Expr] = MappingProxyType({})) -> Expr | None:

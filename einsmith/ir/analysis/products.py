@@ -6,9 +6,10 @@ the terms are products of axes and of extents, which are at least 1 and known by
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection
-from math import prod
+from typing import Any
 
 from einsmith.ir.analysis.bounds import Facts
 from einsmith.ir.analysis.linear import linear
@@ -68,7 +69,7 @@ def _polynomial(x: Expr, extents: Collection[Expr]) -> _Polynomial | None:
         others = [f for f in factors if not isinstance(f, Const)]
         if any(f not in extents for f in others):
             return None
-        out[_ordered(others)] += c * prod(constants)
+        out[_ordered(others)] += c * math.prod(constants)
     return out
 
 
@@ -129,3 +130,18 @@ def _product(a: _Polynomial, b: _Polynomial) -> _Polynomial:
         for y, d in b.items():
             out[_ordered((*x, *y))] += c * d
     return out
+
+
+def without_bounds(x: Any) -> tuple[Any, float, float]:
+    """Return (integer, lower bound, upper bound) of an expression that keeps an integer between constants."""
+    low, high = -math.inf, math.inf
+    while isinstance(x, Apply) and x.dtype.is_int:
+        if x.fn == "cast" and x.args[0].dtype.is_int:
+            x = x.args[0]
+        elif x.fn in ("min", "max") and isinstance(x.args[1], Const):
+            low = max(low, x.args[1].value) if x.fn == "max" else low
+            high = min(high, x.args[1].value) if x.fn == "min" else high
+            x = x.args[0]
+        else:
+            break
+    return x, low, high
