@@ -28,7 +28,7 @@ def with_limits(kernel: BlockKernel, limits: Mapping[int, int]) -> BlockKernel:
     return BlockKernel(out, places)
 
 
-class Sweep(NamedTuple):
+class RowSweep(NamedTuple):
     """A sweep. at: the place of each of its buffers; limits: for each member, output axis -> place of the limit."""
 
     rows: Rows
@@ -36,7 +36,7 @@ class Sweep(NamedTuple):
     limits: Sequence[Mapping[int, int]]
 
 
-def limit_sweeps(sweeps: Sequence[Sweep]) -> list[BlockKernel]:
+def limit_sweeps(sweeps: Sequence[RowSweep]) -> list[BlockKernel]:
     """Return sweeps that end at limits. Those that are active under a condition end at the same one, as they share
     results and the block that runs where all might be left out, which lies below the limit."""
     sweeps = list(map(_with_places, sweeps))
@@ -56,25 +56,25 @@ def limit_sweeps(sweeps: Sequence[Sweep]) -> list[BlockKernel]:
     return out
 
 
-def _with_places(sweep: Sweep) -> Sweep:
+def _with_places(sweep: RowSweep) -> RowSweep:
     """Return the sweep with a buffer for each limit of its members."""
     rows, at, limits = sweep
     limits = [{} if m.follows is not None else x for m, x in zip(rows.members, limits, strict=True)]
     for place in sorted({p for some in limits for p in some.values()} - set(at)):
         rows, at = add_place(rows, KernelBuffer(dt.i32, ())), (*at, place)
-    return Sweep(rows, at, limits)
+    return RowSweep(rows, at, limits)
 
 
 def _numbers(rows: Rows) -> list[int]:
     return [n for n, b in enumerate(rows.buffers) if b.dtype is dt.i32 and not b.shape]
 
 
-def _is_guarded(sweep: Sweep) -> bool:
+def _is_guarded(sweep: RowSweep) -> bool:
     """Return whether a sum over the rows leaves out those beyond a number."""
     return any(m.reduces and is_neutral(m, n) for m in sweep.rows.members for n in _numbers(sweep.rows))
 
 
-def _ends_of(sweep: Sweep) -> list[int]:
+def _ends_of(sweep: RowSweep) -> list[int]:
     """Return the places of limits of the rows: beyond them nothing is added, and all other results that are read are
     the sweep's own."""
     rows, at, limits = sweep

@@ -22,7 +22,7 @@ from einsmith.schedule.activity import ConstantUnless, either, identity_unless, 
 from einsmith.schedule.block_kernels import BlockKernel, drop_row, drop_unread
 from einsmith.schedule.in_place import reads_own_elements
 from einsmith.schedule.kernel import Activity, Follow, KernelBuffer, Member, Rows, limits_of
-from einsmith.schedule.nest_limits import Sweep, limit_sweeps, with_limits
+from einsmith.schedule.nest_limits import RowSweep, limit_sweeps, with_limits
 from einsmith.schedule.online import Scale, followers
 from einsmith.schedule.row_blocks import (
     block_kernel,
@@ -201,7 +201,7 @@ def _sweeps(
         n: f for members, some in zip(groups, chosen, strict=True) if some for n, f in zip(members, some, strict=True)
     }
     condition = _active_unless(parts, forms, place_of, locals_) if block > 1 else None
-    out: list[BlockKernel | Sweep] = []
+    out: list[BlockKernel | RowSweep] = []
     for members, some in zip(groups, chosen, strict=True):
         if some is None or (len(members) == 1 and condition is None):
             out += [plain[n] for n in members]
@@ -220,9 +220,9 @@ def _sweeps(
         # A form that merges axes has others than the kernel.
         is_same = [f.kernel.shape == p.kernel.shape for f, p in zip(some, own_parts, strict=True)]
         own_limits = [limits.get(n, {}) if same else {} for n, same in zip(members, is_same, strict=True)]
-        out.append(Sweep(sweep, at, own_limits))
-    sweeps = iter(limit_sweeps([x for x in out if isinstance(x, Sweep)]))
-    return tuple(next(sweeps) if isinstance(x, Sweep) else x for x in out)
+        out.append(RowSweep(sweep, at, own_limits))
+    sweeps = iter(limit_sweeps([x for x in out if isinstance(x, RowSweep)]))
+    return tuple(next(sweeps) if isinstance(x, RowSweep) else x for x in out)
 
 
 def _forms(parts: Sequence[RowPart], members: Sequence[int], rows: int) -> list[RowForm] | None:
