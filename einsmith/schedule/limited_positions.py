@@ -229,6 +229,8 @@ class _Analysis:
         self._limits, self._values, self._numbers, self._positive = limits, values, numbers, positive
         self._extents = [x for x in values[:positive] if isinstance(x, Read)]
         self._slices, self._known, self._depth = slices, known, depth
+        self._tables: set[Tensor] = set()
+        """Those that a template reads whose elements follow from the positions."""
         self._under: dict[Tensor, frozenset[tuple[Expr, bool]]] = {}
         """Conditions on numbers alone, each with its truth, that hold wherever a tensor is read."""
 
@@ -286,8 +288,10 @@ class _Analysis:
         """Return (operand, dimension, limit) where a template reads positions that may lie beyond the limit. own:
         (dimension, limit) of the results of which only the positions below it matter; under: conditions under which
         they do."""
+        self._tables.clear()
         template = map_bodies(template, lambda e: rebuild([e], partial(self._replace_number, args))[0])
-        out = []
+        # Elements of tables are known, and read all the same, in conditions too.
+        out = [(t, d, k) for t in self._tables for d, k in self._dimensions(t)]
         for part in template.parts:
             steps = zip(count(), part.step, part.offset) if isinstance(part, Piece) else ()
             places = [_position(Axis(d), step, first) for d, step, first in steps]
@@ -322,6 +326,8 @@ class _Analysis:
             table, place = (t, e.index[:1]) if sliced is None else (sliced.source, (sliced.place(e.index),))
             if len(table.shape) == 1:
                 value = _element(table, place)
+        if value is not None and (t.shape or t in self._slices):
+            self._tables.add(t)
         return None if value is None else cast(value, e.dtype)
 
     def _is_below(self, place: Expr, k: int, facts: Facts, conditions: Sequence[Expr] = ()) -> bool:
