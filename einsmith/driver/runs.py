@@ -138,8 +138,8 @@ class Runs:
             inputs = [x.copy() if memory.is_stored(at, x) else x for at, x in zip(places, inputs, strict=True)]
             places = list(map(buffers.address, inputs))
         arrays: list[np.ndarray] = []
-        together = buffers.recycle_together
-        for array, at in starmap(buffers.recycle, allocated) if into is None else together(allocated):
+        taken = starmap(buffers.recycle, allocated) if into is None else buffers.recycle_together(allocated)
+        for array, at in taken:
             arrays.append(array)
             places.append(at)
         try:

@@ -10,6 +10,7 @@ from einsmith.base.dtypes import DType
 from einsmith.base.errors import VerifyError
 from einsmith.ir.interned import Node
 from einsmith.ir.nodes import Apply, Axis, Expr, Reduce, Template, axes_of, size
+from einsmith.ir.rebuild import operands
 
 _MAX_REUSE = {"sum": 1.5}
 """Largest ratio of a kernel's points to the elements of its largest tensor, by combiner (16 for combiners that are not
@@ -352,14 +353,8 @@ class Activity(Node):
     @property
     def ends(self) -> list[Expr]:
         """List the numbers of rows behind which none is active."""
-        todo, out = [self.condition], []
-        while todo:
-            c = todo.pop()
-            if isinstance(c, Apply) and c.fn == "and":
-                todo += c.args
-            elif isinstance(c, Apply) and c.fn == "lt" and c.args[0] is Axis(0) and not axes_of(c.args[1]):
-                out.append(c.args[1])
-        return out
+        parts = [c.args for c in operands(self.condition, "and") if isinstance(c, Apply) and c.fn == "lt"]
+        return [end for row, end in parts if row is Axis(0) and not axes_of(end)]
 
 
 class Rows(Kernel):

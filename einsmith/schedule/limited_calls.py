@@ -42,7 +42,7 @@ from einsmith.schedule.kernel import (
 )
 from einsmith.schedule.limited_positions import Limited, RowLimit
 from einsmith.schedule.plan import KernelCall, Plan
-from einsmith.schedule.row_blocks import finds_position
+from einsmith.schedule.row_blocks import finds_position, results_of
 
 _NEW = -1
 """Place of a limit in members of a row-block fusion until its buffer is known."""
@@ -204,9 +204,7 @@ def _merged_dimensions(
     """Return (rows of a position along the limited dimension, whether no dimension before it belongs to the rows too);
     None where results that are written have no such dimension, or others than each other."""
     by_row = row_axes(rows)
-    reduced = {
-        m.places[n] for m in rows.members if m.reduces for s in m.kernel.stages for n in s.outputs if n is not None
-    }
+    reduced = {p for m in rows.members if m.reduces for p in results_of(m)}
     every: set[tuple[int, bool]] | None = None
     for n, (t, w) in enumerate(zip(call.tensors, call.written, strict=True)):
         if not w or n in reduced:

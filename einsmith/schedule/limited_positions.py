@@ -169,7 +169,7 @@ def _of_outputs(loop: LoweredLoop, segment: LoopSegment) -> Iterator[tuple[int, 
             yield n, d, (Item(loop, j), d + 1 - first)
 
 
-def has_several_results(node: Any) -> bool:
+def _has_several_results(node: Any) -> bool:
     """Return whether a node's results are `Item`s."""
     return not isinstance(node, (Leaf, Item)) and not (isinstance(node, Compute) and len(node.template.dtypes) == 1)
 
@@ -246,9 +246,9 @@ class _Analysis:
         """Return what is limited of a graph, its inputs included."""
         nodes = list(postorder((*graph.roots, *graph.gradients)))
         limited = {
-            (t, d, k) for t in (*graph.inputs, *nodes) if not has_several_results(t) for d, k in self._dimensions(t)
+            (t, d, k) for t in (*graph.inputs, *nodes) if not _has_several_results(t) for d, k in self._dimensions(t)
         }
-        keep_whole(limited, (*(t for t, _ in graph.checks), *(t for _, t in graph.updates)))
+        _keep_whole(limited, (*(t for t, _ in graph.checks), *(t for _, t in graph.updates)))
         self._under = dict.fromkeys(graph.roots, frozenset())
         for n, t in enumerate(graph.outputs):
             limited -= {(t, d, k) for d, k in self._dimensions(t) if (n, d) not in self._limits[k].outputs}
@@ -260,18 +260,18 @@ class _Analysis:
                 matter = {(d, k) for d, k in self._dimensions(node) if (node, d, k) not in limited}
                 whole.setdefault(node.node, set()).update(matter)
             elif isinstance(node, Compute):
-                if has_several_results(node):
+                if _has_several_results(node):
                     extents = enumerate(node.template.shape)
                     own = {(d, k) for d, n in extents for k, x in enumerate(self._limits) if n == x.extent}
                     own -= whole.get(node, set())
                 else:
                     own = {(d, k) for d, k in self._dimensions(node) if (node, d, k) in limited}
-                under: frozenset = frozenset() if has_several_results(node) else self._under.get(node, frozenset())
+                under: frozenset = frozenset() if _has_several_results(node) else self._under.get(node, frozenset())
                 limited.difference_update(self._find_whole_operands(node.template, node.args, own, under))
             elif isinstance(node, LoweredLoop):
                 self._run_loop(node, limited, nodes)
             else:
-                keep_whole(limited, node.args)
+                _keep_whole(limited, node.args)
             if not isinstance(node, Compute):
                 self._under |= dict.fromkeys(node.args, frozenset())
         return limited
@@ -485,7 +485,7 @@ def _position(x: Expr, step: int, first: int) -> Expr:
     return _add(x if step == 1 else apply("mul", x, Const(step, dt.i32)), first)
 
 
-def keep_whole(limited: _Positions, tensors: Iterable[Tensor]) -> None:
+def _keep_whole(limited: _Positions, tensors: Iterable[Tensor]) -> None:
     """Leave out what is limited of some tensors, of which all positions matter."""
     whole = set(tensors)
     limited -= {x for x in limited if x[0] in whole}

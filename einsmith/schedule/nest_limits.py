@@ -40,16 +40,16 @@ def limit_sweeps(sweeps: Sequence[RowSweep]) -> list[BlockKernel]:
     """Return sweeps that end at limits. Those that are active under a condition end at the same one, as they share
     results and the block that runs where all might be left out, which lies below the limit."""
     sweeps = list(map(_with_places, sweeps))
-    ends = [_ends_of(x) for x in sweeps]
+    ends = list(map(_ends_of, sweeps))
     masked = [n for n, x in enumerate(sweeps) if x.rows.active is not None]
-    common = set.intersection(*(set(ends[n]) for n in masked)) if masked else set()
+    common = set.intersection(*(ends[n] for n in masked)) if masked else set()
     is_dropped = not common and any(_is_guarded(sweeps[n]) for n in masked)
     out = []
     for n, (x, places) in enumerate(zip(sweeps, ends, strict=True)):
-        places = [p for p in places if p in common] if n in masked else places
         active = None if is_dropped else x.rows.active
-        if places:
-            below = apply("lt", Axis(0), Read(x.at.index(places[0]), (), dt.i32))
+        end = min(common if n in masked else places, default=None)
+        if end is not None:
+            below = apply("lt", Axis(0), Read(x.at.index(end), (), dt.i32))
             active = Activity(below, (), 0, False) if active is None else _and(active, below)
         members = [_limited(m, limits, x.at) for m, limits in zip(x.rows.members, x.limits, strict=True)]
         out.append(BlockKernel(Rows(x.rows.rows, tuple(members), x.rows.buffers, x.rows.local, active), x.at))
@@ -74,7 +74,7 @@ def _is_guarded(sweep: RowSweep) -> bool:
     return any(m.reduces and is_neutral(m, n) for m in sweep.rows.members for n in _numbers(sweep.rows))
 
 
-def _ends_of(sweep: RowSweep) -> list[int]:
+def _ends_of(sweep: RowSweep) -> set[int]:
     """Return the places of limits of the rows: beyond them nothing is added, and all other results that are read are
     the sweep's own."""
     rows, at, limits = sweep
@@ -85,8 +85,7 @@ def _ends_of(sweep: RowSweep) -> list[int]:
         return own.get(m.axis) == at[n] or all(p >= len(rows.buffers) for p in results_of(m))
 
     pairs = list(zip(rows.members, limits, strict=True))
-    numbers = [n for n in _numbers(rows) if all(ends(m, n, own) for m, own in pairs)]
-    return [at[n] for n in numbers]
+    return {at[n] for n in _numbers(rows) if all(ends(m, n, own) for m, own in pairs)}
 
 
 def _and(active: Activity, condition: Expr) -> Activity:

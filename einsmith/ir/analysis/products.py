@@ -13,7 +13,7 @@ from typing import Any
 
 from einsmith.ir.analysis.bounds import Facts
 from einsmith.ir.analysis.linear import linear
-from einsmith.ir.nodes import Apply, Axis, Const, Expr, Read, apply
+from einsmith.ir.nodes import Apply, Axis, Const, Expr, Read, apply, cast
 
 _Monomial = tuple[Expr, ...]
 """A product of extents, in the order of their slots; () is 1."""
@@ -33,7 +33,7 @@ def is_less(x: Expr, end: Expr, facts: Facts, extents: Collection[Expr]) -> bool
         return (any if x.fn == "min" else all)(is_less(a, end, facts, extents) for a in x.args)
     if isinstance(x, Apply) and x.fn == "mod" and _of(x.args[1]) == _of(end) and _of(end) in map(_of, extents):
         return True
-    if facts.prove(apply("lt", x, _cast(end, x))):
+    if facts.prove(apply("lt", x, cast(end, x.dtype))):
         return True
     most, limit = _most(x, facts, extents), _polynomial(end, extents)
     if most is None or limit is None:
@@ -47,10 +47,6 @@ def is_less(x: Expr, end: Expr, facts: Facts, extents: Collection[Expr]) -> bool
 def _of(x: Expr) -> Expr:
     """Return what is widened."""
     return x.args[0] if isinstance(x, Apply) and x.fn == "cast" else x
-
-
-def _cast(x: Expr, like: Expr) -> Expr:
-    return x if x.dtype is like.dtype else Apply("cast", (x,), like.dtype)
 
 
 def _factors(x: Expr) -> list[Expr]:
@@ -105,7 +101,7 @@ def _most_factor(x: Expr, facts: Facts, extents: Collection[Expr]) -> _Polynomia
         return Counter({(_of(x.args[1]),): 1, (): -1})
     if isinstance(x, Axis):
         for e in extents:
-            if facts.prove(apply("lt", x, _cast(e, x))):
+            if facts.prove(apply("lt", x, cast(e, x.dtype))):
                 return Counter({(e,): 1, (): -1})
     _, high = facts.bounds(x)
     return None if high is None else Counter({(): high})
