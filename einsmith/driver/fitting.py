@@ -79,7 +79,7 @@ class Fitting:
             for a, shape in zip(arrays, self._fit.outputs, strict=True)
         ]
         if into is None:
-            return [np.ascontiguousarray(a) for a in parts]
+            return [np.asarray(a, order="C") for a in parts]
         out = [buffers.array_at(at, a.shape, dt.dtype_of(a)) for at, a in zip(into, parts, strict=True)]
         for a, part in zip(out, parts, strict=True):
             np.copyto(a, part)

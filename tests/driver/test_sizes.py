@@ -84,6 +84,7 @@ FUNCTIONS = {
     "gradients": (loss_gradients, [("n", 4), (4, 6)]),
     "a batch of recurrences": (recurrence, [("n", 3, 4), ("n", 4), (4, 4)]),
     "reversed": (lambda x: F.flip(x, (0,)), [("n", 3)]),
+    "a number beside columns": (lambda x: (x.sum(), F.relu(x)), [(3, "n")]),
     "convolution along it": (lambda x, w: F.conv1d(x, w, padding=1), [(2, 3, "n"), (4, 3, 3)]),
 }  # fmt: skip
 
