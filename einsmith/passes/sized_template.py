@@ -129,7 +129,7 @@ class SizedTemplate:
         assert isinstance(q, Piece)
         rank = len(p.extents)
         # What lies beyond a limit is not an index; elsewhere it is left to be anything.
-        of_index = axes_of(*(i for e in bodies for x in reads(e) for i in x.index if has_read(i)))
+        of_index = _axes_of_read_indices(bodies)
         guards = self._below([x for x in axes if x[0] >= rank or x[0] in of_index])
         if not isinstance(p.body, Reduce):
             return Piece(p.offset, p.step, p.extents, _guarded(guards, bodies[0], 0))
@@ -191,22 +191,26 @@ class SizedTemplate:
         is_sum = len(sums) == 1 and all(_is_sum_of_nothing(x, sums[0][0].body) for x in others)
         if sums and not is_sum or any({*x.step, *y.step} - {1} for x, y in pairs):
             raise SizeDependentError("sums, or every other element, are joined along an axis of this size")
+
+        def below(bodies: Iterable[Expr]) -> list[Expr]:
+            """Return the conditions that the axes of indices that are read lie below their limits."""
+            axes = [(d, n, m) for d, (n, m) in enumerate(zip(*domain, strict=True))]
+            of_index = _axes_of_read_indices(bodies)
+            return self._below([x for x in axes if x[0] in of_index])
+
         if sums:
             inside, shift = self._locate(*sums[0], first)
             body = self._rewrite_part(*sums[0]).body
             assert isinstance(body, Reduce)
             moved = Reduce(body.combiner, body.extents, tuple(substitute(x, shift) for x in body.bodies))
-            return Piece(offset, step, domain[0], _guard_terms(inside, moved))
+            return Piece(offset, step, domain[0], _guard_terms([*inside, *below(moved.bodies)], moved))
         joined: Expr | None = None
         for x, y in reversed(pairs):
             inside, shift = self._locate(x, y, first)
             value = substitute(self._rewrite_expr(x.bodies[0], y.bodies[0]), shift)
             joined = value if joined is None else _chosen(inside, value, joined)
         assert joined is not None
-        axes = [(d, n, m) for d, (n, m) in enumerate(zip(*domain, strict=True))]
-        of_index = axes_of(*(i for x in reads(joined) for i in x.index if has_read(i)))
-        guards = self._below([x for x in axes if x[0] in of_index])
-        return Piece(offset, step, domain[0], _guarded(guards, joined, 0))
+        return Piece(offset, step, domain[0], _guarded(below([joined]), joined, 0))
 
     def _locate(self, p: Piece, q: Piece, first: int) -> tuple[list[Expr], dict[int, Expr]]:
         """Return the conditions that a position lies in a piece, and its position there along the dimensions from
@@ -250,6 +254,11 @@ class SizedTemplate:
                 pairs = zip(x.index, args, extents, strict=True)
                 new[pair] = Read(x.slot, tuple(i if i is j else clamp_index(j, n) for i, j, n in pairs), x.dtype)
         return new[a, b]
+
+
+def _axes_of_read_indices(bodies: Iterable[Expr]) -> Collection[int]:
+    """Return the axes of the indices in some expressions that are read from tensors."""
+    return axes_of(*(i for e in bodies for x in reads(e) for i in x.index if has_read(i)))
 
 
 def _rule(rule: Callable[[Any], Any]) -> Callable[[Expr], Expr]:

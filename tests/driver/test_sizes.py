@@ -75,6 +75,11 @@ def recurrence(x, h, w):
     return es.op("H[b,t,i] = where(t > 0, tanh(X[b,t,i] + sum[j](W[i,j]*H[b,t-1,j])), h[b,i])")(X=x, h=h, W=w)
 
 
+def second_half(a, z):
+    f = es.op("t[j] = sum[k](a[size(k)+k]*z[j,k])")
+    return es.grad(lambda a, z: (f(a=a, z=z) ** 2).sum(), argnums=(0, 1))(a, z)
+
+
 FUNCTIONS = {
     "attention": (attention, [(2, "n", 4)] * 3),
     "gradients of attention": (
@@ -84,9 +89,15 @@ FUNCTIONS = {
     "gradients": (loss_gradients, [("n", 4), (4, 6)]),
     "a batch of recurrences": (recurrence, [("n", 3, 4), ("n", 4), (4, 4)]),
     "reversed": (lambda x: F.flip(x, (0,)), [("n", 3)]),
+    "gradients of reads behind it": (second_half, [("2n",), (3, "n")]),
     "a number beside columns": (lambda x: (x.sum(), F.relu(x)), [(3, "n")]),
     "convolution along it": (lambda x, w: F.conv1d(x, w, padding=1), [(2, 3, "n"), (4, 3, 3)]),
 }  # fmt: skip
+
+
+def shape_at(shape, n: int) -> list[int]:
+    """Return a shape in which a size and twice that size are named."""
+    return [{"n": n, "2n": 2 * n}.get(x, x) for x in shape]
 
 
 @pytest.mark.thinned(2)
@@ -97,8 +108,8 @@ def test_results_are_those_of_a_program_for_each_size(case, compiled) -> None:
     count = 0
     for n in SIZES:
         if n == 2:  # what was beyond the limits in an earlier run must not matter
-            shared(*(np.full([40 if x == "n" else x for x in s], np.nan) for s in shapes))
-        arrays = [rng.normal(size=[n if x == "n" else x for x in s]) for s in shapes]
+            shared(*(np.full(shape_at(s, 40), np.nan) for s in shapes))
+        arrays = [rng.normal(size=shape_at(s, n)) for s in shapes]
         before = len(compiled)
         got = shared(*arrays)
         count += len(compiled) - before
