@@ -232,6 +232,8 @@ class Binding:
             for s, offset in at
         ]
         """Words of the table that a run sets: the word, the number of the input or output, and the offset (bytes)."""
+        self.padding: dict[tuple, list[list[tuple[np.ndarray, int]]]] = {}
+        """Memory for arrays of the capacity that no run uses, by the shapes, types and bytes of the arrays."""
         self.words = memoryview(self.program.table)  # type: ignore[arg-type]
         self._find_outputs()
 

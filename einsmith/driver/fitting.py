@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from einsmith.base import dtypes as dt
 from einsmith.base import environment
 from einsmith.driver.binding import Binding
 from einsmith.ir.nodes import nbytes, size
@@ -32,13 +31,20 @@ class SizeFit(NamedTuple):
     explain: Explain
 
 
+AllocatedArray = tuple[tuple[int, ...], np.dtype, int]
+"""Shape, type and bytes of an array that a run allocates."""
+Padding = list[tuple[np.ndarray, int]]
+"""Arrays of the capacity for one run, and their addresses: of inputs that are padded, then of outputs that are cut."""
+
+
 class Fitting:
     """The arrays of a program of a capacity for a smaller size.
 
     Those whose rows beyond the size no kernel touches (`Compiled.short`) are passed as they are; others are copied into
     arrays of the capacity, with anything beyond the size.
 
-    allocated: shape, type and bytes of the arrays that each run allocates for outputs; runs: how often it has run
+    allocated: shape, type and bytes of the arrays that each run allocates for outputs, None for those that are cut out
+    of padding; runs: how often it has run
     """
 
     def __init__(self, fit: SizeFit, binding: Binding):
@@ -49,38 +55,74 @@ class Fitting:
             for n, (x, shape) in enumerate(zip(self.compiled.inputs, fit.inputs, strict=False))
             if shape != x.shape and not (x in short and shape[1:] == x.shape[1:])
         ]
-        self._is_cut = not binding.copies
-        self.allocated = []
+        self._numbers = [*map(buffers.address, fit.numbers)]
+        self._parts = [tuple(map(slice, shape)) for shape in fit.outputs]
+        self.allocated: list[AllocatedArray | None] = []
+        self._cut = []  # the number of each output that is cut, and what is allocated for it
         for t, k, known in zip(self.compiled.outputs, binding.written, binding.allocated, strict=True):
             shape, dtype, _ = known
             rows = fit.outputs[k] if k >= 0 else shape
-            is_short = t in short and t.shape == shape and rows[1:] == shape[1:]
-            self.allocated.append((rows, dtype, size(rows) * dtype.itemsize) if is_short else known)
-            self._is_cut &= is_short or rows == shape
+            if t in short and t.shape == shape and rows[1:] == shape[1:]:
+                self.allocated.append((rows, dtype, size(rows) * dtype.itemsize))
+            elif rows == shape or binding.copies:
+                self.allocated.append(known)
+            else:
+                self._cut.append((k, known))
+                self.allocated.append(None)
+        self._kinds = [(x.shape, np.dtype(x.dtype.numpy), nbytes(x)) for _, x, _ in self._padded]
+        self._kinds += [known for _, known in self._cut]
+        # Larger blocks are recycled anyway.
+        is_small = sum(n for *_, n in self._kinds) <= buffers.RECYCLED_FROM
+        self._spare = binding.padding.setdefault(tuple(self._kinds), []) if is_small else None
 
-    def pad(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Return the program's inputs, the numbers included."""
-        out = [*arrays, *self._fit.numbers]
-        memory = buffers.recycle_together([(x.shape, out[n].dtype, nbytes(x)) for n, x, _ in self._padded])
-        for (n, _, part), (padded, _) in zip(self._padded, memory, strict=True):
-            if environment.check_level():
-                padded[...] = _POISON.get(padded.dtype.kind, 0)
-            padded[part] = out[n]
-            out[n] = padded
-        return out
+    def take(self) -> Padding:
+        """Return memory for one run, which is to be given back behind it."""
+        if self._spare:
+            try:
+                return self._spare.pop()
+            except IndexError:  # another thread took it
+                pass
+        return buffers.recycle_together(self._kinds) if self._kinds else []
 
-    def cut(self, arrays: list[np.ndarray], into: Sequence[int] | None = None) -> list[np.ndarray]:
-        """Return the part of each of the program's outputs that belongs to the size, C-contiguous. into: addresses of
-        memory of the caller's, which gets them."""
-        if self._is_cut and into is None:
-            return arrays
-        parts = [
-            a if a.shape == shape else a[tuple(map(slice, shape))]
-            for a, shape in zip(arrays, self._fit.outputs, strict=True)
+    def give(self, padding: Padding) -> None:
+        """Take memory back after a run."""
+        if self._spare is not None:
+            self._spare.append(padding)
+
+    def pad(self, arrays: Sequence[np.ndarray], padding: Padding) -> tuple[list[np.ndarray], list[int]]:
+        """Return the program's inputs, the numbers included, and their addresses."""
+        out, places = [*arrays, *self._fit.numbers], [*map(buffers.address, arrays), *self._numbers]
+        for (n, _, part), (whole, at) in zip(self._padded, padding, strict=False):
+            _fill(whole, part, arrays[n])
+            out[n], places[n] = whole, at
+        return out, places
+
+    def pad_at(self, addresses: Sequence[int], padding: Padding) -> list[int]:
+        """Return the addresses of the program's inputs, the numbers included, given those of the caller's arrays."""
+        places = [*addresses, *self._numbers]
+        for (n, x, part), (whole, at) in zip(self._padded, padding, strict=False):
+            _fill(whole, part, buffers.array_at(places[n], self._fit.inputs[n], x.dtype))
+            places[n] = at
+        return places
+
+    def outputs_of(self, padding: Padding) -> Iterator[tuple[np.ndarray, int]]:
+        """Return the arrays for outputs that are cut, each with its address."""
+        return iter(padding[len(self._padded) :])
+
+    def cut(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Return the part of each of the program's outputs that belongs to the size, C-contiguous."""
+        return [
+            a if a.shape == shape else a[part].copy()
+            for a, shape, part in zip(arrays, self._fit.outputs, self._parts, strict=True)
         ]
-        if into is None:
-            return [np.asarray(a, order="C") for a in parts]
-        out = [buffers.array_at(at, a.shape, dt.dtype_of(a)) for at, a in zip(into, parts, strict=True)]
-        for a, part in zip(out, parts, strict=True):
-            np.copyto(a, part)
-        return out
+
+    def cut_at(self, padding: Padding, into: Sequence[int]) -> None:
+        """Copy what is cut of outputs to the caller's memory, given by the addresses of all outputs."""
+        for (k, _), (whole, _) in zip(self._cut, self.outputs_of(padding), strict=True):
+            buffers.array_of(into[k], self._fit.outputs[k], whole.dtype)[...] = whole[self._parts[k]]
+
+
+def _fill(whole: np.ndarray, part: tuple[slice, ...], values: np.ndarray) -> None:
+    if environment.check_level():
+        whole[...] = _POISON.get(whole.dtype.kind, 0)
+    whole[part] = values

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import starmap
 from threading import get_ident
 from time import perf_counter_ns
 from typing import Any, Protocol, TypeVar
@@ -18,7 +17,7 @@ from einsmith.base.errors import IndexOutOfRange
 from einsmith.base.recording import Recorder
 from einsmith.driver.binding import FINITE, Binding
 from einsmith.driver.bound_memory import BoundMemory
-from einsmith.driver.fitting import Fitting, SizeFit
+from einsmith.driver.fitting import AllocatedArray, Fitting, Padding, SizeFit
 from einsmith.driver.timeline import RecordedRun, Timeline
 from einsmith.ir.nodes import Leaf, Tensor
 from einsmith.ir.origins import Origins
@@ -123,37 +122,49 @@ class Runs:
         time: int | None,
         inputs: Sequence[np.ndarray],
         run: Callable[[], int] | None = None,
-        into: Sequence[int] | None = None,
     ) -> tuple[int, list[np.ndarray]]:
-        """Run the program and return its status and its outputs as arrays. into: addresses of the caller's memory for
-        the outputs, for a size below the capacity."""
-        memory, passed, allocated, fitting = self.memory, inputs, binding.allocated, None
-        if self.fit is not None:
-            fitting = self._fitting
-            if fitting is None or fitting.compiled is not binding.compiled:
-                fitting = self._fitting = Fitting(self.fit, binding)
-            inputs, allocated = fitting.pad(inputs), fitting.allocated
-        places = list(map(buffers.address, inputs))
+        """Run the program and return its status and its outputs as arrays."""
+        memory, passed, run = self.memory, inputs, run or binding.program.run
+        allocated: Sequence[AllocatedArray | None] = binding.allocated
+        padding = None
+        if self.fit is None:
+            places = list(map(buffers.address, inputs))
+        else:
+            fitting = self._fitting_of(self.fit, binding)
+            padding, allocated = fitting.take(), fitting.allocated
+            inputs, places = fitting.pad(inputs, padding)
         if memory.stored and any(map(memory.is_stored, places, inputs)):
             inputs = [x.copy() if memory.is_stored(at, x) else x for at, x in zip(places, inputs, strict=True)]
             places = list(map(buffers.address, inputs))
+        whole = iter(()) if padding is None else fitting.outputs_of(padding)
         arrays: list[np.ndarray] = []
-        taken = starmap(buffers.recycle, allocated) if into is None else buffers.recycle_together(allocated)
-        for array, at in taken:
+        for kind in allocated:
+            array, at = next(whole) if kind is None else buffers.recycle(*kind)
             arrays.append(array)
             places.append(at)
         try:
-            status = self.run(places, binding, time, run or binding.program.run)
+            status = self.run(places, binding, time, run)
         except IndexOutOfRange as e:
             raise self.explain(e, binding, passed) from None
         outputs = self._collect(inputs, arrays, binding)
-        if fitting is None:
-            return status, outputs
+        if padding is not None:
+            outputs = fitting.cut(outputs)
+            self._end_fitted(fitting, padding)
+        return status, outputs
+
+    def _fitting_of(self, fit: SizeFit, binding: Binding) -> Fitting:
+        fitting = self._fitting
+        if fitting is None or fitting.compiled is not binding.compiled:
+            fitting = self._fitting = Fitting(fit, binding)
+        return fitting
+
+    def _end_fitted(self, fitting: Fitting, padding: Padding) -> None:
+        """Note that a run for a size below the capacity has ended."""
+        fitting.give(padding)
         fitting.runs += 1
         if fitting.runs >= OUTGROWN_RUNS and self.outgrown is not None:
             outgrown, self.outgrown = self.outgrown, None
             outgrown()
-        return status, fitting.cut(outputs, into)
 
     def call_timed(
         self, binding: Binding, time: int | None, inputs: Sequence[np.ndarray]
@@ -219,11 +230,28 @@ class Runs:
         self, fit: SizeFit, binding: Binding, time: int | None, inputs: Sequence[int], outputs: Sequence[int]
     ) -> int:
         """Run on the caller's memory, given by addresses, for a size below the capacity."""
-        arrays = [
-            buffers.array_at(at, shape, x.dtype)
-            for at, x, shape in zip(inputs, binding.compiled.inputs, fit.inputs, strict=False)
-        ]
-        return self.call(binding, time, arrays, into=outputs)[0]
+
+        def arrays() -> list[np.ndarray]:
+            places = zip(inputs, fit.inputs, binding.compiled.inputs, strict=False)
+            return [buffers.array_at(at, shape, x.dtype) for at, shape, x in places]
+
+        if binding.copies:
+            status, results = self.call(binding, time, arrays())
+            for to, a in zip(outputs, results, strict=True):
+                ctypes.memmove(to, buffers.address(a), a.nbytes)
+            return status
+        fitting = self._fitting_of(fit, binding)
+        padding = fitting.take()
+        places, whole = fitting.pad_at(inputs, padding), fitting.outputs_of(padding)
+        for k, kind in zip(binding.written, fitting.allocated, strict=True):
+            places.append(next(whole)[1] if kind is None else outputs[k])
+        try:
+            status = self.run(places, binding, time, binding.program.run)
+        except IndexOutOfRange as e:
+            raise self.explain(e, binding, arrays()) from None
+        fitting.cut_at(padding, outputs)
+        self._end_fitted(fitting, padding)
+        return status
 
     def run(self, places: Sequence[int], binding: Binding, time: int | None, run: Callable[[], int]) -> int:
         """Run the program, in a queue's turn, on memory given by the addresses of the inputs and of the tensors

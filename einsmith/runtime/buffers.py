@@ -160,9 +160,14 @@ def is_aligned(array: np.ndarray, alignment: int = ALIGNMENT) -> bool:
 
 def array_at(address: int, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
     """Return values in the caller's memory at an address as a C-contiguous array."""
+    return array_of(address, shape, np.dtype(dtype.numpy))
+
+
+def array_of(address: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Return `array_at` for a type of NumPy's."""
     count = prod(shape) * dtype.itemsize
     memory = (ctypes.c_char * count).from_address(address) if count else None
-    return np.ndarray(shape, dtype.numpy, memory)  # type: ignore[arg-type]
+    return np.ndarray(shape, dtype, memory)  # type: ignore[arg-type]
 
 
 def bytes_at(address: int, nbytes: int) -> np.ndarray:
