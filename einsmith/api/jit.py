@@ -28,7 +28,7 @@ from einsmith.base.numerics import Numerics
 from einsmith.base.trees import flatten, unflatten
 from einsmith.driver.bound_program import PROGRAMS, BoundProgram
 from einsmith.driver.executable import Executable
-from einsmith.driver.sizes import SHARED_FUNCTIONS, Sizes, choose_sizes
+from einsmith.driver.sizes import SHARED_FUNCTIONS, Sizes, choose_sizes, drop_outgrown
 from einsmith.ir.nodes import Graph
 from einsmith.lang import trace
 from einsmith.runtime.arena import Arena
@@ -197,9 +197,7 @@ class Jitted:
         extended = _extend_key(key, depends)
         entry = self._cache.put(extended, compiled)
         self._depends[key] = depends
-        runs = compiled[0].runs
-        if runs.outgrown is not None:
-            runs.outgrown = functools.partial(_drop_outgrown, weakref.ref(self._cache), extended, runs.outgrown)
+        drop_outgrown(compiled[0], functools.partial(_drop, weakref.ref(self._cache), extended))
         return entry
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -294,7 +292,7 @@ class Jitted:
             return trace_arguments(self.f, of_shapes, structure, self.numerics)
 
         key = _sizes_key(arguments, structure, threads, is_free)
-        return self._sizes.setdefault(key, Sizes(trace_for, compile_graph, is_free))
+        return self._sizes.setdefault(key, Sizes(trace_for, compile_graph, is_free, is_outgrown=is_free))
 
 
 def _shapes_of(arguments: Sequence[Argument]) -> tuple[tuple[int, ...], ...]:
@@ -315,10 +313,8 @@ def _extend_key(key: Any, depends: Sequence[weakref.ref]) -> tuple:
     return (key, *(None if m is None else m.trace_key() for m in met))
 
 
-def _drop_outgrown(cache: weakref.ref[Cache], key: tuple, note: Callable[[], object]) -> None:
-    """Remove a program that sizes share for one of them, after `note` has marked that; the next call compiles its
-    own."""
-    note()
+def _drop(cache: weakref.ref[Cache], key: tuple) -> None:
+    """Remove a program from a cache."""
     alive = cache()
     if alive is not None:
         alive.drop(key)

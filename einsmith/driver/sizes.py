@@ -7,7 +7,8 @@ that are padded to the capacity. A size that does not fit has a program of its o
 compiled for a capacity.
 
 `sizes="auto"` does this for the batch sizes of functions that store nothing, where no kernel takes time for rows beyond
-the size; and a size that is used often finally gets a program of its own.
+the size, and for graphs and operators of PyTorch, whose sizes are known to vary. A size that is used often finally gets
+a program of its own.
 """
 
 from __future__ import annotations
@@ -76,6 +77,26 @@ def choose_sizes(sizes: str | None, graph: Graph | None = None) -> str:
     return EACH if chosen == AUTO and (graph is not None and graph.updates or environment.check_level()) else chosen
 
 
+def choose_varying(sizes: str | None) -> str:
+    """Return EACH, SHARED or AUTO for a checked argument `sizes` where sizes are known to vary."""
+    if sizes is None and not environment.SIZES.is_set():
+        return AUTO
+    return environment.SIZES.get() if sizes is None else sizes
+
+
+def drop_outgrown(run: BoundProgram, drop: Callable[[], object]) -> None:
+    """Call `drop`, which forgets a program, once the size that runs it has outgrown it, if it ever does."""
+    note = run.runs.outgrown
+
+    def note_and_drop() -> None:
+        assert note is not None
+        note()
+        drop()
+
+    if note is not None:
+        run.runs.outgrown = note_and_drop
+
+
 class _Symbolic(NamedTuple):
     """How a program's numbers follow from sizes. scope: the symbols; extents: those of its arrays, in the symbols;
     places: where each symbol stands among them."""
@@ -117,13 +138,15 @@ class Sizes(Generic[T]):
     trace: traces the function for shapes of its arrays; compile: compiles a graph for the inputs of a trace, with the
     options `limits` and `all_limited` of an Executable; is_free: sizes share a program only where no kernel takes time
     for rows beyond the size; state: what a trace depends on besides shapes, so that one on symbolic extents proves what
-    holds for other sizes in this state; None where the trace runs Python code of users
+    holds for other sizes in this state; None where the trace runs Python code of users; is_outgrown: a size that is
+    used often gets a program of its own
     """
 
     trace: Callable[[Shapes], T]
     compile: Callable[..., BoundProgram]
     is_free: bool
     state: Any = None
+    is_outgrown: bool = False
     seen: list[Shapes] = field(default_factory=list)
     programs: list[_Shared[T]] = field(default_factory=list)
     reasons: dict[tuple, str] = field(default_factory=dict)
@@ -186,7 +209,7 @@ class Sizes(Generic[T]):
 
     def _fitted(self, run: BoundProgram, fit: SizeFit, shapes: Shapes) -> BoundProgram:
         program = run.fitted(fit)
-        if self.is_free:
+        if self.is_outgrown:
             program.runs.outgrown = partial(self._outgrow, shapes)
         return program
 

@@ -9,21 +9,22 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
 from einsmith.api.tracing import trace_shapes
-from einsmith.base import environment, locks
+from einsmith.base import locks
 from einsmith.base.arguments import check_options, describe, refuse_torch, show
 from einsmith.base.caches import Bound, Cache
-from einsmith.base.environment import SHARED
+from einsmith.base.environment import AUTO, EACH
 from einsmith.base.errors import DtypeError, FormulaError, KindError, ShapeError, TraceError
 from einsmith.base.trees import flatten
 from einsmith.cost.facts import CPU
 from einsmith.driver.bound_program import PROGRAMS, BoundProgram
 from einsmith.driver.executable import Executable
-from einsmith.driver.sizes import SHARED_FUNCTIONS, Sizes
+from einsmith.driver.sizes import SHARED_FUNCTIONS, Sizes, choose_varying, drop_outgrown
 from einsmith.frontends import torch_device, torch_threads
 from einsmith.frontends.aten.table import enter
 from einsmith.frontends.torch_nodes import TORCH, TYPES
@@ -61,12 +62,11 @@ def operator(f: Callable, **params: Any) -> TorchOperator:
     with an axis more. Inputs are read where they lie; non-contiguous ones are copied, and under torch.autocast those of
     fewer bits become float32. It can be pickled if f can.
 
-    Every combination of shapes and types is compiled at its first call; with EINSMITH_SIZES=shared, several sizes share
-    a program (docs/sizes.md). torch.compile and torch.export take the
-    operator as one node. Dimensions that a formula copies, indexed by plain axes alone, may have symbolic sizes there;
-    other dimensions, and those of a function, have fixed ones. Formulas of the same text, options and parameters are
-    registered once, for the life of the process. Calls raise DtypeError and ShapeError, naming the argument,
-    FormulaError and IndexOutOfRange.
+    The first shapes have a program of their own, further ones share one, unless EINSMITH_SIZES is "each"
+    (docs/sizes.md). torch.compile and torch.export take the operator as one node. Dimensions that a formula copies,
+    indexed by plain axes alone, may have symbolic sizes there; other dimensions, and those of a function, have fixed
+    ones. Formulas of the same text, options and parameters are registered once, for the life of the process. Calls
+    raise DtypeError and ShapeError, naming the argument, FormulaError and IndexOutOfRange.
     """
     refuse_torch(f, "f")
     if isinstance(f, str):
@@ -384,8 +384,10 @@ class _Definition:
         with trace.compiling():
             compiled = self.compiled.get(key)
             if compiled is None:
-                compiled = _Compiled(self._find(program, tensors, threads, place))
+                run = self._find(program, tensors, threads, place)
+                compiled = _Compiled(run)
                 self.compiled.put(key, compiled)
+                drop_outgrown(run, partial(self.compiled.drop, key))
             return compiled
 
     def _find(
@@ -404,10 +406,11 @@ class _Definition:
             return Executable(graph, traced.bind, threads, target=place.target(threads), **settings)
 
         sizes = run = None
-        if environment.SIZES.get() == SHARED:
-            kinds = program, threads, place.name, tuple((t, len(s)) for t, s in zip(types, shapes, strict=True))
+        choice = choose_varying(None)
+        if choice != EACH:
+            kinds = choice, program, threads, place.name, tuple((t, len(s)) for t, s in zip(types, shapes, strict=True))
             state = None if self.formula is None else ()
-            new: Sizes[Any] = Sizes(trace_for, compile_graph, is_free=False, state=state)
+            new: Sizes[Any] = Sizes(trace_for, compile_graph, False, state, choice == AUTO)
             sizes = self.sizes.setdefault(kinds, new)
             run = sizes.predict(shapes)
         if run is None:

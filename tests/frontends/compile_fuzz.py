@@ -1,6 +1,7 @@
 """Random small networks through `torch.compile`'s backend: operators with broadcasting, views, strides of inputs.
 
 python -m tests.frontends.compile_fuzz --count 2000 --seed 1
+python -m tests.frontends.compile_fuzz --count 500 --sizes    the same networks at several sizes, in guarded memory
 """
 
 from __future__ import annotations
@@ -8,13 +9,17 @@ from __future__ import annotations
 import argparse
 import random
 import sys
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import torch
 from torch.nn import functional as tf
 
-from tests.frontends.compile_samples import Differs, compare
+from einsmith.driver.sizes import Sizes
+from tests.frontends.compile_samples import Call, Differs, as_exact, compare, run, same_runs
+from tests.fuzz import sizes
 
 SIZES = (1, 2, 3, 5, 7, 8, 9, 16, 17)
 
@@ -75,6 +80,10 @@ def _along(rng: random.Random, x: torch.Tensor) -> Callable:
     ])  # fmt: skip
 
 
+Step = tuple[Callable, tuple[int, ...]]
+"""A function, and the numbers of the earlier tensors that it takes."""
+
+
 def network(seed: int) -> tuple[Callable, list[torch.Tensor]]:
     """(a function of tensors that gives some, the tensors). The same for the same seed."""
     rng = random.Random(seed)
@@ -88,45 +97,114 @@ def network(seed: int) -> tuple[Callable, list[torch.Tensor]]:
         own = [1 if k and rng.random() < 0.3 else n for n in shape[rng.randrange(len(shape)) if k else 0 :]]
         x = strided(rng, torch.randn(own, dtype=dtype))
         inputs.append(x.requires_grad_(rng.random() < 0.8))
-    seeds = [rng.randrange(2**32) for _ in range(rng.randrange(2, 9))]
+    steps = _steps(rng, inputs)
+    results = len(inputs) + len(steps) - 1, rng.randrange(len(inputs) + len(steps))
 
     def f(*given: torch.Tensor) -> list:
-        made: list[Any] = [x.sin() for x in given]
-        for s in seeds:
-            at = random.Random(s)
-            x = made[at.randrange(max(0, len(made) - 3), len(made))]
-            way = at.random()
-            if way < 0.35 and x.ndim:
-                y = _along(at, x)(x)
-            elif way < 0.65:
-                y = _same_shape(at, x)(x)
-            else:
-                other = at.choice(made)
-                try:
-                    torch.broadcast_shapes(x.shape, other.shape)
-                except RuntimeError:
-                    other = other.mean()
-                y = at.choice([torch.add, torch.mul, torch.sub, torch.maximum, torch.minimum])(x, other)
-                if at.random() < 0.2 and x.ndim > 1:
-                    y = x @ x.transpose(-1, -2)
-            if y.numel() <= 20000 and y.numel():
-                made.append(y)
-        rest = random.Random(seeds[0])
-        return [made[-1], rest.choice(made), *([given[0].t()] if given[0].ndim == 2 else [])]
+        made = [x.sin() for x in given]
+        for step, at in steps:
+            made.append(step(*(made[k] for k in at)))
+        return [*(made[k] for k in results), *([given[0].t()] if given[0].ndim == 2 else [])]
 
     return f, inputs
+
+
+def _steps(rng: random.Random, inputs: list[torch.Tensor]) -> list[Step]:
+    """Steps that can follow one another from the inputs."""
+    steps: list[Step] = []
+    made = [x.detach().sin() for x in inputs]
+    for _ in range(rng.randrange(2, 9)):
+        k = rng.randrange(max(0, len(made) - 3), len(made))
+        x, way = made[k], rng.random()
+        if way < 0.35 and x.ndim:
+            step: Step = _along(rng, x), (k,)
+        elif way < 0.65:
+            step = _same_shape(rng, x), (k,)
+        elif rng.random() < 0.2 and x.ndim > 1:
+            step = (lambda v: v @ v.transpose(-1, -2)), (k,)
+        else:
+            j = rng.randrange(len(made))
+            g = rng.choice([torch.add, torch.mul, torch.sub, torch.maximum, torch.minimum])
+            try:
+                torch.broadcast_shapes(x.shape, made[j].shape)
+                step = g, (k, j)
+            except RuntimeError:
+                step = (lambda v, w, g=g: g(v, w.mean())), (k, j)
+        y = step[0](*(made[k] for k in step[1]))
+        if 0 < y.numel() <= 20000:
+            made.append(y)
+            steps.append(step)
+    return steps
+
+
+# ------------------------------------------------------------------------------------------------------ sizes that vary
+
+
+def of_size(seed: int, n: int) -> tuple[Callable, list[torch.Tensor], list[tuple[int, int]]]:
+    """(the function of `network`, tensors in which the first one's longest extents are n, (tensor, dimension) of
+    these)."""
+    f, inputs = network(seed)
+    longest = max(inputs[0].shape, default=1)
+    at = [(k, d) for k, x in enumerate(inputs) for d, m in enumerate(x.shape) if m == longest > 1]
+    torch.manual_seed(seed + n)
+    shapes = [[n if (k, d) in at else m for d, m in enumerate(x.shape)] for k, x in enumerate(inputs)]
+    return (
+        f,
+        [torch.randn(s, dtype=x.dtype).requires_grad_(x.requires_grad) for s, x in zip(shapes, inputs, strict=False)],
+        at,
+    )
+
+
+def counted(tally: Counter) -> Callable:
+    """`Sizes._fitted`, of which the calls are counted."""
+    fitted = Sizes._fitted
+
+    def count(*args: Any) -> Any:
+        tally["programs that sizes share"] += 1
+        return fitted(*args)
+
+    return count
+
+
+def compare_sizes(seed: int, tally: Counter) -> None:
+    """Compare a network at several sizes, of which Dynamo makes graphs of symbolic sizes, with PyTorch. Raises Differs
+    and what the backend raises."""
+    torch._dynamo.reset()
+    f, inputs, at = of_size(seed, 7)
+    if not at or not any(x.requires_grad for x in inputs):
+        tally["of one size"] += 1
+        return
+    g = torch.compile(f, backend="einsmith", dynamic=True)
+    rng = random.Random(seed)
+    for n in rng.sample([2, 3, 5, 8, 13, 17, 23, 40, 41], 5):
+        tensors = of_size(seed, n)[1]
+        try:
+            wanted = run(Call(f), tensors, True)
+        except Exception:  # indices of the steps are those of another size
+            tally["not at this size"] += 1
+            continue
+        with sizes.guarded_memory() as guards, mock.patch.object(Sizes, "_fitted", counted(tally)):
+            guards.poison = sizes.POISON[n % 2]
+            found = run(Call(g), tensors, True)
+        try:
+            same_runs(found, wanted, None)
+        except Differs as e:
+            if not as_exact(found, wanted, Call(f), tensors, True):
+                raise Differs(f"at {n}: {e}") from None
+        tally["compared"] += 1
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--sizes", action="store_true", help="at several sizes, which share programs")
     options = parser.parse_args()
     wrong = told = 0
+    tally: Counter = Counter()
     for seed in range(options.seed * 10**6, options.seed * 10**6 + options.count):
-        f, inputs = network(seed)
         try:
-            found = compare(f, inputs)
+            found = compare_sizes(seed, tally) if options.sizes else compare(*network(seed))
             told += bool(found)
             if found:
                 print(seed, found, flush=True)
@@ -136,7 +214,7 @@ def main() -> None:
         except Exception as e:
             wrong += 1
             print(f"ERROR {seed}: {type(e).__name__} {str(e)[:300]}", flush=True)
-    print(f"{options.count} networks, {wrong} wrong, {told} partly in PyTorch or at other strides")
+    print(f"{options.count} networks, {wrong} wrong, {told} partly in PyTorch or at other strides", dict(tally))
     sys.exit(bool(wrong))
 
 

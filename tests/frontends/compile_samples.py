@@ -115,12 +115,12 @@ def compare(f: Callable, tensors: list[torch.Tensor], gradients: bool = True, rt
         return ["nothing"]
     found, told, draws = _compiled(module, tensors, gradients)
     try:
-        _same_runs(found, wanted, rtol)
+        same_runs(found, wanted, rtol)
     except Differs:
         if draws:  # the same seed draws other numbers; with PyTorch's, all is to be the same
-            _same_runs(_compiled(module, tensors, gradients, fallback_random=True)[0], wanted, rtol)
+            same_runs(_compiled(module, tensors, gradients, fallback_random=True)[0], wanted, rtol)
             return [DRAWN]
-        if not _as_exact(found, wanted, module, tensors, gradients):
+        if not as_exact(found, wanted, module, tensors, gradients):
             raise
     for a, b in zip(found[0], wanted[0], strict=True):
         if a.layout is torch.strided and a.stride() != b.stride() and b.numel() > 1:
@@ -161,7 +161,7 @@ def _compiled(
     return done, told, any(r.random for r in made)
 
 
-def _same_runs(found: Run, wanted: Run, rtol: float | None) -> None:
+def same_runs(found: Run, wanted: Run, rtol: float | None) -> None:
     for what, ours, theirs in zip(("output", "derivative", "input afterwards"), found, wanted, strict=True):
         for n, (a, b) in enumerate(zip(ours, theirs, strict=True)):
             if what == "derivative" and a is not None and b is not None and b.is_floating_point():
@@ -169,7 +169,7 @@ def _same_runs(found: Run, wanted: Run, rtol: float | None) -> None:
             same(a, b, f"{what} {n}", rtol)
 
 
-def _as_exact(found: Run, wanted: Run, module: Call, tensors: list[torch.Tensor], gradients: bool) -> bool:
+def as_exact(found: Run, wanted: Run, module: Call, tensors: list[torch.Tensor], gradients: bool) -> bool:
     """Whether the results of narrow floats are as near to those in float64 as PyTorch's are, which may be mere rounding
     where terms cancel."""
     if not any(x.dtype in TOLERANCE and x.dtype is not torch.float64 for x in tensors):

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 import einsmith as es  # noqa: E402
 from benchmarks.streams import ALIGNED, align  # noqa: E402
 from einsmith.base.errors import IndexOutOfRange  # noqa: E402
-from einsmith.driver import executable  # noqa: E402
+from einsmith.driver import executable, runs  # noqa: E402
 from einsmith.frontends import torch_operator  # noqa: E402
 from einsmith.frontends.torch_compile import region  # noqa: E402
 
@@ -45,7 +45,7 @@ def test_batches_of_a_marked_size(compiled) -> None:
             x = torch.randn(n, 6)
             torch._dynamo.mark_dynamic(x, 0)
             torch.testing.assert_close(f(x), model(x), rtol=1e-4, atol=1e-5)
-    assert len(compiled) == 2
+    assert len(compiled) == 1
 
 
 def test_gradients_of_lengths(compiled) -> None:
@@ -68,16 +68,30 @@ def test_gradients_of_lengths(compiled) -> None:
     assert len(compiled) <= 8  # the two parts of forward and of backward, for the first size and for a capacity
 
 
-def test_a_program_for_each_size_by_default(compiled, monkeypatch) -> None:
+def test_sizes_share_a_program_by_default(compiled, monkeypatch) -> None:
     f = torch.compile(lambda x: torch.sin(x) * 2, backend="einsmith", dynamic=True)
     for n in (5, 7, 9):
         f(torch.randn(n, 6))
-    assert len(compiled) == 3
+    assert len(compiled) == 1
     torch._dynamo.reset()
-    monkeypatch.setenv("EINSMITH_SIZES", "shared")
+    monkeypatch.setenv("EINSMITH_SIZES", "each")
     for n in (5, 7, 9):
         f(torch.randn(n, 6))
-    assert len(compiled) == 5
+    assert len(compiled) == 4
+
+
+@pytest.mark.parametrize("kind", ["graph", "operator"])
+def test_a_size_that_is_used_often_gets_its_own_program(kind, compiled, monkeypatch) -> None:
+    monkeypatch.setattr(runs, "OUTGROWN_RUNS", 3)
+    f = torch.compile(lambda x: torch.sin(x) * 2, backend="einsmith", dynamic=True)
+    if kind == "operator":
+        f = torch_operator.operator(es.op("y[i,j] = 2*sin(x[i,j])"))
+    counts = []
+    for n in (5, 7, 9, 9, 9, 9, 9, 7, 7, 7):
+        x = torch.randn(n, 6)
+        torch.testing.assert_close(f(x), torch.sin(x) * 2)
+        counts.append(len(compiled))
+    assert counts == ([1, 1, 1, 1, 1, 2, 2, 2, 2, 3] if kind == "graph" else [1, 2, 2, 2, 2, 3, 3, 3, 3, 4])
 
 
 @pytest.mark.slow

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 
 from einsmith import ops as F
 from einsmith.api.tracing import trace_shapes
-from einsmith.base import environment
 from einsmith.base.caches import Cache
 from einsmith.base.dtypes import DType, dtype_of
-from einsmith.base.environment import SHARED
+from einsmith.base.environment import AUTO, EACH
 from einsmith.base.errors import DtypeError, EinsmithError, TraceError
 from einsmith.base.numerics import PLAIN, Numerics
 from einsmith.cost.facts import CPU
 from einsmith.driver.bound_program import PROGRAMS, BoundProgram
 from einsmith.driver.executable import Executable
-from einsmith.driver.sizes import SHARED_FUNCTIONS, Sizes
+from einsmith.driver.sizes import SHARED_FUNCTIONS, Sizes, choose_varying, drop_outgrown
 from einsmith.frontends import torch_device, torch_threads
 from einsmith.frontends.aten.graph import AtenNode, apply
 from einsmith.frontends.torch_compile import layout, memory
@@ -56,7 +56,7 @@ class RegionProgram:
     in_place: whether it writes results into inputs itself, whose layout is then that of the results.
     """
 
-    __slots__ = ("run_at", "nbytes", "checks", "result_layouts", "in_place")
+    __slots__ = ("bound", "run_at", "nbytes", "checks", "result_layouts", "in_place")
 
     def __init__(self, region: Region, inputs: Sequence[Any], threads: int, in_place: bool):
         self.in_place = in_place
@@ -79,7 +79,7 @@ class RegionProgram:
         self, run: BoundProgram, results: Sequence[Result], shapes: Sequence[tuple[int, ...]], dtypes: Sequence[DType]
     ) -> None:
         """Keep a program, whose results have these shapes and types in memory."""
-        self.run_at, self.nbytes = run.run_at, run.nbytes
+        self.bound, self.run_at, self.nbytes = run, run.run_at, run.nbytes
         self.result_layouts: list[tuple[tuple[int, ...], tuple[int, ...], torch.dtype, int]] = []
         for result, physical, dtype in zip(results, shapes, dtypes, strict=True):
             shape = layout.logical(physical, result.order)
@@ -113,8 +113,10 @@ class Region:
         device: str = CPU,
     ):
         self._place = torch_device.place(device)
-        self._shares = self._reads_numbers = (sizes or environment.SIZES.get()) == SHARED
+        self._choice = choose_varying(sizes)
+        self._reads_numbers = self._choice != EACH
         self._sizes: Cache[Any, Sizes[Any]] = Cache(SHARED_FUNCTIONS)
+        self._other_extents: list[tuple[tuple[int, ...], ...]] = []
         self.nodes, self.inputs, self.results = tuple(nodes), tuple(inputs), tuple(results)
         self.random, self.numerics = random, numerics
         self.fallback, self.failed = fallback, failed
@@ -188,7 +190,7 @@ class Region:
 
     def sizes_of(self, inputs: Sequence[Any], threads: int, in_place: bool = False) -> Sizes[Any] | None:
         """Return the sizes of calls that differ from this one in extents alone; None where they share no program."""
-        if not self._shares or any(isinstance(x, Placed) and not _is_dense(x) for x in inputs):
+        if self._choice == EACH or any(isinstance(x, Placed) and not _is_dense(x) for x in inputs):
             return None
         is_size = [type(x) is int for x in inputs]
 
@@ -216,16 +218,31 @@ class Region:
                 for x, n in zip(inputs, is_size, strict=True)
             ),
         )
-        return self._sizes.setdefault(kinds, Sizes(trace_for, compile_graph, is_free=False, state=()))
+        new: Sizes[Any] = Sizes(trace_for, compile_graph, False, (), self._choice == AUTO, self._other_extents)
+        return self._sizes.setdefault(kinds, new)
 
-    def prepare(self, inputs: Sequence[Any]) -> None:
-        """Compile for the layout of `inputs`. Raises OperatorRefusedError and what compiling raises."""
+    def prepare(self, inputs: Sequence[Any], others: Sequence[Any]) -> None:
+        """Compile for the layout of `inputs`. others: inputs of other sizes, which tell what varies. Raises
+        OperatorRefusedError and what compiling raises."""
         threads = torch_threads.threads()
-        inputs = [layout.NUMBER if self._reads_numbers and type(x) is float else x for x in inputs]
+        inputs, others = (
+            [layout.NUMBER if self._reads_numbers and type(x) is float else x for x in given]
+            for given in (inputs, others)
+        )
+        self._other_extents = [self.extents_of(others)]
         in_place = self._lies_so(inputs)
         program = RegionProgram(self, inputs, threads, in_place)
-        self._programs.put((threads, in_place, *(_key(x) for x in inputs)), program)
-        self._last = threads, program
+        self._keep((threads, in_place, *(_key(x) for x in inputs)), program)
+
+    def _keep(self, key: tuple, program: RegionProgram) -> None:
+        """Keep a program for further calls; key: the number of threads, then what its calls have in common."""
+        self._programs.put(key, program)
+        self._last = key[0], program
+        drop_outgrown(program.bound, partial(self._drop, key))
+
+    def _drop(self, key: tuple) -> None:
+        self._programs.drop(key)
+        self._last = None
 
     def _lies_so(self, inputs: Sequence[Any]) -> bool:
         """Return whether all inputs that results are written into are contiguous like the results, and not empty."""
@@ -317,13 +334,14 @@ class Region:
                 if program is None:
                     try:
                         program = RegionProgram(self, inputs, threads, in_place)
+                        self._keep(key, program)
                     except Exception as e:
                         if any(x is layout.NUMBER for x in inputs):
                             self._reads_numbers = False
                             return self._find(plain, plain, threads, aligned)
                         self.failed(e)
                         program = e.with_traceback(None)
-                    self._programs.put(key, program)
+                        self._programs.put(key, program)
         if not isinstance(program, RegionProgram):
             return None
         self._last = threads, program

@@ -280,8 +280,7 @@ class _Parts:
             self.options.device,
         )
         try:
-            hints = [_hint(n) for n in args]
-            region.prepare(hints)
+            region.prepare([_hint(n) for n in args], [_hint(n, _other) for n in args])
         except OperatorRefusedError as e:
             raise _Refused([n for n in order if n.name == e.node], str(e)) from e
         except Exception as e:
@@ -323,11 +322,29 @@ def _example(n: Any) -> Any:
     return hint
 
 
-def _hint(n: FxNode) -> Any:
+_PRIMES = 1, 2, 3, 5, 7, 11, 13, 17, 19
+"""By how much symbols of a graph are made to differ from those of its example, so that no two differ alike."""
+
+
+def _other(n: Any) -> Any:
+    """Return a number, or the value that a symbolic one has for sizes other than the example's."""
+    example = _example(n)
+    if n is example or not isinstance(n, torch.SymInt):
+        return example
+    expr, hints = n.node.expr, n.node.shape_env.backed_var_to_val
+    if not all(x in hints for x in expr.free_symbols):
+        return example
+    order = {x: _PRIMES[k % len(_PRIMES)] for k, x in enumerate(hints)}
+    values = {x: int(hints[x]) for x in expr.free_symbols}
+    return int(expr.xreplace({x: v - order[x] if v - order[x] > 1 else v + order[x] for x, v in values.items()}))
+
+
+def _hint(n: FxNode, example: Callable[[Any], Any] = _example) -> Any:
+    """Return what a region is given for a node; example: tells the value of a number that may be symbolic."""
     value = n.meta["val"]
     if not isinstance(value, torch.Tensor):
-        return _example(value)
-    shape, steps = (tuple(map(_example, x)) for x in (value.shape, value.stride()))
+        return example(value)
+    shape, steps = (tuple(map(example, x)) for x in (value.shape, value.stride()))
     return layout.memory_order(shape, steps, TYPES[value.dtype])
 
 
