@@ -6,7 +6,6 @@ included; the time of the later half tells what a size costs when programs are t
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -132,7 +131,7 @@ def prompts(count: int) -> Iterator[Sized]:
     """Yield training steps of a causal language model on 2 prompts of 20 to 300 tokens: loss and a gradient."""
     model = _language_model()
     model.config.use_cache = False
-    compiled = torch.compile(model, backend="einsmith", options={"sizes": "shared"})
+    compiled = torch.compile(model, backend="einsmith")
     for _ in range(count):
         tokens = torch.randint(512, (2, int(torch.randint(20, 301, ()))))
 
@@ -154,7 +153,7 @@ def keys(count: int) -> Iterator[Sized]:
     def run(f: Callable, k: Any, v: Any) -> list[torch.Tensor]:
         return [f(q, k, v)]
 
-    compiled = torch.compile(attend, backend="einsmith", dynamic=True, options={"sizes": "shared"})
+    compiled = torch.compile(attend, backend="einsmith", dynamic=True)
     q, cache = torch.randn(1, 8, 1, 64), torch.randn(2, 1, 8, count + 8, 64)
     for n in range(8, count + 8):
         k, v = (x[:, :, :n].contiguous() for x in cache)
@@ -166,7 +165,7 @@ def decoding(count: int) -> Iterator[Sized]:
     from transformers import DynamicCache
 
     model = _language_model().eval().requires_grad_(False)
-    compiled = torch.compile(model, backend="einsmith", dynamic=True, options={"sizes": "shared"})
+    compiled = torch.compile(model, backend="einsmith", dynamic=True)
     caches = DynamicCache(), DynamicCache()
     tokens = torch.randint(512, (1, 8))
     for cache in caches:
@@ -237,7 +236,6 @@ def main(argv: list[str] | None = None) -> int:
         argv, count=4
     )
     torch.set_num_threads(args.threads)
-    os.environ["EINSMITH_SIZES"] = "shared"
     results = Results(args.json)
     chosen = {name: CASES[name] for name in args.names or CASES}
     show(results, results.fill((name, partial(measure, make, args.count)) for name, make in chosen.items()))

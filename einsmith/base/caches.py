@@ -48,7 +48,7 @@ class Bound:
         """Remove the least recently used entries until the rest fits, with the lock held; return them with their
         caches."""
         caches = self.caches()
-        count, size = sum(map(len, caches)), 0 if self.nbytes is None else sum(c.nbytes for c in caches)
+        count, size = sum(map(len, caches)), 0 if self.nbytes is None else sum(c._held for c in caches)
         limit = self.nbytes or 0
         if count <= self.entries and size <= limit:
             return []
@@ -58,7 +58,7 @@ class Bound:
         for _, entry, key, cache in held:
             if count <= self.entries - self.entries // _ROOM and size <= limit - limit // _ROOM:
                 break
-            cache._entries.pop(key, None)
+            cache._remove(key)
             count, size = count - 1, size - entry.nbytes
             gone.append((cache, entry))
         return gone
@@ -96,6 +96,7 @@ class Cache(Generic[K, V]):
         self.bound = bound
         self._weigh, self._evicted = weigh, evicted
         self._entries: dict[K, Entry[V]] = {}
+        self._held = 0  # bytes of all entries
         bound._caches[id(self)] = self
 
     def find(self, key: K) -> Entry[V] | None:
@@ -129,8 +130,9 @@ class Cache(Generic[K, V]):
             known = self._entries.get(key)
             if known is not None and not replace:
                 return known
-            self._entries.pop(key, None)
+            self._remove(key)
             self._entries[key] = entry
+            self._held += entry.nbytes
             gone = self.bound._evict(entry)
         if known is not None:  # values are freed outside the lock: their destructors may need other locks
             known.value = None
@@ -141,6 +143,13 @@ class Cache(Generic[K, V]):
                 cache._evicted(cache)
         return entry
 
+    def _remove(self, key: K) -> Entry[V] | None:
+        """Remove an entry, with the lock held, and return it."""
+        gone = self._entries.pop(key, None)
+        if gone is not None:
+            self._held -= gone.nbytes
+        return gone
+
     def used_since(self, first: int) -> dict[K, V]:
         """Return the values that were used at a time stamp (`tick`) from `first` on, without marking them as used."""
         with self.bound.lock:
@@ -150,7 +159,7 @@ class Cache(Generic[K, V]):
     def drop(self, key: K) -> None:
         """Remove the value of a key, if there is one."""
         with self.bound.lock:
-            gone = self._entries.pop(key, None)
+            gone = self._remove(key)
         if gone is not None:
             gone.value = None
 
@@ -159,6 +168,7 @@ class Cache(Generic[K, V]):
         with self.bound.lock:
             gone = list(self._entries.values())
             self._entries.clear()
+            self._held = 0
         for old in gone:
             old.value = None
 
@@ -166,7 +176,7 @@ class Cache(Generic[K, V]):
     def nbytes(self) -> int:
         """Return the bytes of all cached values together."""
         with self.bound.lock:
-            return sum(e.nbytes for e in self._entries.values())
+            return self._held
 
     def __len__(self) -> int:
         return len(self._entries)

@@ -32,7 +32,7 @@ from einsmith.driver.fitting import Explain, SizeFit
 from einsmith.ir.nodes import Graph, Leaf
 from einsmith.ir.origins import Origins
 from einsmith.passes.analysis.index_checks import violation
-from einsmith.passes.capacity import SizedGraph, SymbolicSizes, size_graph
+from einsmith.passes.capacity import SizedGraph, SymbolicShapes, SymbolicSizes, size_graph
 from einsmith.passes.size_traces import SizeDependentError, TracedSize
 from einsmith.runtime.memory import Memory
 from einsmith.schedule.limits import UnlimitedError
@@ -98,13 +98,13 @@ def drop_outgrown(run: BoundProgram, drop: Callable[[], object]) -> None:
 
 
 class _Symbolic(NamedTuple):
-    """How a program's numbers follow from sizes. scope: the symbols; extents: those of its arrays, in the symbols;
-    places: where each symbol stands among them."""
+    """How a program's numbers follow from sizes. scope: the symbols; shapes: those of its arrays; places: (array,
+    dimension) of each symbol."""
 
     sizes: SymbolicSizes
     scope: Scope
-    extents: list[int]
-    places: list[int]
+    shapes: SymbolicShapes
+    places: list[tuple[int, int]]
 
 
 @dataclass
@@ -123,9 +123,9 @@ class _Shared(Generic[T]):
         """Return how the program runs for arrays of these shapes, without a trace; None where that is not known."""
         if self.symbolic is None:
             return None
-        known, extents = self.symbolic, [n for s in shapes for n in s]
-        at = known.scope.at([extents[k] for k in known.places])
-        if at is None or any(at.value(x) != n for x, n in zip(known.extents, extents, strict=True)):
+        known = self.symbolic
+        at = known.scope.at([shapes[n][d] for n, d in known.places])
+        if at is None or known.shapes.at(at) != shapes:
             return None
         fit = known.sizes.fit(at)
         return None if fit is None else SizeFit(*fit, explain)
@@ -305,9 +305,9 @@ class Sizes(Generic[T]):
             sizes = SymbolicSizes(graph, _sized(self.trace(shapes)), scope, probe)
         except Exception:  # of code that takes no symbolic numbers, too: each size is traced then
             return None
-        extents = [n for s in shapes for n in s]
-        places = [next(k for k, x in enumerate(extents) if is_same(x, s)) for s in scope.symbols]
-        return _Symbolic(sizes, scope, extents, places)
+        extents = [(x, (n, d)) for n, shape in enumerate(shapes) for d, x in enumerate(shape)]
+        places = [next(place for x, place in extents if is_same(x, s)) for s in scope.symbols]
+        return _Symbolic(sizes, scope, SymbolicShapes(shapes), places)
 
 
 _PRIMES = 2, 3, 5, 7, 11, 13, 17, 19

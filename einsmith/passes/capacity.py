@@ -131,8 +131,8 @@ class SymbolicSizes:
                 raise SizeDependentError(f"how {key.capacity} follows from the size is not known")
         self._numbers = [(key, known[key]) for key in graph.numbers]
         self._relations = graph.relations
-        self._inputs = [x.shape for x in traced.graph.inputs if x not in traced.bind]
-        self._outputs = [t.shape for t in traced.graph.outputs]
+        self._inputs = SymbolicShapes(x.shape for x in traced.graph.inputs if x not in traced.bind)
+        self._outputs = SymbolicShapes(t.shape for t in traced.graph.outputs)
 
     def fit(self, at: At) -> SymbolicFit | None:
         """Return how the graph fits values of the symbols of its trace; None where an extent leaves the capacity."""
@@ -146,10 +146,23 @@ class SymbolicSizes:
             return None
         if not _are_related(self._relations, dict(values)):
             return None
-        inputs, outputs = (
-            tuple(tuple(map(at.value, shape)) for shape in shapes) for shapes in (self._inputs, self._outputs)
-        )
-        return SymbolicFit(inputs, tuple(_number(key, x) for key, x in values), outputs)
+        numbers = tuple(_number(key, x) for key, x in values)
+        return SymbolicFit(self._inputs.at(at), numbers, self._outputs.at(at))
+
+
+class SymbolicShapes:
+    """Shapes of arrays, of which some extents follow from symbols."""
+
+    def __init__(self, shapes: Iterable[tuple[Any, ...]]):
+        self._shapes = list(shapes)
+        self._symbolic = [(n, s) for n, s in enumerate(self._shapes) if any(map(is_symbolic, s))]
+
+    def at(self, at: At) -> tuple[tuple[int, ...], ...]:
+        """Return the shapes for values of the symbols."""
+        out = self._shapes.copy()
+        for n, shape in self._symbolic:
+            out[n] = tuple(map(at.value, shape))
+        return tuple(out)
 
 
 class SymbolicFit(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -76,6 +77,7 @@ def logical(physical: Sequence[int], order: Sequence[int]) -> Ints:
     return tuple(shape)
 
 
+@lru_cache(4096)
 def memory_order(shape: Ints, steps: Ints, dtype: DType) -> Placed:
     """Return how to read a tensor of a shape and strides (elements): densely if some order of dimensions allows it."""
     if 0 in shape:
