@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -101,7 +102,11 @@ class Fitting:
         """Return the addresses of the program's inputs, the numbers included, given those of the caller's arrays."""
         places = [*addresses, *self._numbers]
         for (n, x, part), (whole, at) in zip(self._padded, padding, strict=False):
-            _fill(whole, part, buffers.array_at(places[n], self._fit.inputs[n], x.dtype))
+            shape = self._fit.inputs[n]
+            if shape[1:] == x.shape[1:] and not environment.check_level():
+                ctypes.memmove(at, places[n], size(shape) * x.dtype.itemsize)
+            else:
+                _fill(whole, part, buffers.array_at(places[n], shape, x.dtype))
             places[n] = at
         return places
 
@@ -118,8 +123,12 @@ class Fitting:
 
     def cut_at(self, padding: Padding, into: Sequence[int]) -> None:
         """Copy what is cut of outputs to the caller's memory, given by the addresses of all outputs."""
-        for (k, _), (whole, _) in zip(self._cut, self.outputs_of(padding), strict=True):
-            buffers.array_of(into[k], self._fit.outputs[k], whole.dtype)[...] = whole[self._parts[k]]
+        for (k, _), (whole, at) in zip(self._cut, self.outputs_of(padding), strict=True):
+            shape = self._fit.outputs[k]
+            if shape[1:] == whole.shape[1:]:
+                ctypes.memmove(into[k], at, size(shape) * whole.itemsize)
+            else:
+                buffers.array_of(into[k], shape, whole.dtype)[...] = whole[self._parts[k]]
 
 
 def _fill(whole: np.ndarray, part: tuple[slice, ...], values: np.ndarray) -> None:

@@ -325,6 +325,8 @@ class _Definition:
     def _check(
         self, program: Program, k: int, x: torch.Tensor, devices: tuple[str, ...] = torch_device.SUPPORTED
     ) -> None:
+        if x.device.type in devices and x.layout is torch.strided and x.dtype in TYPES:
+            return
         where = f"{self.name}: {self.argument(program, k)}"
         if x.device.type not in devices:
             raise DtypeError(
@@ -333,9 +335,8 @@ class _Definition:
             )
         if x.layout is not torch.strided:
             raise DtypeError(f"{where} has the layout {x.layout}; pass x.to_dense()")
-        if x.dtype not in TYPES:
-            known = ", ".join(str(t).removeprefix("torch.") for t in TYPES)
-            raise DtypeError(f"{where} has the type {x.dtype}; convert it to one of {known}")
+        known = ", ".join(str(t).removeprefix("torch.") for t in TYPES)
+        raise DtypeError(f"{where} has the type {x.dtype}; convert it to one of {known}")
 
     # -- runs
 
