@@ -227,13 +227,15 @@ class Binding:
         slots = self.program.slots
         self._find_arena_pointers(block)
         self.slots = [
-            (slots[s], n, offset)
-            for n, at in enumerate((*pointers.inputs.values(), *pointers.outputs.values()))
-            for s, offset in at
+            [(slots[s], offset) for s, offset in at] for at in (*pointers.inputs.values(), *pointers.outputs.values())
         ]
-        """Words of the table that a run sets: the word, the number of the input or output, and the offset (bytes)."""
+        """Words of the table that a run sets, and offsets (bytes), by the number of the input or output."""
+        self._places: Sequence[int] = ()
+        """What the words were last set to."""
         self.padding: dict[tuple, list[list[tuple[np.ndarray, int]]]] = {}
         """Memory for arrays of the capacity that no run uses, by the shapes, types and bytes of the arrays."""
+        self.numbers = buffers.empty((len(compiled.inputs),), np.uint64)
+        """Memory of the numbers that a program of a capacity reads, each at the beginning of a word."""
         self.words = memoryview(self.program.table)  # type: ignore[arg-type]
         self._find_outputs()
 
@@ -321,6 +323,19 @@ class Binding:
         for t, k in zip(self.compiled.outputs, self.written, strict=True):
             shape = graph.outputs[k].shape if k >= 0 else t.shape
             self.allocated.append((shape, np.dtype(t.dtype.numpy), size(shape) * t.dtype.itemsize))
+
+    def point(self, places: Sequence[int]) -> None:
+        """Point the program at inputs and outputs, given by their addresses."""
+        known, words = self._places, self.words
+        if places == known:
+            return
+        self._places = ()  # until all words are set: a signal may come in between
+        for n, slots in enumerate(self.slots):
+            at = places[n]
+            if not known or at != known[n]:
+                for i, offset in slots:
+                    words[i] = at + offset
+        self._places = places
 
     def move(self) -> Block:
         """Point the program at the arena's current block and return the block, which the caller must keep alive during

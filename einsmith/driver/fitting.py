@@ -56,7 +56,9 @@ class Fitting:
             for n, (x, shape) in enumerate(zip(self.compiled.inputs, fit.inputs, strict=False))
             if shape != x.shape and not (x in short and shape[1:] == x.shape[1:])
         ]
-        self._numbers = [*map(buffers.address, fit.numbers)]
+        self._numbers = np.zeros(len(fit.numbers), np.uint64)  # each at the beginning of a word
+        for word, number in zip(self._numbers.view(np.uint8).reshape(-1, 8), fit.numbers, strict=True):
+            word[: number.nbytes] = number.reshape(1).view(np.uint8)
         self._parts = [tuple(map(slice, shape)) for shape in fit.outputs]
         self.allocated: list[AllocatedArray | None] = []
         self._cut = []  # the number of each output that is cut, and what is allocated for it
@@ -90,17 +92,26 @@ class Fitting:
         if self._spare is not None:
             self._spare.append(padding)
 
-    def pad(self, arrays: Sequence[np.ndarray], padding: Padding) -> tuple[list[np.ndarray], list[int]]:
+    def _set_numbers(self, binding: Binding) -> range:
+        """Store the numbers where a binding reads them, and return their addresses."""
+        numbers, count = binding.numbers, len(self._numbers)
+        numbers[:count] = self._numbers
+        begin = buffers.address(numbers)
+        return range(begin, begin + 8 * count, 8)
+
+    def pad(
+        self, arrays: Sequence[np.ndarray], padding: Padding, binding: Binding
+    ) -> tuple[list[np.ndarray], list[int]]:
         """Return the program's inputs, the numbers included, and their addresses."""
-        out, places = [*arrays, *self._fit.numbers], [*map(buffers.address, arrays), *self._numbers]
+        out, places = [*arrays, *self._fit.numbers], [*map(buffers.address, arrays), *self._set_numbers(binding)]
         for (n, _, part), (whole, at) in zip(self._padded, padding, strict=False):
             _fill(whole, part, arrays[n])
             out[n], places[n] = whole, at
         return out, places
 
-    def pad_at(self, addresses: Sequence[int], padding: Padding) -> list[int]:
+    def pad_at(self, addresses: Sequence[int], padding: Padding, binding: Binding) -> list[int]:
         """Return the addresses of the program's inputs, the numbers included, given those of the caller's arrays."""
-        places = [*addresses, *self._numbers]
+        places = [*addresses, *self._set_numbers(binding)]
         for (n, x, part), (whole, at) in zip(self._padded, padding, strict=False):
             shape = self._fit.inputs[n]
             if shape[1:] == x.shape[1:] and not environment.check_level():

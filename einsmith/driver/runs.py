@@ -132,7 +132,7 @@ class Runs:
         else:
             fitting = self._fitting_of(self.fit, binding)
             padding, allocated = fitting.take(), fitting.allocated
-            inputs, places = fitting.pad(inputs, padding)
+            inputs, places = fitting.pad(inputs, padding, binding)
         if memory.stored and any(map(memory.is_stored, places, inputs)):
             inputs = [x.copy() if memory.is_stored(at, x) else x for at, x in zip(places, inputs, strict=True)]
             places = list(map(buffers.address, inputs))
@@ -242,7 +242,7 @@ class Runs:
             return status
         fitting = self._fitting_of(fit, binding)
         padding = fitting.take()
-        places, whole = fitting.pad_at(inputs, padding), fitting.outputs_of(padding)
+        places, whole = fitting.pad_at(inputs, padding, binding), fitting.outputs_of(padding)
         for k, kind in zip(binding.written, fitting.allocated, strict=True):
             places.append(next(whole)[1] if kind is None else outputs[k])
         try:
@@ -262,7 +262,6 @@ class Runs:
             check_run(outer, memory.arena, memory.guard, bool(memory.stored))
         under_way[me] = memory.arena, memory.guard, outer
         try:
-            words = binding.words
             block = binding.arena.block  # kept until the run ends
             if block.number != binding.block_number:
                 block = binding.move()
@@ -270,8 +269,7 @@ class Runs:
                 memory.fetch()
             if time is not None and self.constants is not None:
                 self.constants.prepare(binding, time, binding is self.bindings[0])
-            for i, n, offset in binding.slots:
-                words[i] = places[n] + offset
+            binding.point(places)
             status = run() if self.recorder is None else self._record(self.recorder, binding, run)
         finally:
             if memory.stored:  # also where a signal raises after a run that has stored

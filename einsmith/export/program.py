@@ -88,8 +88,9 @@ class Portable:
         words = np.array(table.words, np.uint64)
         n_inputs = len(compiled.inputs)
         places: dict[int, WordTarget] = {}
-        for word, n, offset in binding.slots:
-            places[word] = WordTarget(("argument", n) if n < n_inputs else ("result", n - n_inputs), offset)
+        for n, slots in enumerate(binding.slots):
+            owner: tuple = ("argument", n) if n < n_inputs else ("result", n - n_inputs)
+            places |= {word: WordTarget(owner, offset) for word, offset in slots}
         owners = self._owners()
         starts = sorted(owners)
         for word in table.addresses:
