@@ -42,8 +42,9 @@ class CompileSettings:
             state stay on a card from step to step; whoever reads them (`data`, `state_dict`, saving, programs on the
             CPU) gets what the last step left.
         sizes: "each" compiles a program for each size of the arguments; "shared" compiles one for all sizes up to a
-            capacity, once a second size of a dimension is seen (docs/sizes.md); "auto" does so where only the first
-            dimension varies, nothing is stored, and it costs no time. None: as EINSMITH_SIZES says, by default "each".
+            capacity, once a second size of a dimension is seen (docs/sizes.md); "auto" does so in training, and
+            elsewhere where only the first dimension varies, nothing is stored, and it costs no time, until a size that
+            has run 500 times gets its own. None: as EINSMITH_SIZES says, by default "each".
             Programs that are tuned, and those of a group of processes, are for one size each.
         max_stored: largest result between two reductions, as bytes or "32MiB" (the default), that is stored although it
             need not be, because that is predicted to be faster. Larger ones, such as the scores of attention, are used

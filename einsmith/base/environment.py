@@ -241,8 +241,9 @@ SIZES: Knob[str] = Knob(
     _sizes,
     "auto, each or shared",
     "each compiles a program for each size; shared compiles one for all sizes up to a capacity, once a second size of "
-    "a dimension is seen (docs/sizes.md); auto shares programs that store nothing among batch sizes where that costs "
-    "no time. The argument `sizes` of es.jit, TrainStep and torch.compile's options takes its place",
+    "a dimension is seen (docs/sizes.md); auto does so, of programs that store nothing among batch sizes where that "
+    "costs no time, until a size that has run 500 times gets its own. Unset: each in es.jit and TrainStep, auto in "
+    "PyTorch. The argument `sizes` of es.jit, TrainStep and torch.compile's options takes its place",
 )
 DEVICE: Knob[str] = Knob(
     "EINSMITH_DEVICE",

@@ -69,19 +69,13 @@ def check_sizes(sizes: Any) -> str | None:
     return sizes
 
 
-def choose_sizes(sizes: str | None, graph: Graph | None = None) -> str:
+def choose_sizes(sizes: str | None, graph: Graph | None = None, default: str = EACH) -> str:
     """Return EACH, SHARED or AUTO for a checked argument `sizes`; EACH for a graph to which AUTO does not apply. graph:
-    None for one that stores nothing."""
-    chosen = environment.SIZES.get() if sizes is None else sizes
+    None for one that stores nothing, or may; default: the choice where none is made."""
+    if sizes is None:
+        sizes = environment.SIZES.get() if environment.SIZES.is_set() else default
     # Checked runs compute all rows of every kernel.
-    return EACH if chosen == AUTO and (graph is not None and graph.updates or environment.check_level()) else chosen
-
-
-def choose_varying(sizes: str | None) -> str:
-    """Return EACH, SHARED or AUTO for a checked argument `sizes` where sizes are known to vary."""
-    if sizes is None and not environment.SIZES.is_set():
-        return AUTO
-    return environment.SIZES.get() if sizes is None else sizes
+    return EACH if sizes == AUTO and (graph is not None and graph.updates or environment.check_level()) else sizes
 
 
 def drop_outgrown(run: BoundProgram, drop: Callable[[], object]) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from itertools import count
 from math import inf
 from operator import attrgetter
@@ -17,7 +18,7 @@ from einsmith.api.library import called_modules
 from einsmith.base import environment, recording
 from einsmith.base.caches import Bound, Cache
 from einsmith.base.dtypes import f16
-from einsmith.base.environment import SHARED
+from einsmith.base.environment import AUTO, EACH
 from einsmith.base.errors import ArgumentError, EinsmithWarning
 from einsmith.base.system.processes import can_wait_for_pipes
 from einsmith.cost.facts import Target
@@ -27,7 +28,7 @@ from einsmith.driver.binding import LeafSum, Notice, Reply
 from einsmith.driver.bound_program import PROGRAMS, BoundProgram
 from einsmith.driver.derivations import Derivations
 from einsmith.driver.executable import Executable
-from einsmith.driver.sizes import SHARED_FUNCTIONS, Sizes, choose_sizes
+from einsmith.driver.sizes import SHARED_FUNCTIONS, Sizes, choose_sizes, drop_outgrown
 from einsmith.ir.nodes import Graph
 from einsmith.lang import trace
 from einsmith.runtime.arena import Arena
@@ -239,8 +240,7 @@ class StepCompiler:
             self.find_or_compile(arrays)  # it needs more memory: its error comes before anything is gathered
         guard = self._state.store.guard
         is_tuned = not gather and self.search.can_tune()
-        is_shared = choose_sizes(self._parts.definition.compilation.sizes) == SHARED
-        is_shared = is_shared and not is_tuned and self._parts.definition.is_alone
+        is_shared = self._sizes_choice != EACH and not is_tuned and self._parts.definition.is_alone
         with guard:
             if is_shared and self._predict(arrays, gather):
                 return
@@ -266,7 +266,15 @@ class StepCompiler:
         with guard:
             self.compare()
             if generation == self._generation:  # else the program is outdated
-                self.programs.put(key, run)
+                self._put(key, run)
+
+    @property
+    def _sizes_choice(self) -> str:
+        return choose_sizes(self._parts.definition.compilation.sizes)
+
+    def _put(self, key: tuple, run: BoundProgram) -> None:
+        self.programs.put(key, run)
+        drop_outgrown(run, partial(self.programs.drop, key))
 
     def _key_of(self, arrays: list[np.ndarray], gather: bool) -> tuple:
         """Return the key of the program for a batch. The caller holds the guard of the parameters."""
@@ -283,7 +291,7 @@ class StepCompiler:
             return False
         run, traced = known
         run.note = Note(traced.groups, None, traced.trained, traced.exchanged)
-        self.programs.put(key, run)
+        self._put(key, run)
         return True
 
     def _sizes_of(self, arrays: list[np.ndarray], gather: bool, key: tuple, generation: int) -> Sizes[StepGraph]:
@@ -298,12 +306,14 @@ class StepCompiler:
         def compile_graph(graph: Graph, traced: StepGraph, **limits: Any) -> BoundProgram:
             return Executable(graph, traced.bind, **self._options_for(graph, traced, gather), **limits)
 
-        kinds = tuple((d, a.ndim) for d, a in zip(dtypes, arrays, strict=True)), *key, generation
+        choice = self._sizes_choice
+        kinds = tuple((d, a.ndim) for d, a in zip(dtypes, arrays, strict=True)), *key, generation, choice
         sizes = self._sizes.get(kinds)
         if sizes is None:
             definition = self._parts.definition
             state = called_modules((definition.model, definition.loss))
-            sizes = self._sizes.setdefault(kinds, Sizes(trace_for, compile_graph, is_free=False, state=state))
+            new: Sizes[StepGraph] = Sizes(trace_for, compile_graph, False, state, choice == AUTO)
+            sizes = self._sizes.setdefault(kinds, new)
         return sizes
 
     def compile_apart(self, arrays: list[np.ndarray], gather: bool) -> BoundProgram:

@@ -12,6 +12,7 @@ from numpy.random import default_rng
 import einsmith as es
 from einsmith import functional as F
 from einsmith import nn
+from einsmith.driver import executable, runs
 from einsmith.training.compiler import StepCompiler
 
 
@@ -92,6 +93,22 @@ def test_further_sizes_are_not_traced(name: str, traced: list) -> None:
                 np.testing.assert_allclose(model.state_dict()[key], x, rtol=1e-4, atol=1e-5, err_msg=key)
     # Batches and lengths have fallen by as much together; two traces tell that they need not.
     assert counts[0] == 1 and counts[1] <= (6 if varies else 4) and sum(counts[2:]) <= most
+
+
+def test_a_size_that_is_used_often_gets_its_own_program(monkeypatch) -> None:
+    compiled: list = []
+    compile_graph = executable.compile_graph
+    monkeypatch.setattr(executable, "compile_graph", lambda *a, **k: compiled.append(1) or compile_graph(*a, **k))
+    monkeypatch.setattr(runs, "OUTGROWN_RUNS", 3)
+    model = nn.Sequential(nn.Linear(4, 4))
+    step = es.TrainStep(model, F.mse_loss, es.optim.SGD(lr=0.1), sizes="auto")
+    counts = []
+    for b in (12, 10, 9, 9, 9, 9, 9, 10, 12):
+        w, bias = model.state_dict().values()
+        x, y = default_rng(b).normal(size=(2, b, 4)).astype("f")
+        np.testing.assert_allclose(step(x, y), ((x @ w.T + bias - y) ** 2).mean(), rtol=1e-5)
+        counts.append(len(compiled))
+    assert counts == [1, 2, 2, 2, 2, 3, 3, 3, 3]
 
 
 class Choosing(nn.Module):
