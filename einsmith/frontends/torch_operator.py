@@ -24,8 +24,8 @@ from einsmith.base.trees import flatten
 from einsmith.cost.facts import CPU
 from einsmith.driver.bound_program import PROGRAMS, BoundProgram
 from einsmith.driver.executable import Executable
-from einsmith.driver.sizes import SHARED_FUNCTIONS, Sizes, choose_sizes, drop_outgrown
-from einsmith.frontends import torch_device, torch_threads
+from einsmith.driver.sizes import SHARED_FUNCTIONS, Sizes, drop_outgrown
+from einsmith.frontends import torch_device, torch_sizes, torch_threads
 from einsmith.frontends.aten.table import enter
 from einsmith.frontends.torch_nodes import TORCH, TYPES
 from einsmith.frontends.torch_program import Program, differentiate, read
@@ -407,7 +407,7 @@ class _Definition:
             return Executable(graph, traced.bind, threads, target=place.target(threads), **settings)
 
         sizes = run = None
-        choice = choose_sizes(None, default=AUTO)
+        choice = torch_sizes.choose()
         if choice != EACH:
             kinds = choice, program, threads, place.name, tuple((t, len(s)) for t, s in zip(types, shapes, strict=True))
             state = None if self.formula is None else ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 
 import pytest
 
@@ -68,13 +69,18 @@ def test_gradients_of_lengths(compiled) -> None:
     assert len(compiled) <= 8  # the two parts of forward and of backward, for the first size and for a capacity
 
 
-def test_sizes_share_a_program_by_default(compiled, monkeypatch) -> None:
+@pytest.mark.parametrize("how", ["EINSMITH_SIZES", "determinism"])
+def test_sizes_share_a_program_by_default(how, compiled, monkeypatch, request) -> None:
     f = torch.compile(lambda x: torch.sin(x) * 2, backend="einsmith", dynamic=True)
     for n in (5, 7, 9):
         f(torch.randn(n, 6))
     assert len(compiled) == 1
     torch._dynamo.reset()
-    monkeypatch.setenv("EINSMITH_SIZES", "each")
+    if how == "EINSMITH_SIZES":
+        monkeypatch.setenv("EINSMITH_SIZES", "each")
+    else:
+        torch.use_deterministic_algorithms(True)
+        request.addfinalizer(partial(torch.use_deterministic_algorithms, False))
     for n in (5, 7, 9):
         f(torch.randn(n, 6))
     assert len(compiled) == 4

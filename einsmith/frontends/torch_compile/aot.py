@@ -45,8 +45,8 @@ def backend(
 
     options: `fallback`, "warn" (operators that Einsmith lacks run in PyTorch, with one warning each) or "error";
     `fallback_random`, whether PyTorch draws the random numbers, as in eager execution; `winograd`, as in `es.jit`;
-    `sizes`, "each" (the default, which EINSMITH_SIZES changes) or "shared" (graphs of dynamic sizes have one program
-    for many sizes, docs/sizes.md).
+    `sizes`, "auto" (graphs of dynamic sizes have one program for many sizes, docs/sizes.md), "shared" or "each"; by
+    default as `torch_sizes.choose` says.
     mode: None or "default". Raises UnknownOptionError and ArgumentError.
     """
     settings = _options(options or {})

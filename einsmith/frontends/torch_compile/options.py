@@ -19,7 +19,8 @@ class Options:
 
     fallback: "warn" or "error", for operators that run in PyTorch; fallback_random: whether PyTorch draws random
     numbers; winograd: as in `es.jit`; sizes: "each", where a graph of dynamic sizes has a program for each combination,
-    or "shared", where it has one for sizes up to a capacity; None: as EINSMITH_SIZES says. `device`: where programs run
+    "shared", where it has one for sizes up to a capacity, or "auto", where sizes that are used often have one, too;
+    None: as `torch_sizes.choose` says. `device`: where programs run
     (`torch_device.device_of`).
     """
 

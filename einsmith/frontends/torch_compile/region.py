@@ -19,8 +19,8 @@ from einsmith.base.numerics import PLAIN, Numerics
 from einsmith.cost.facts import CPU
 from einsmith.driver.bound_program import PROGRAMS, BoundProgram
 from einsmith.driver.executable import Executable
-from einsmith.driver.sizes import SHARED_FUNCTIONS, Sizes, choose_sizes, drop_outgrown
-from einsmith.frontends import torch_device, torch_threads
+from einsmith.driver.sizes import SHARED_FUNCTIONS, Sizes, drop_outgrown
+from einsmith.frontends import torch_device, torch_sizes, torch_threads
 from einsmith.frontends.aten.graph import AtenNode, apply
 from einsmith.frontends.torch_compile import layout, memory
 from einsmith.frontends.torch_compile.layout import Placed
@@ -113,7 +113,7 @@ class Region:
         device: str = CPU,
     ):
         self._place = torch_device.place(device)
-        self._choice = choose_sizes(sizes, default=AUTO)
+        self._choice = torch_sizes.choose(sizes)
         self._reads_numbers = self._choice != EACH
         self._sizes: Cache[Any, Sizes[Any]] = Cache(SHARED_FUNCTIONS)
         self._other_extents: list[tuple[tuple[int, ...], ...]] = []
