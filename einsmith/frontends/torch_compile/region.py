@@ -226,8 +226,7 @@ class Region:
         OperatorRefusedError and what compiling raises."""
         threads = torch_threads.threads()
         inputs, others = (
-            [layout.NUMBER if self._reads_numbers and type(x) is float else x for x in given]
-            for given in (inputs, others)
+            [layout.NUMBER if self._reads_numbers and type(x) is float else x for x in xs] for xs in (inputs, others)
         )
         self._other_extents = [self.extents_of(others)]
         in_place = self._lies_so(inputs)
