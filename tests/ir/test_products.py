@@ -50,6 +50,21 @@ CASES = {
         ),
         TWICE, [], True,
     ),
+    "there and back, of two extents": (
+        op(
+            "add",
+            op("mul", N, op("min", op("max", op("floordiv", X, N), num(0)), num(39))),
+            op("min", op("max", op("mod", X, N), num(0)), num(9)),
+        ),
+        PRODUCT, [op("lt", X, op("mul", op("mul", num(1), M), N))], True,
+    ),
+    "there and back, of more": (
+        op("add", op("mul", N, op("floordiv", X, N)), op("mod", X, N)), PRODUCT,
+        [op("lt", X, op("mul", op("mul", num(2), M), N))], False,
+    ),
+    "a quotient": (op("floordiv", X, N), M, [op("lt", X, PRODUCT)], True),
+    "a quotient of one more": (op("floordiv", X, N), M, [op("le", X, PRODUCT)], False),
+    "a quotient by another one": (op("floordiv", X, M), M, [op("lt", X, PRODUCT)], False),
     "a difference": (op("sub", op("mul", N, num(2)), num(1)), TWICE, [], True),
     "a negative factor": (op("sub", op("mul", N, num(3)), op("mul", N, X)), TWICE, [op("lt", X, num(2))], False),
     "the largest of two": (op("max", ROW, op("mul", N, num(2))), TWICE, [op("lt", Y, N), op("lt", X, num(2))], False),

@@ -99,12 +99,31 @@ def _most_factor(x: Expr, facts: Facts, extents: Collection[Expr]) -> _Polynomia
         return max(bounds, key=lambda b: (len(b), -b[()]), default=None)
     if isinstance(x, Apply) and x.fn == "mod" and _of(x.args[1]) in extents:
         return Counter({(_of(x.args[1]),): 1, (): -1})
+    if isinstance(x, Apply) and x.fn == "floordiv" and (quotient := _most_quotient(x, facts, extents)) is not None:
+        return quotient
     if isinstance(x, Axis):
         for e in extents:
             if facts.prove(apply("lt", x, cast(e, x.dtype))):
                 return Counter({(e,): 1, (): -1})
     _, high = facts.bounds(x)
     return None if high is None else Counter({(): high})
+
+
+def _most_quotient(x: Apply, facts: Facts, extents: Collection[Expr]) -> _Polynomial | None:
+    """Return an upper bound of a quotient by an extent; None where what is divided is not known to be less than a
+    multiple of that."""
+    place, divisor = map(_of, x.args)
+    for condition, truth in facts.known:
+        if not (truth and isinstance(condition, Apply) and condition.fn == "lt" and _of(condition.args[0]) == place):
+            continue
+        end = {m: c for m, c in (_polynomial(condition.args[1], extents) or Counter()).items() if c}
+        if len(end) == 1 and divisor in (monomial := next(iter(end))):
+            rest = list(monomial)
+            rest.remove(divisor)
+            bound: _Polynomial = Counter({_ordered(rest): end[monomial]})
+            bound[()] -= 1
+            return bound
+    return None
 
 
 def _is_natural(x: Expr, facts: Facts, extents: Collection[Expr]) -> bool:
