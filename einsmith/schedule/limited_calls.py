@@ -10,11 +10,14 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from typing import NamedTuple
 
 from einsmith.base import dtypes as dt
 from einsmith.ir.analysis.bounds import Facts
 from einsmith.ir.analysis.ends import guards_around
 from einsmith.ir.analysis.guarded import reads_under
+from einsmith.ir.analysis.linear import linear
+from einsmith.ir.analysis.products import is_less
 from einsmith.ir.functions import identity
 from einsmith.ir.nodes import (
     Axis,
@@ -25,6 +28,7 @@ from einsmith.ir.nodes import (
     Reduce,
     Tensor,
     apply,
+    cast,
     size,
 )
 from einsmith.ir.views import storage
@@ -40,7 +44,7 @@ from einsmith.schedule.kernel import (
     limits_of,
     row_major,
 )
-from einsmith.schedule.limited_positions import Limited, RowLimit
+from einsmith.schedule.limited_positions import Limited, RowLimit, value_of
 from einsmith.schedule.plan import KernelCall, Plan
 from einsmith.schedule.row_blocks import finds_position, results_of
 
@@ -49,15 +53,21 @@ _NEW = -1
 
 
 def limit_call(
-    call: KernelCall, limit: RowLimit, limited: Limited, plan: Plan, outside: Collection[Tensor]
+    call: KernelCall,
+    limit: RowLimit,
+    limited: Limited,
+    plan: Plan,
+    outside: Collection[Tensor],
+    limits: Sequence[tuple[RowLimit, Limited]],
 ) -> KernelCall:
     """Return a call whose kernel leaves out points beyond the limit; the call itself where some of them matter.
 
-    outside: tensors in memory of the caller's, which may end at the limit.
+    outside: tensors in memory of the caller's, which may end at the limit; limits: all limits of the graph, each
+    with what it limits.
     """
     kernel = call.kernel
     if isinstance(kernel, Rows):
-        return _limit_rows_of(call, kernel, limit, limited, plan, outside)
+        return _limit_rows_of(call, kernel, limit, limited, plan, outside, limits)
     if call.parts:
         return call
     written = [t for t, w in zip(call.tensors, call.written, strict=True) if w]
@@ -137,7 +147,13 @@ def _has_parts(kernel: Kernel, axis: int, extent: int) -> bool:
 
 
 def _limit_rows_of(
-    call: KernelCall, rows: Rows, limit: RowLimit, limited: Limited, plan: Plan, outside: Collection[Tensor]
+    call: KernelCall,
+    rows: Rows,
+    limit: RowLimit,
+    limited: Limited,
+    plan: Plan,
+    outside: Collection[Tensor],
+    limits: Sequence[tuple[RowLimit, Limited]],
 ) -> KernelCall:
     """Return a call of a row-block fusion that leaves out blocks of rows beyond the limit, and what lies beyond it
     along other axes of its members' results."""
@@ -145,8 +161,8 @@ def _limit_rows_of(
         return call
     known = [n for n, t in enumerate(call.tensors) if t is limit.leaf]
     place = known[0] if known else len(rows.buffers)
-    members = _limit_members(call, rows, limit, limited, plan, place)
-    active = _limit_of_rows(call, rows, limit, limited, plan, place, outside)
+    members = _limit_members(call, rows, limit, limited, plan, place, limits)
+    active = _limit_of_rows(call, rows, limit, limited, plan, place, outside, limits)
     if active is None:
         return call if members is None else _with_place(call, rows, members, place, limit, rows.active)
     return _with_place(call, rows, rows.members if members is None else members, place, limit, active)
@@ -165,13 +181,14 @@ def _limit_of_rows(
     plan: Plan,
     place: int,
     outside: Collection[Tensor],
+    limits: Sequence[tuple[RowLimit, Limited]],
 ) -> Activity | None:
     """Return under which condition rows matter; None where the limit leaves out none. Rows may be merged of several
     dimensions, of which the limited one is any."""
     before = rows.active
     if rows.is_online or (before is not None and not before.is_limit):
         return None
-    merged = _merged_dimensions(call, rows, limit, limited, plan)
+    merged = _merged_dimensions(call, rows, limit, limited, plan, limits)
     if merged is None:
         return None
     inner, is_first = merged
@@ -199,7 +216,12 @@ def _position(row: Expr, inner: int, extent: int) -> Expr:
 
 
 def _merged_dimensions(
-    call: KernelCall, rows: Rows, limit: RowLimit, limited: Limited, plan: Plan
+    call: KernelCall,
+    rows: Rows,
+    limit: RowLimit,
+    limited: Limited,
+    plan: Plan,
+    limits: Sequence[tuple[RowLimit, Limited]],
 ) -> tuple[int, bool] | None:
     """Return (rows of a position along the limited dimension, whether no dimension before it belongs to the rows too);
     None where results that are written have no such dimension, or others than each other."""
@@ -220,10 +242,22 @@ def _merged_dimensions(
             lead = next((k for k in range(len(t.shape) + 1) if math.prod(t.shape[:k]) == rows.rows), 0)
             ends = [d for d in range(lead) if t.shape[d] == limit.extent and (t, d) in limited]
             own = {(math.prod(t.shape[d + 1 : lead]), math.prod(t.shape[:d]) == 1) for d in ends}
+            if rows.rows == limit.extent and _is_limited_within(t, math.prod(t.shape[1:lead]), limit, limits):
+                own.add((1, True))
         every = own if every is None else every & own
     if every is None and rows.rows % limit.extent == 0:  # members reduce over the rows, and say where they end
         return rows.rows // limit.extent, True
     return max(every) if every else None
+
+
+def _is_limited_within(t: Tensor, inner: int, limit: RowLimit, limits: Sequence[tuple[RowLimit, Limited]]) -> bool:
+    """Return whether a limit is `inner` times another one, which limits the first dimension of a tensor."""
+    atoms: dict[Tensor, Expr] = {}
+    end = value_of(limit, atoms)
+    return any(
+        (t, 0) in limited and linear(end) == linear(apply("mul", value_of(x, atoms), Const(inner, dt.i32)))
+        for x, limited in limits
+    )
 
 
 def _with_place(
@@ -258,7 +292,13 @@ def _replace_places(rows: Rows, place_of: Callable[[int], int]) -> Rows:
 
 
 def _limit_members(
-    call: KernelCall, rows: Rows, limit: RowLimit, limited: Limited, plan: Plan, place: int
+    call: KernelCall,
+    rows: Rows,
+    limit: RowLimit,
+    limited: Limited,
+    plan: Plan,
+    place: int,
+    limits: Sequence[tuple[RowLimit, Limited]],
 ) -> list[Member] | None:
     """Return the members of a row-block fusion that leave out what lies beyond the limit along other axes of their
     results than the rows; None where none does. They have the limit in the place _NEW."""
@@ -270,7 +310,7 @@ def _limit_members(
         if (m.reduces or a != m.axis) and has_whole_axis(m.kernel, a, limit.extent) and a not in limits_of(m.kernel)
     }
     while True:
-        left = {x for x in chosen if _matters(call, rows, x, chosen, limited, plan, place)}
+        left = {x for x in chosen if _matters(call, rows, x, chosen, limited, plan, place, limit, limits)}
         if not left:
             break
         chosen -= left
@@ -292,6 +332,8 @@ def _matters(
     limited: Limited,
     plan: Plan,
     place: int,
+    limit: RowLimit,
+    limits: Sequence[tuple[RowLimit, Limited]],
 ) -> bool:
     """Return whether what a member computes beyond the limit of an axis is read, if the members and axes `chosen` leave
     that out."""
@@ -308,10 +350,9 @@ def _matters(
             continue
         for other, m in enumerate(rows.members):
             own = {a for k, a in chosen if k == other}
+            ends = _ends_of_axes(call, m, own, limit, limits)
             for at in [i for i, p in enumerate(m.places) if p == written]:
-                # Other members may have the buffer in another shape.
-                is_same = m.kernel.buffers[at].shape[: axis + 1] == stored.shape[: axis + 1]
-                if other != number and not (is_same and _reads_below(m, at, axis, own, place)):
+                if other != number and not _reads_below(m, at, stored, axis, own, place, ends):
                     return True
     return False
 
@@ -324,17 +365,79 @@ def is_below(place: Expr, own: Collection[int], facts: Facts, numbers: Sequence[
     return any(place.dtype is x.dtype and facts.prove(apply("lt", place, x)) for x in numbers)
 
 
-def _reads_below(member: Member, buffer: int, dimension: int, own: AbstractSet[int], place: int) -> bool:
+class _Ends(NamedTuple):
+    """What is known of a member of a row-block fusion. end: the limit; conditions: that axes lie below their limits;
+    atoms: what limits consist of."""
+
+    end: Expr
+    conditions: list[Expr]
+    atoms: Collection[Expr]
+
+
+def _ends_of_axes(
+    call: KernelCall, member: Member, own: Collection[int], limit: RowLimit, limits: Sequence[tuple[RowLimit, Limited]]
+) -> _Ends:
+    """Return where the axes of a member end, of which `own` end at a limit."""
+    atoms: dict[Tensor, Expr] = {}
+    end, by_leaf = value_of(limit, atoms), {x.leaf: x for x, _ in limits}
+    ends = dict.fromkeys(own, end)
+    for axis, buffer in limits_of(member.kernel).items():
+        place = member.places[buffer]
+        known = by_leaf.get(call.tensors[place]) if 0 <= place < len(call.tensors) else None
+        if known is not None:
+            ends[axis] = value_of(known, atoms)
+    return _Ends(end, [apply("lt", Axis(a), n) for a, n in ends.items()], list(atoms.values()))
+
+
+def _reads_below(
+    member: Member,
+    buffer: int,
+    stored: KernelBuffer,
+    dimension: int,
+    own: AbstractSet[int],
+    place: int,
+    ends: _Ends,
+) -> bool:
     """Return whether a member reads a buffer only below the limit, which is in `place`, along a dimension of the
-    buffer. own: the axes along which it computes its own results only there."""
+    buffer, as it is `stored`; it may have another shape in the member. own: the axes along which it computes its own
+    results only there."""
     for stage in member.kernel.stages:
         numbers = _reads_of_limit(member, stage, place)
         for part in stage.template.parts:
             for read, facts in reads_under(part):
-                if stage.args[read.slot][:2] == ("buffer", buffer):
-                    if not is_below(read.index[dimension], own, facts, numbers):
-                        return False
+                if stage.args[read.slot][:2] != ("buffer", buffer):
+                    continue
+                at = _position_along(read.index, member.kernel.buffers[buffer], stored, dimension)
+                if at is None or not (
+                    is_below(at, own, facts, numbers)
+                    or is_less(at, ends.end, facts.assume_all(ends.conditions), ends.atoms)
+                ):
+                    return False
     return True
+
+
+def _position_along(index: Sequence[Expr], buffer: KernelBuffer, stored: KernelBuffer, dimension: int) -> Expr | None:
+    """Return the position along a dimension of a buffer, as it is stored, at an index into the buffer in another shape;
+    None where no dimensions of that make up the dimension."""
+    shape = buffer.shape
+    if shape[: dimension + 1] == stored.shape[: dimension + 1]:
+        return index[dimension]
+    if any(x.strides != row_major(x.shape) for x in (buffer, stored)) or size(shape) != size(stored.shape):
+        return None
+    before, extent = math.prod(stored.shape[:dimension]), stored.shape[dimension]
+    parts = [
+        (i, j)
+        for i in range(len(shape))
+        for j in range(i + 1, len(shape) + 1)
+        if math.prod(shape[:i]) == before and math.prod(shape[i:j]) == extent
+    ]
+    if not parts:
+        return None
+    first, end = parts[0]
+    position = index[first]
+    for k in range(first + 1, end):
+        position = apply("add", apply("mul", position, Const(shape[k], position.dtype)), cast(index[k], position.dtype))
+    return position
 
 
 def _reads_of_limit(member: Member, stage: Stage, place: int) -> list[Read]:

@@ -128,7 +128,7 @@ def _lengths_of_members(graph: Graph) -> list[int]:
 def find_limited(graph: Graph, limits: Sequence[RowLimit]) -> list[Limited]:
     """Return for each limit the (tensor, dimension) pairs of a graph of whose positions only those below it matter."""
     atoms: dict[Tensor, Expr] = {}
-    values = [_value_of(x, atoms) for x in limits]
+    values = [value_of(x, atoms) for x in limits]
     numbers: dict[Tensor, Expr] = dict(zip((x.leaf for x in limits), values, strict=True))
     positive = next((n for n, x in enumerate(limits) if not isinstance(x.leaf, Leaf)), len(limits))
     limited = _Analysis(limits, values, numbers, {}, [()], positive).run(graph)
@@ -174,7 +174,7 @@ def _has_several_results(node: Any) -> bool:
     return not isinstance(node, (Leaf, Item)) and not (isinstance(node, Compute) and len(node.template.dtypes) == 1)
 
 
-def _value_of(limit: RowLimit, atoms: dict[Tensor, Expr]) -> Expr:
+def value_of(limit: RowLimit, atoms: dict[Tensor, Expr]) -> Expr:
     """Return the value of a limit over atoms, which stand for bases of limits."""
 
     def atom(t: Tensor) -> Expr:

@@ -43,6 +43,7 @@ def limit_rows(plan: Plan, limits: Sequence[RowLimit], is_step: bool = False) ->
     all_limits = with_members(plan.graph, limits)
     limited = find_limited(plan.graph, all_limits)
     calls = [_limit_loop(c, all_limits, limited) if isinstance(c, LoopCall) else c for c in plan.calls]
+    every = list(zip(all_limits, limited, strict=True))
     outside = set() if is_step else {*plan.graph.inputs, *map(storage, plan.graph.outputs)}
     for limit, tensors in zip(limits, limited, strict=False):
         if not limit.extent:
@@ -50,7 +51,7 @@ def limit_rows(plan: Plan, limits: Sequence[RowLimit], is_step: bool = False) ->
         first = max((n + 1 for n, c in enumerate(plan.calls) if limit.leaf in c.results), default=0)
         for n, c in enumerate(calls[first:], first):
             if isinstance(c, KernelCall):
-                calls[n] = limit_call(c, limit, tensors, plan, outside)
+                calls[n] = limit_call(c, limit, tensors, plan, outside, every)
         _limit_copies(calls, limit, plan, outside)
     return replace(plan, calls=calls)
 
@@ -72,7 +73,7 @@ def _limit_copies(calls: list[Any], limit: RowLimit, plan: Plan, outside: Collec
             continue
         written = {t for t, w in zip(call.tensors, call.written, strict=True) if w}
         if not written & known and all(_reads_own_rows(c, written) for c in calls[n + 1 :]):
-            calls[n] = limit_call(call, limit, {(t, 0) for t in written}, plan, outside)
+            calls[n] = limit_call(call, limit, {(t, 0) for t in written}, plan, outside, ())
 
 
 def _reads_own_rows(call: Any, tensors: set[Tensor]) -> bool:
