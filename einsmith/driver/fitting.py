@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -52,14 +53,13 @@ class Fitting:
         self.compiled, self._fit, self.runs = binding.compiled, fit, 0
         short = set() if binding.copies else self.compiled.short
         self._padded = [
-            (n, x, tuple(map(slice, shape)))
+            (n, x, _part_of(shape))
             for n, (x, shape) in enumerate(zip(self.compiled.inputs, fit.inputs, strict=False))
             if shape != x.shape and not (x in short and shape[1:] == x.shape[1:])
         ]
         self._numbers = np.zeros(len(fit.numbers), np.uint64)  # each at the beginning of a word
         for word, number in zip(self._numbers.view(np.uint8).reshape(-1, 8), fit.numbers, strict=True):
             word[: number.nbytes] = number.reshape(1).view(np.uint8)
-        self._parts = [tuple(map(slice, shape)) for shape in fit.outputs]
         self.allocated: list[AllocatedArray | None] = []
         self._cut = []  # the number of each output that is cut, and what is allocated for it
         for t, k, known in zip(self.compiled.outputs, binding.written, binding.allocated, strict=True):
@@ -74,23 +74,19 @@ class Fitting:
                 self.allocated.append(None)
         self._kinds = [(x.shape, np.dtype(x.dtype.numpy), nbytes(x)) for _, x, _ in self._padded]
         self._kinds += [known for _, known in self._cut]
-        # Larger blocks are recycled anyway.
-        is_small = sum(n for *_, n in self._kinds) <= buffers.RECYCLED_FROM
-        self._spare = binding.padding.setdefault(tuple(self._kinds), []) if is_small else None
+        self._spare = binding.padding.setdefault(tuple(self._kinds), [])
 
     def take(self) -> Padding:
         """Return memory for one run, which is to be given back behind it."""
-        if self._spare:
-            try:
-                return self._spare.pop()
-            except IndexError:  # another thread took it
-                pass
+        try:
+            return self._spare.pop()
+        except IndexError:
+            pass
         return buffers.recycle_together(self._kinds) if self._kinds else []
 
     def give(self, padding: Padding) -> None:
         """Take memory back after a run."""
-        if self._spare is not None:
-            self._spare.append(padding)
+        self._spare.append(padding)
 
     def _set_numbers(self, binding: Binding) -> range:
         """Store the numbers where a binding reads them, and return their addresses."""
@@ -128,8 +124,8 @@ class Fitting:
     def cut(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Return the part of each of the program's outputs that belongs to the size, C-contiguous."""
         return [
-            a if a.shape == shape else a[part].copy()
-            for a, shape, part in zip(arrays, self._fit.outputs, self._parts, strict=True)
+            a if a.shape == shape else a[_part_of(shape)].copy()
+            for a, shape in zip(arrays, self._fit.outputs, strict=True)
         ]
 
     def cut_at(self, padding: Padding, into: Sequence[int]) -> None:
@@ -139,7 +135,13 @@ class Fitting:
             if shape[1:] == whole.shape[1:]:
                 ctypes.memmove(into[k], at, size(shape) * whole.itemsize)
             else:
-                buffers.array_of(into[k], shape, whole.dtype)[...] = whole[self._parts[k]]
+                buffers.array_of(into[k], shape, whole.dtype)[...] = whole[_part_of(shape)]
+
+
+@lru_cache(4096)  # slices by the hundred for each size would bring the cycle collector about
+def _part_of(shape: tuple[int, ...]) -> tuple[slice, ...]:
+    """Return the index of the part of an array that a smaller one of this shape takes."""
+    return tuple(map(slice, shape))
 
 
 def _fill(whole: np.ndarray, part: tuple[slice, ...], values: np.ndarray) -> None:

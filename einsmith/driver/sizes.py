@@ -242,6 +242,9 @@ class Sizes(Generic[T]):
         why = "it is too small"
         for grow in (_grow_again if self.programs else _grow, _power, int):
             grown = list(map(grow, largest))
+            if len(grown) > 1:  # where several vary, as a batch and a length, their capacities multiply
+                least = largest.index(min(largest))
+                grown[least] = min(grown[least], next((c for c in _LITTLE if c >= 2 * largest[least]), grown[least]))
             probe = _probe_of(grown)
             if probe is None:
                 continue
@@ -304,6 +307,8 @@ class Sizes(Generic[T]):
         return _Symbolic(sizes, scope, SymbolicShapes(shapes), places)
 
 
+_LITTLE = 12, 20, 24, 28
+"""Capacities of the least of several extents. A probe differs from them, and none is a power of two."""
 _PRIMES = 2, 3, 5, 7, 11, 13, 17, 19
 """By how many fours sizes of the probe are smaller than those of the capacity, where several vary: halves and quarters
 are numbers of both, and no size is a multiple of another one at both if it is none at others."""
