@@ -230,7 +230,7 @@ class Binding:
             [(slots[s], offset) for s, offset in at] for at in (*pointers.inputs.values(), *pointers.outputs.values())
         ]
         """Words of the table that a run sets, and offsets (bytes), by the number of the input or output."""
-        self._places: Sequence[int] = ()
+        self.places: Sequence[int] = ()
         """What the words were last set to."""
         self.padding: dict[tuple, list[list[tuple[np.ndarray, int]]]] = {}
         """Memory for arrays of the capacity that no run uses, by the shapes, types and bytes of the arrays."""
@@ -326,16 +326,14 @@ class Binding:
 
     def point(self, places: Sequence[int]) -> None:
         """Point the program at inputs and outputs, given by their addresses."""
-        known, words = self._places, self.words
-        if places == known:
-            return
-        self._places = ()  # until all words are set: a signal may come in between
+        known, words = self.places, self.words
+        self.places = ()  # until all words are set: a signal may come in between
         for n, slots in enumerate(self.slots):
             at = places[n]
             if not known or at != known[n]:
                 for i, offset in slots:
                     words[i] = at + offset
-        self._places = places
+        self.places = places
 
     def move(self) -> Block:
         """Point the program at the arena's current block and return the block, which the caller must keep alive during

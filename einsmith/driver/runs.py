@@ -269,7 +269,8 @@ class Runs:
                 memory.fetch()
             if time is not None and self.constants is not None:
                 self.constants.prepare(binding, time, binding is self.bindings[0])
-            binding.point(places)
+            if places != binding.places:
+                binding.point(places)
             status = run() if self.recorder is None else self._record(self.recorder, binding, run)
         finally:
             if memory.stored:  # also where a signal raises after a run that has stored

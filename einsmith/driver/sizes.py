@@ -133,7 +133,7 @@ class Sizes(Generic[T]):
     options `limits` and `all_limited` of an Executable; is_free: sizes share a program only where no kernel takes time
     for rows beyond the size; state: what a trace depends on besides shapes, so that one on symbolic extents proves what
     holds for other sizes in this state; None where the trace runs Python code of users; is_outgrown: a size that is
-    used often gets a program of its own
+    used often gets a program of its own; other: shapes of another size, which tell before the first call what varies
     """
 
     trace: Callable[[Shapes], T]
@@ -141,12 +141,17 @@ class Sizes(Generic[T]):
     is_free: bool
     state: Any = None
     is_outgrown: bool = False
+    other: Shapes | None = None
     seen: list[Shapes] = field(default_factory=list)
     programs: list[_Shared[T]] = field(default_factory=list)
     reasons: dict[tuple, str] = field(default_factory=dict)
     """Why dimensions that vary cannot share a program, by their positions."""
     outgrown: list[Shapes] = field(default_factory=list)
     """Sizes that need programs of their own, as they are used often; the last ones that became so."""
+
+    def __post_init__(self) -> None:
+        if self.other is not None:
+            self.seen.append(self.other)
 
     def predict(self, shapes: Shapes) -> BoundProgram | None:
         """Return a program that other sizes share for the arrays of a call, which is not traced; None where it has to
@@ -221,7 +226,8 @@ class Sizes(Generic[T]):
             histories.setdefault(tuple(x[n][d] for x in seen), []).append((n, d))
         relations = _relate(list(histories))
         own = [k for k, x in enumerate(relations) if x.bases == (k,)]
-        largest = [max(list(histories)[k]) for k in own]
+        called = [n for n, x in enumerate(seen) if x is not self.other]
+        largest = [max(list(histories)[k][n] for n in called) for k in own]
 
         def extents_at(sizes: Sequence[int]) -> list[int]:
             """Return the extents of all histories for a size of each one that is its own base."""
@@ -244,7 +250,7 @@ class Sizes(Generic[T]):
             grown = list(map(grow, largest))
             if len(grown) > 1:  # where several vary, as a batch and a length, their capacities multiply
                 least = largest.index(min(largest))
-                grown[least] = min(grown[least], next((c for c in _LITTLE if c >= 2 * largest[least]), grown[least]))
+                grown[least] = _LITTLE if 3 * largest[least] <= _LITTLE else grown[least]
             probe = _probe_of(grown)
             if probe is None:
                 continue
@@ -307,8 +313,9 @@ class Sizes(Generic[T]):
         return _Symbolic(sizes, scope, SymbolicShapes(shapes), places)
 
 
-_LITTLE = 12, 20, 24, 28
-"""Capacities of the least of several extents. A probe differs from them, and none is a power of two."""
+_LITTLE = 12
+"""Capacity of the least of several extents that is at most a third of it, as a batch is: no power of two, and above
+what a probe differs by."""
 _PRIMES = 2, 3, 5, 7, 11, 13, 17, 19
 """By how many fours sizes of the probe are smaller than those of the capacity, where several vary: halves and quarters
 are numbers of both, and no size is a multiple of another one at both if it is none at others."""

@@ -147,9 +147,9 @@ def _compiled(
     made: list[region.Region] = []
     prepare = region.Region.prepare
 
-    def noted(self: region.Region, inputs: Any) -> None:
+    def noted(self: region.Region, *inputs: Any) -> None:
         made.append(self)
-        prepare(self, inputs)
+        prepare(self, *inputs)
 
     with warnings.catch_warnings(record=True) as found, mock.patch.object(region.Region, "prepare", noted):
         warnings.simplefilter("always")

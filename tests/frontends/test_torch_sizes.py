@@ -15,6 +15,7 @@ from einsmith.base.errors import IndexOutOfRange  # noqa: E402
 from einsmith.driver import executable, runs  # noqa: E402
 from einsmith.frontends import torch_operator  # noqa: E402
 from einsmith.frontends.torch_compile import region  # noqa: E402
+from einsmith.schedule.kernel import Rows, limits_of  # noqa: E402
 
 
 @pytest.fixture
@@ -268,3 +269,34 @@ def test_batches_of_a_network_whose_state_changes(compiled) -> None:
             torch.testing.assert_close(a.grad, b.grad, rtol=1e-3, atol=1e-4)
         counts.append(len(compiled))
     assert counts[1] == counts[-1], counts
+
+
+def test_attention_ends_at_batches_and_at_lengths(monkeypatch) -> None:
+    """Its products have sequences and heads in one dimension, what is between them has them in two."""
+    made: list = []
+    compile_graph = executable.compile_graph
+    monkeypatch.setattr(executable, "compile_graph", lambda *a, **k: made.append(compile_graph(*a, **k)) or made[-1])
+    torch._dynamo.reset()
+
+    def attend(q, k, v):
+        return (torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True) ** 2).sum()
+
+    f = torch.compile(attend, backend="einsmith", options={"fallback": "error"})
+    for b, t in ((2, 280), (3, 170), (5, 33)):
+        q, k, v = (torch.randn(b, 4, t, 32, requires_grad=True) for _ in range(3))
+        for x in (q, k, v):
+            torch._dynamo.mark_dynamic(x, 0)
+            torch._dynamo.mark_dynamic(x, 2)
+        got, want = (torch.autograd.grad(g(q, k, v), (q, k, v)) for g in (f, attend))
+        for x, y in zip(got, want, strict=True):
+            torch.testing.assert_close(x, y, rtol=1e-3, atol=1e-4)
+    assert len(made) <= 4  # two parts of forward and backward
+    for call in (c for x in made for c in x.plan.calls):
+        kernel = call.kernel
+        if not isinstance(kernel, Rows):
+            assert limits_of(kernel) or kernel.shape == (), str(kernel)
+            continue
+        assert kernel.active is not None, str(kernel)
+        for m in kernel.members:
+            axes = {a for a, x in enumerate(m.kernel.shape) if x in (12, 48, 576) and (m.reduces or a != m.axis)}
+            assert axes <= set(limits_of(m.kernel)), str(m.kernel)

@@ -28,6 +28,8 @@ from tests.kernels.runner import Guarded
 
 POISON = 0x4B, 0xFF
 """Bytes that fill memory: 1.3e7 and 1263225675, or NaN (of which a kernel may rid a sum) and -1."""
+STREAMED = 1 << 20
+"""Bytes from which on arrays begin on a cache line: results as large may be stored around the caches, line by line."""
 LONGEST = 44, 44, 220
 """Sizes are drawn below one of these."""
 SHORT, POINTS = (12, 7), 10**7
@@ -53,7 +55,7 @@ class Guards:
         self.poison, self.blocks = POISON[0], list[Guarded]()
 
     def recycle(self, shape: tuple[int, ...], dtype: np.dtype, nbytes: int) -> tuple[np.ndarray, int]:
-        block = Guarded(nbytes, on_line=False)
+        block = Guarded(nbytes, on_line=nbytes >= STREAMED)
         block.bytes[:] = self.poison
         self.blocks.append(block)
         array = block.bytes.view(dtype).reshape(shape)

@@ -116,7 +116,7 @@ class Region:
         self._choice = torch_sizes.choose(sizes)
         self._reads_numbers = self._choice != EACH
         self._sizes: Cache[Any, Sizes[Any]] = Cache(SHARED_FUNCTIONS)
-        self._other_extents: list[tuple[tuple[int, ...], ...]] = []
+        self._other_extents: tuple[tuple[int, ...], ...] | None = None
         self.nodes, self.inputs, self.results = tuple(nodes), tuple(inputs), tuple(results)
         self.random, self.numerics = random, numerics
         self.fallback, self.failed = fallback, failed
@@ -228,7 +228,7 @@ class Region:
         inputs, others = (
             [layout.NUMBER if self._reads_numbers and type(x) is float else x for x in xs] for xs in (inputs, others)
         )
-        self._other_extents = [self.extents_of(others)]
+        self._other_extents = self.extents_of(others)
         in_place = self._lies_so(inputs)
         program = RegionProgram(self, inputs, threads, in_place)
         self._keep((threads, in_place, *(_key(x) for x in inputs)), program)
