@@ -407,7 +407,7 @@ def _reads_below(
             for read, facts in reads_under(part):
                 if stage.args[read.slot][:2] != ("buffer", buffer):
                     continue
-                at = _position_along(read.index, member.kernel.buffers[buffer], stored, dimension)
+                at = position_along(read.index, member.kernel.buffers[buffer], stored, dimension)
                 if at is None or not (
                     is_below(at, own, facts, numbers)
                     or is_less(at, ends.end, facts.assume_all(ends.conditions), ends.atoms)
@@ -416,7 +416,7 @@ def _reads_below(
     return True
 
 
-def _position_along(index: Sequence[Expr], buffer: KernelBuffer, stored: KernelBuffer, dimension: int) -> Expr | None:
+def position_along(index: Sequence[Expr], buffer: KernelBuffer, stored: KernelBuffer, dimension: int) -> Expr | None:
     """Return the position along a dimension of a buffer, as it is stored, at an index into the buffer in another shape;
     None where no dimensions of that make up the dimension."""
     shape = buffer.shape

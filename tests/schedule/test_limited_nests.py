@@ -15,10 +15,12 @@ from einsmith.api.tracing import trace_shapes
 from einsmith.base import dtypes as dt
 from einsmith.driver.executable import Executable
 from einsmith.ir.evaluator import evaluate
+from einsmith.ir.nodes import Axis
 from einsmith.kernels.rows import cost
 from einsmith.passes.capacity import SizedGraph, size_graph
 from einsmith.passes.size_traces import TracedSize
-from einsmith.schedule.kernel import Rows, limits_of
+from einsmith.schedule import limited_calls
+from einsmith.schedule.kernel import KernelBuffer, Rows, limits_of, row_major
 from einsmith.tuning.calibration import calibrate
 from tests.fuzz.variants import STREAMED, streaming
 from tests.passes.test_capacity import pad
@@ -165,3 +167,19 @@ def test_rows_merged_of_several_dimensions_end_at_limits(name: str, condition: s
     run = compile_to(size_to(CAPACITY, *CASES[name]), 1)
     kernels = [call.kernel for call in run.plan.calls if isinstance(call.kernel, Rows)]
     assert [re.sub(r"x\d+", "x", str(k.active.condition)) for k in kernels if k.active] == [condition]
+
+
+@pytest.mark.parametrize(
+    "index, shape, stored, dimension, position",
+    [
+        ((0, 1, 2), (40, 4, 9), (160, 9), 0, "i0*4 + i1"),
+        ((0, 1, 2), (40, 4, 9), (160, 9), 1, "i2"),
+        ((0, 1, 2), (3, 40, 4), (3, 160), 1, "i1*4 + i2"),
+        ((0, 1), (160, 9), (40, 4, 9), 0, None),
+        ((0, 1), (160, 9), (160, 9), 1, "i1"),
+    ],
+)
+def test_positions_in_buffers_of_another_shape(index, shape, stored, dimension, position) -> None:
+    buffers = [KernelBuffer(dt.f32, s, False, row_major(s)) for s in (shape, stored)]
+    at = limited_calls.position_along([Axis(a) for a in index], *buffers, dimension)
+    assert (None if at is None else str(at)) == position
