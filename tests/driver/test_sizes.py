@@ -153,6 +153,20 @@ def test_two_dimensions_vary(compiled) -> None:
     assert count <= 3
 
 
+def test_lengths_of_a_recurrence_that_are_read_as_wide_integers() -> None:
+    """Joined targets of connectionist temporal classification, of as many labels as there are steps."""
+    rng = default_rng(0)
+
+    def loss(x, targets, lengths, counts):
+        return F.ctc_loss(F.log_softmax(x, 2), targets, lengths, counts, reduction="none")
+
+    shared, each = (es.jit(es.grad(lambda *x: (loss(*x) ** 2).sum()), sizes=s) for s in ("shared", "each"))
+    for n in (42, 26, 31, 27, 29):
+        x, targets, lengths = rng.normal(size=(n, 2, 6)), rng.integers(1, 5, n), np.array([n, n - 2])
+        arrays = x, targets, lengths, np.array([5, 4])
+        np.testing.assert_allclose(shared(*arrays), each(*arrays), rtol=1e-9, atol=1e-12)
+
+
 def test_batches_and_lengths_of_a_recurrence(compiled) -> None:
     f, rng = es.jit(recurrence, sizes="shared"), default_rng(0)
     count = 0

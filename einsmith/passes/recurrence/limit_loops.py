@@ -73,7 +73,7 @@ def _limit_segment(
             place = InputPlace("argument", add_argument(args, limit.leaf))
             if not is_there:
                 places.append(place)
-                inputs.append(leaf((), dt.i32))
+                inputs.append(leaf((), limit.leaf.dtype))
             holder = inputs[places.index(place)]
             outer[holder] = limit.leaf
         inner.append(limit_of_step(loop, segment, limit, positions, holder))
@@ -146,9 +146,10 @@ def _find_end(
         ends = [[more - at for more, p in near if (Item(loop, j), 0) in p] for j, at in segment.targets]
         if all(ends):
             more = max(map(min, ends)) - holder.offset
-            end = apply("add", cast(Read(0, (), dt.i32), dt.i64), Const(more, dt.i64))
+            number = holder.leaf.dtype
+            end = apply("add", cast(Read(0, (), number), dt.i64), Const(more, dt.i64))
             if segment.rows > 1:
                 end = apply("add", end, Const(segment.rows - 1, dt.i64))
                 end = apply("floordiv", end, Const(segment.rows, dt.i64))
-            return canonical(template((), [(dt.i32, ())], end), (holder.leaf,))
+            return canonical(template((), [(number, ())], end), (holder.leaf,))
     return None
