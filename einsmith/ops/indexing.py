@@ -169,6 +169,15 @@ def scatter_add(input: Any, dim: int, index: Any, src: Any) -> Value:
     return scattering("+=", x.ndim, d)(x=x, k=k, s=s).astype(x.dtype) if k.size else x
 
 
+def _put_one(x: Value, k: Value, s: Value, d: int) -> Value:
+    """Return x with an element of s in the place of one of each line along dimension d: where the line's position is
+    the index, so that kernels which compute x or read the result go on in the same pass."""
+    positions = builder.compute((x.shape[d],), lambda i: builder.cast(i, dt.i32))
+    # Reading it at every index makes one out of range an error.
+    place = builder.compute(k.shape, lambda *i: positions[k[i]])
+    return builder.compute(x.shape, lambda *i: builder.where(place[at(i, d, 0)] == i[d], s[at(i, d, 0)], x[i]))
+
+
 @operator()
 def scatter(input: Any, dim: int, index: Any, src: Any, *, reduce: str | None = None) -> Value:
     """Return the input with src[i] in place of [.., index[i], ..] along `dim`, for each i of the index.
@@ -191,6 +200,8 @@ def scatter(input: Any, dim: int, index: Any, src: Any, *, reduce: str | None = 
     s = _sources(name, x, k, s, d)
     if not k.size:
         return x
+    if reduce is None and k.shape[d] == 1 and k.size == x.size // x.shape[d]:
+        return _put_one(x, k, s, d).astype(x.dtype)
     # This reads every index, so that one out of range is an error.
     own = builder.compute(k.shape, lambda *i: builder.cast(i[d], dt.i32))
     last = scattering("max=", x.ndim, d)(x=builder.full(x.shape, -1, dt.i32), k=k, s=own)

@@ -26,6 +26,26 @@ def test_the_last_of_equal_places_stays(run) -> None:
     np.testing.assert_array_equal(one_each, np.eye(3)[[2, 0]])
 
 
+@pytest.mark.parametrize("d", [0, 1, 2])
+def test_an_element_of_each_line_is_put(d: int, rng) -> None:
+    shape = [5, 7, 3]
+    one = [1 if a == d else n for a, n in enumerate(shape)]
+    x, s, k = rng.normal(size=shape), rng.normal(size=one), rng.integers(0, shape[d], one)
+    want = x.copy()
+    np.put_along_axis(want, k, s, d)
+    f = es.jit(lambda x, k, s: F.scatter(x, d, k, s))
+    np.testing.assert_array_equal(f(x, k, s), want)
+    dx, ds = es.jit(es.grad(lambda x, s: (F.scatter(x, d, k, s) ** 2).sum(), (0, 1)))(x, s)
+    kept = 2 * x
+    np.put_along_axis(kept, k, 0, d)
+    np.testing.assert_allclose(dx, kept)
+    np.testing.assert_allclose(ds, 2 * s)
+    for wrong in (-1, shape[d]):
+        k.flat[3 % k.size] = wrong
+        with pytest.raises(IndexOutOfRange, match=str(wrong)):
+            f(x, k, s)
+
+
 def test_order_of_equal_elements_and_of_nan(run) -> None:
     x = np.array([2.0, np.nan, -np.inf, np.inf, 2.0, np.nan, -np.inf, 0.0, np.inf])
     for descending in (False, True):
