@@ -52,39 +52,42 @@ _NEW = -1
 """Place of a limit in members of a row-block fusion until its buffer is known."""
 
 
-def limit_call(
-    call: KernelCall,
-    limit: RowLimit,
-    limited: Limited,
-    plan: Plan,
-    outside: Collection[Tensor],
-    limits: Sequence[tuple[RowLimit, Limited]],
-) -> KernelCall:
-    """Return a call whose kernel leaves out points beyond the limit; the call itself where some of them matter.
+class Limiting(NamedTuple):
+    """A limit of a plan.
 
-    outside: tensors in memory of the caller's, which may end at the limit; limits: all limits of the graph, each
-    with what it limits.
+    limited: what it limits; outside: tensors in memory of the caller's, which may end at the limit; limits: all limits
+    of the graph, each with what it limits
     """
+
+    limit: RowLimit
+    limited: Limited
+    plan: Plan
+    outside: Collection[Tensor]
+    limits: Sequence[tuple[RowLimit, Limited]]
+
+
+def limit_call(call: KernelCall, x: Limiting) -> KernelCall:
+    """Return a call whose kernel leaves out points beyond the limit; the call itself where some of them matter."""
     kernel = call.kernel
     if isinstance(kernel, Rows):
-        return _limit_rows_of(call, kernel, limit, limited, plan, outside, limits)
+        return _limit_rows_of(call, kernel, x)
     if call.parts:
         return call
     written = [t for t, w in zip(call.tensors, call.written, strict=True) if w]
-    if any(t in plan.home for t in written):
+    if any(t in x.plan.home for t in written):
         return call
     buffers = [b for b, w in zip(kernel.buffers, call.written, strict=True) if w]
     axes = [
         a
         for a in range(len(kernel.shape))
         if a not in limits_of(kernel)
-        and (has_whole_axis(kernel, a, limit.extent) or _has_parts(kernel, a, limit.extent))
-        if all((t, _dimension_of(t, b, a, kernel.shape)) in limited for t, b in zip(written, buffers, strict=True))
+        and (has_whole_axis(kernel, a, x.limit.extent) or _has_parts(kernel, a, x.limit.extent))
+        if all((t, _dimension_of(t, b, a, kernel.shape)) in x.limited for t, b in zip(written, buffers, strict=True))
     ]
     if not axes:
         return call
-    is_short = 0 in axes and _may_be_short(call, limit, outside)
-    return _with_limit(call, add_limits(kernel, axes, is_short), limit)
+    is_short = 0 in axes and _may_be_short(call, x)
+    return _with_limit(call, add_limits(kernel, axes, is_short), x.limit)
 
 
 def _dimension_of(t: Tensor, buffer: KernelBuffer, axis: int, shape: tuple[int, ...]) -> int | None:
@@ -98,9 +101,9 @@ def _dimension_of(t: Tensor, buffer: KernelBuffer, axis: int, shape: tuple[int, 
     return d if is_dense and d > 0 and axis > 0 and t.shape[d:] == shape[axis:] else None
 
 
-def _may_be_short(call: KernelCall, limit: RowLimit, outside: Collection[Tensor]) -> bool:
+def _may_be_short(call: KernelCall, x: Limiting) -> bool:
     """Return whether a call reads or writes rows in memory of the caller's, which may end at the limit."""
-    return any(t.shape[:1] == (limit.extent,) and storage(t) in outside for t in call.tensors)
+    return any(t.shape[:1] == (x.limit.extent,) and storage(t) in x.outside for t in call.tensors)
 
 
 def add_limits(kernel: Kernel, axes: Sequence[int], is_short: bool = False) -> LimitedKernel:
@@ -146,26 +149,18 @@ def _has_parts(kernel: Kernel, axis: int, extent: int) -> bool:
     )
 
 
-def _limit_rows_of(
-    call: KernelCall,
-    rows: Rows,
-    limit: RowLimit,
-    limited: Limited,
-    plan: Plan,
-    outside: Collection[Tensor],
-    limits: Sequence[tuple[RowLimit, Limited]],
-) -> KernelCall:
+def _limit_rows_of(call: KernelCall, rows: Rows, x: Limiting) -> KernelCall:
     """Return a call of a row-block fusion that leaves out blocks of rows beyond the limit, and what lies beyond it
     along other axes of its members' results."""
     if rows.takes_sums:
         return call
-    known = [n for n, t in enumerate(call.tensors) if t is limit.leaf]
+    known = [n for n, t in enumerate(call.tensors) if t is x.limit.leaf]
     place = known[0] if known else len(rows.buffers)
-    members = _limit_members(call, rows, limit, limited, plan, place, limits)
-    active = _limit_of_rows(call, rows, limit, limited, plan, place, outside, limits)
+    members = _limit_members(call, rows, x, place)
+    active = _limit_of_rows(call, rows, x, place)
     if active is None:
-        return call if members is None else _with_place(call, rows, members, place, limit, rows.active)
-    return _with_place(call, rows, rows.members if members is None else members, place, limit, active)
+        return call if members is None else _with_place(call, rows, members, place, x.limit, rows.active)
+    return _with_place(call, rows, rows.members if members is None else members, place, x.limit, active)
 
 
 def ends_rows(rows: Rows) -> bool:
@@ -173,26 +168,17 @@ def ends_rows(rows: Rows) -> bool:
     return rows.active is not None and bool(rows.active.ends)
 
 
-def _limit_of_rows(
-    call: KernelCall,
-    rows: Rows,
-    limit: RowLimit,
-    limited: Limited,
-    plan: Plan,
-    place: int,
-    outside: Collection[Tensor],
-    limits: Sequence[tuple[RowLimit, Limited]],
-) -> Activity | None:
+def _limit_of_rows(call: KernelCall, rows: Rows, x: Limiting, place: int) -> Activity | None:
     """Return under which condition rows matter; None where the limit leaves out none. Rows may be merged of several
     dimensions, of which the limited one is any."""
     before = rows.active
     if rows.is_online or (before is not None and not before.is_limit):
         return None
-    merged = _merged_dimensions(call, rows, limit, limited, plan, limits)
+    merged = _merged_dimensions(call, rows, x)
     if merged is None:
         return None
     inner, is_first = merged
-    extent = 0 if is_first else limit.extent
+    extent = 0 if is_first else x.limit.extent
     end: Expr = Read(place, (), dt.i32)
     if is_first:
         condition = apply("lt", Axis(0), apply("mul", end, Const(inner, dt.i32)))
@@ -202,9 +188,9 @@ def _limit_of_rows(
         if m.reduces:
             if not is_neutral(m, place, inner, extent):
                 return None
-        elif (m.axis and rows.rows != limit.extent) or not has_whole_axis(m.kernel, m.axis, rows.rows):
+        elif (m.axis and rows.rows != x.limit.extent) or not has_whole_axis(m.kernel, m.axis, rows.rows):
             return None
-    is_short = is_first and _may_be_short(call, limit, outside)
+    is_short = is_first and _may_be_short(call, x)
     condition = condition if before is None else apply("and", before.condition, condition)
     return Activity(condition, (), 1 if is_short or (before is not None and before.block) else 0, False)
 
@@ -215,14 +201,7 @@ def _position(row: Expr, inner: int, extent: int) -> Expr:
     return apply("mod", position, Const(extent, row.dtype)) if extent else position
 
 
-def _merged_dimensions(
-    call: KernelCall,
-    rows: Rows,
-    limit: RowLimit,
-    limited: Limited,
-    plan: Plan,
-    limits: Sequence[tuple[RowLimit, Limited]],
-) -> tuple[int, bool] | None:
+def _merged_dimensions(call: KernelCall, rows: Rows, x: Limiting) -> tuple[int, bool] | None:
     """Return (rows of a position along the limited dimension, whether no dimension before it belongs to the rows too);
     None where results that are written have no such dimension, or others than each other."""
     by_row = row_axes(rows)
@@ -232,31 +211,31 @@ def _merged_dimensions(
         if not w or n in reduced:
             continue
         (axis, *others) = by_row.get(n, {0})
-        if others or not axis or t in plan.home:
+        if others or not axis or t in x.plan.home:
             return None
         buffer = rows.buffers[n]
         if axis > 1:
             dimension = _dimension_of(t, buffer, axis - 1, buffer.shape)
-            own = {(1, True)} if rows.rows == limit.extent and (t, dimension) in limited else set()
+            own = {(1, True)} if rows.rows == x.limit.extent and (t, dimension) in x.limited else set()
         else:
             lead = next((k for k in range(len(t.shape) + 1) if math.prod(t.shape[:k]) == rows.rows), 0)
-            ends = [d for d in range(lead) if t.shape[d] == limit.extent and (t, d) in limited]
+            ends = [d for d in range(lead) if t.shape[d] == x.limit.extent and (t, d) in x.limited]
             own = {(math.prod(t.shape[d + 1 : lead]), math.prod(t.shape[:d]) == 1) for d in ends}
-            if rows.rows == limit.extent and _is_limited_within(t, math.prod(t.shape[1:lead]), limit, limits):
+            if rows.rows == x.limit.extent and _is_limited_within(t, math.prod(t.shape[1:lead]), x):
                 own.add((1, True))
         every = own if every is None else every & own
-    if every is None and rows.rows % limit.extent == 0:  # members reduce over the rows, and say where they end
-        return rows.rows // limit.extent, True
+    if every is None and rows.rows % x.limit.extent == 0:  # members reduce over the rows, and say where they end
+        return rows.rows // x.limit.extent, True
     return max(every) if every else None
 
 
-def _is_limited_within(t: Tensor, inner: int, limit: RowLimit, limits: Sequence[tuple[RowLimit, Limited]]) -> bool:
-    """Return whether a limit is `inner` times another one, which limits the first dimension of a tensor."""
+def _is_limited_within(t: Tensor, inner: int, x: Limiting) -> bool:
+    """Return whether the limit is `inner` times another one, which limits the first dimension of a tensor."""
     atoms: dict[Tensor, Expr] = {}
-    end = value_of(limit, atoms)
+    end = linear(value_of(x.limit, atoms))
     return any(
-        (t, 0) in limited and linear(end) == linear(apply("mul", value_of(x, atoms), Const(inner, dt.i32)))
-        for x, limited in limits
+        (t, 0) in limited and end == linear(apply("mul", value_of(other, atoms), Const(inner, dt.i32)))
+        for other, limited in x.limits
     )
 
 
@@ -291,15 +270,7 @@ def _replace_places(rows: Rows, place_of: Callable[[int], int]) -> Rows:
     return Rows(rows.rows, tuple(map(moved, rows.members)), rows.buffers, rows.local, rows.active, rows.takes_sums)
 
 
-def _limit_members(
-    call: KernelCall,
-    rows: Rows,
-    limit: RowLimit,
-    limited: Limited,
-    plan: Plan,
-    place: int,
-    limits: Sequence[tuple[RowLimit, Limited]],
-) -> list[Member] | None:
+def _limit_members(call: KernelCall, rows: Rows, x: Limiting, place: int) -> list[Member] | None:
     """Return the members of a row-block fusion that leave out what lies beyond the limit along other axes of their
     results than the rows; None where none does. They have the limit in the place _NEW."""
     chosen = {
@@ -307,10 +278,10 @@ def _limit_members(
         for n, m in enumerate(rows.members)
         if m.follows is None and not finds_position(m)
         for a in range(len(m.kernel.shape))
-        if (m.reduces or a != m.axis) and has_whole_axis(m.kernel, a, limit.extent) and a not in limits_of(m.kernel)
+        if (m.reduces or a != m.axis) and has_whole_axis(m.kernel, a, x.limit.extent) and a not in limits_of(m.kernel)
     }
     while True:
-        left = {x for x in chosen if _matters(call, rows, x, chosen, limited, plan, place, limit, limits)}
+        left = {c for c in chosen if _matters(call, rows, c, chosen, x, place)}
         if not left:
             break
         chosen -= left
@@ -329,11 +300,8 @@ def _matters(
     rows: Rows,
     member_axis: tuple[int, int],
     chosen: AbstractSet[tuple[int, int]],
-    limited: Limited,
-    plan: Plan,
+    x: Limiting,
     place: int,
-    limit: RowLimit,
-    limits: Sequence[tuple[RowLimit, Limited]],
 ) -> bool:
     """Return whether what a member computes beyond the limit of an axis is read, if the members and axes `chosen` leave
     that out."""
@@ -345,12 +313,12 @@ def _matters(
             return True
         if written < len(rows.buffers):  # the graph tells who reads it, in this call too
             t = call.tensors[written]
-            if (t, _dimension_of(t, stored, axis, member.kernel.shape)) not in limited or t in plan.home:
+            if (t, _dimension_of(t, stored, axis, member.kernel.shape)) not in x.limited or t in x.plan.home:
                 return True
             continue
         for other, m in enumerate(rows.members):
             own = {a for k, a in chosen if k == other}
-            ends = _ends_of_axes(call, m, own, limit, limits)
+            ends = _ends_of_axes(call, m, own, x)
             for at in [i for i, p in enumerate(m.places) if p == written]:
                 if other != number and not _reads_below(m, at, stored, axis, own, place, ends):
                     return True
@@ -374,12 +342,10 @@ class _Ends(NamedTuple):
     atoms: Collection[Expr]
 
 
-def _ends_of_axes(
-    call: KernelCall, member: Member, own: Collection[int], limit: RowLimit, limits: Sequence[tuple[RowLimit, Limited]]
-) -> _Ends:
+def _ends_of_axes(call: KernelCall, member: Member, own: Collection[int], x: Limiting) -> _Ends:
     """Return where the axes of a member end, of which `own` end at a limit."""
     atoms: dict[Tensor, Expr] = {}
-    end, by_leaf = value_of(limit, atoms), {x.leaf: x for x, _ in limits}
+    end, by_leaf = value_of(x.limit, atoms), {limit.leaf: limit for limit, _ in x.limits}
     ends = dict.fromkeys(own, end)
     for axis, buffer in limits_of(member.kernel).items():
         place = member.places[buffer]

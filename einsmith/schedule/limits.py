@@ -26,7 +26,7 @@ from einsmith.schedule.kernel import (
     Rows,
     has_row_limit,
 )
-from einsmith.schedule.limited_calls import ends_rows, is_below, limit_call, row_axes
+from einsmith.schedule.limited_calls import Limiting, ends_rows, is_below, limit_call, row_axes
 from einsmith.schedule.limited_positions import Limited, RowLimit, find_limited, limits_of_step, with_members
 from einsmith.schedule.plan import KernelCall, LoopCall, Plan
 
@@ -51,7 +51,7 @@ def limit_rows(plan: Plan, limits: Sequence[RowLimit], is_step: bool = False) ->
         first = max((n + 1 for n, c in enumerate(plan.calls) if limit.leaf in c.results), default=0)
         for n, c in enumerate(calls[first:], first):
             if isinstance(c, KernelCall):
-                calls[n] = limit_call(c, limit, tensors, plan, outside, every)
+                calls[n] = limit_call(c, Limiting(limit, tensors, plan, outside, every))
         _limit_copies(calls, limit, plan, outside)
     return replace(plan, calls=calls)
 
@@ -73,7 +73,7 @@ def _limit_copies(calls: list[Any], limit: RowLimit, plan: Plan, outside: Collec
             continue
         written = {t for t, w in zip(call.tensors, call.written, strict=True) if w}
         if not written & known and all(_reads_own_rows(c, written) for c in calls[n + 1 :]):
-            calls[n] = limit_call(call, limit, {(t, 0) for t in written}, plan, outside, ())
+            calls[n] = limit_call(call, Limiting(limit, {(t, 0) for t in written}, plan, outside, ()))
 
 
 def _reads_own_rows(call: Any, tensors: set[Tensor]) -> bool:
