@@ -86,7 +86,9 @@ class RowJoiner:
         ]
         summing: dict[tuple[int, ...], KernelCall] = {}
         if cost is not None and self.options.takes_sums and target.backend == CPU:
-            joiner = SumJoiner(groups, self.singles, self._call_of, self.needs, unfused, kept, target, cost, nodes)
+            joiner = SumJoiner(
+                groups, self.singles, self._call_of, self._can_join, self.needs, unfused, kept, target, cost, nodes
+            )
             groups, summing = joiner.run()
         calls: list[KernelCall | LoopCall] = []
         rank: dict[int, int] = {}
@@ -100,6 +102,10 @@ class RowJoiner:
     def _call_of(self, members: Sequence[int]) -> KernelCall | LoopCall:
         first = self.singles[members[0]]
         return first if isinstance(first, LoopCall) else self._join(members)
+
+    def _can_join(self, members: Sequence[int]) -> bool:
+        """Return whether members, of a cluster that had others too, have rows in common without these."""
+        return len(members) == 1 or common_rows([self.parts[n] for n in members], self.options.target)[0] > 0
 
     def _join(self, members: Sequence[int]) -> KernelCall:
         """Return the call of the kernel that members, which are no loops, become."""

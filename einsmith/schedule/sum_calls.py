@@ -54,6 +54,7 @@ class SumJoiner:
         clusters: the clusters of kernels in order.
         singles: the call of each kernel.
         call_of: returns the call of a cluster.
+        can_join: whether kernels can be a cluster.
         needs: for each kernel, those that come before it.
         unfused: kernels that row fusion leaves as they are.
         kept: tensors that are needed after the program.
@@ -73,6 +74,7 @@ class SumJoiner:
         clusters: Sequence[Cluster],
         singles: Sequence[KernelCall | LoopCall],
         call_of: Callable[[Cluster], KernelCall | LoopCall],
+        can_join: Callable[[Cluster], bool],
         needs: Mapping[int, Collection[int]],
         unfused: Unfused,
         kept: Collection[Tensor],
@@ -80,7 +82,7 @@ class SumJoiner:
         cost: Cost,
         cut: Collection[Node],
     ):
-        self.clusters, self.singles, self.call_of = list(clusters), singles, call_of
+        self.clusters, self.singles, self.call_of, self.can_join = list(clusters), singles, call_of, can_join
         self.needs, self.unfused, self.kept, self.target, self.cost = needs, unfused, kept, target, cost
         self.cut = cut
         self.place = {n: c for c, members in enumerate(clusters) for n in members}
@@ -104,7 +106,7 @@ class SumJoiner:
                 whole = self._join(group)
                 others = {self.place[n] for n in group[1:]}
                 rest = {x: tuple(n for n in self.clusters[x] if n not in group) for x in others}
-                if self._find_loss(c, whole, rest) < 0:
+                if all(map(self.can_join, filter(None, rest.values()))) and self._find_loss(c, whole, rest) < 0:
                     for x, left in rest.items():
                         self.clusters[x] = left
                         self.calls[x] = self.call_of(left) if left else None

@@ -167,6 +167,23 @@ def test_lengths_of_a_recurrence_that_are_read_as_wide_integers() -> None:
         np.testing.assert_allclose(shared(*arrays), each(*arrays), rtol=1e-9, atol=1e-12)
 
 
+FILTERS = """d[i,j] = sqrt(sum[c]((p[i,c] - p[j,c])**2) + 0.01)
+g[i,j,m] = exp(-2.0*(d[i,j] - 0.5*m)**2)
+w[i,j,k] = log(0.5 + 0.5*exp(sum[m](g[i,j,m]*W[m,k])))
+y[i,k] = sum[j](x[j,k]*w[i,j,k])"""
+
+
+def test_kernels_have_no_rows_in_common_without_a_sum() -> None:
+    """Gradients of continuous filters (Schuett et al. 2017): a sum is offered to the kernel whose results it is of."""
+    f, rng = es.op(FILTERS, inputs=("p", "W", "x")), default_rng(0)
+    g = es.grad(lambda *x: (abs(f(*x)) * f(*x)).sum(), (0, 1, 2))
+    shared, each = es.jit(g, sizes="shared"), es.jit(g, sizes="each")
+    for n in (22, 28, 3, 37):
+        arrays = [rng.uniform(-1, 1, s).astype("f") for s in ((5, 3), (5, n), (5, n))]
+        for a, b in zip(shared(*arrays), each(*arrays), strict=True):
+            np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-4)
+
+
 def test_batches_and_lengths_of_a_recurrence(compiled) -> None:
     f, rng = es.jit(recurrence, sizes="shared"), default_rng(0)
     count = 0
