@@ -407,7 +407,7 @@ class _Definition:
             return Executable(graph, traced.bind, threads, target=place.target(threads), **settings)
 
         sizes = run = None
-        choice = torch_sizes.choose()
+        choice = torch_sizes.choose(place.name)
         if choice != EACH:
             kinds = choice, program, threads, place.name, tuple((t, len(s)) for t, s in zip(types, shapes, strict=True))
             state = None if self.formula is None else ()

@@ -14,7 +14,7 @@ import einsmith as es  # noqa: E402
 from benchmarks.streams import ALIGNED, align  # noqa: E402
 from einsmith.base.errors import IndexOutOfRange  # noqa: E402
 from einsmith.driver import executable, runs  # noqa: E402
-from einsmith.frontends import torch_operator  # noqa: E402
+from einsmith.frontends import torch_operator, torch_sizes  # noqa: E402
 from einsmith.frontends.torch_compile import region  # noqa: E402
 from einsmith.schedule.kernel import Rows, limits_of  # noqa: E402
 
@@ -313,3 +313,9 @@ def test_attention_ends_at_batches_and_at_lengths(made) -> None:
             torch.testing.assert_close(x, y, rtol=1e-3, atol=1e-4)
     assert len(made) <= 4  # two parts of forward and backward
     check_ends(made, {40, 576}, {160})
+
+
+def test_programs_of_cards_have_a_size_each_by_default(monkeypatch) -> None:
+    assert [torch_sizes.choose(device) for device in ("cpu", "cuda:0")] == ["auto", "each"]
+    monkeypatch.setenv("EINSMITH_SIZES", "shared")
+    assert torch_sizes.choose("cuda:0") == "shared"

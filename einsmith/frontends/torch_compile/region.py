@@ -113,7 +113,7 @@ class Region:
         device: str = CPU,
     ):
         self._place = torch_device.place(device)
-        self._choice = torch_sizes.choose(sizes)
+        self._choice = torch_sizes.choose(device, sizes)
         self._reads_numbers = self._choice != EACH
         self._sizes: Cache[Any, Sizes[Any]] = Cache(SHARED_FUNCTIONS)
         self._other_extents: tuple[tuple[int, ...], ...] | None = None
