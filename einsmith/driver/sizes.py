@@ -316,15 +316,16 @@ class Sizes(Generic[T]):
 _LITTLE = 12
 """Capacity of the least of several extents that is at most a third of it, as a batch is: no power of two, and above
 what a probe differs by."""
-_PRIMES = 2, 3, 5, 7, 11, 13, 17, 19
-"""By how many fours sizes of the probe are smaller than those of the capacity, where several vary: halves and quarters
-are numbers of both, and no size is a multiple of another one at both if it is none at others."""
+PRIMES = 2, 3, 5, 7, 11, 13, 17, 19
+"""By how much several sizes that vary are made to differ, each by another number, so that none is a multiple of another
+one before and after if it is none at others. The probe's are smaller by as many fours: halves and quarters are numbers
+of both."""
 
 
 def _probe_of(capacity: Sequence[int]) -> list[int] | None:
     """Return sizes smaller than those of a capacity, equal only where these are; None where there are none."""
     count = len(capacity)
-    for less in itertools.permutations(_PRIMES[: count + 1], count) if count > 1 else ((1,),):
+    for less in itertools.permutations(PRIMES[: count + 1], count) if count > 1 else ((1,),):
         out = [c - 4 * x for c, x in zip(capacity, less, strict=True)]
         if min(out) >= 2 and len(set(out)) >= len(set(capacity)):
             return out

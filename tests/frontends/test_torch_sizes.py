@@ -21,13 +21,13 @@ from einsmith.schedule.kernel import Rows, limits_of  # noqa: E402
 
 @pytest.fixture
 def compiled(monkeypatch):
-    """Every graph that is compiled."""
+    """Every program that is compiled."""
     out = []
     compile_graph = executable.compile_graph
 
     def count(graph, *args, **kwargs):
-        out.append(graph)
-        return compile_graph(graph, *args, **kwargs)
+        out.append(compile_graph(graph, *args, **kwargs))
+        return out[-1]
 
     monkeypatch.setattr(executable, "compile_graph", count)
     torch._dynamo.reset()
@@ -272,16 +272,6 @@ def test_batches_of_a_network_whose_state_changes(compiled) -> None:
     assert counts[1] == counts[-1], counts
 
 
-@pytest.fixture
-def made(monkeypatch) -> list:
-    """Every program that is compiled."""
-    out: list = []
-    compile_graph = executable.compile_graph
-    monkeypatch.setattr(executable, "compile_graph", lambda *a, **k: out.append(compile_graph(*a, **k)) or out[-1])
-    torch._dynamo.reset()
-    return out
-
-
 def check_ends(programs: list, extents: set[int], products: set[int]) -> None:
     """Rows and members of row fusions, and large kernels, end where extents that vary do. products: extents of
     dimensions that are merged of these and others."""
@@ -296,7 +286,7 @@ def check_ends(programs: list, extents: set[int], products: set[int]) -> None:
             assert axes <= set(limits_of(m.kernel)), str(m.kernel)
 
 
-def test_attention_ends_at_batches_and_at_lengths(made) -> None:
+def test_attention_ends_at_batches_and_at_lengths(compiled) -> None:
     """Its products have sequences and heads in one dimension, what is between them has them in two."""
 
     def attend(q, k, v):
@@ -311,8 +301,8 @@ def test_attention_ends_at_batches_and_at_lengths(made) -> None:
         got, want = (torch.autograd.grad(g(q, k, v), (q, k, v)) for g in (f, attend))
         for x, y in zip(got, want, strict=True):
             torch.testing.assert_close(x, y, rtol=1e-3, atol=1e-4)
-    assert len(made) <= 4  # two parts of forward and backward
-    check_ends(made, {40, 576}, {160})
+    assert len(compiled) <= 4  # two parts of forward and backward
+    check_ends(compiled, {40, 576}, {160})
 
 
 def test_programs_of_cards_have_a_size_each_by_default(monkeypatch) -> None:

@@ -56,7 +56,7 @@ class RegionProgram:
     in_place: whether it writes results into inputs itself, whose layout is then that of the results.
     """
 
-    __slots__ = ("bound", "run_at", "nbytes", "checks", "result_layouts", "in_place")
+    __slots__ = ("bound", "run_at", "checks", "result_layouts", "in_place")
 
     def __init__(self, region: Region, inputs: Sequence[Any], threads: int, in_place: bool):
         self.in_place = in_place
@@ -79,7 +79,7 @@ class RegionProgram:
         self, run: BoundProgram, results: Sequence[Result], shapes: Sequence[tuple[int, ...]], dtypes: Sequence[DType]
     ) -> None:
         """Keep a program, whose results have these shapes and types in memory."""
-        self.bound, self.run_at, self.nbytes = run, run.run_at, run.nbytes
+        self.bound, self.run_at = run, run.run_at
         self.result_layouts: list[tuple[tuple[int, ...], tuple[int, ...], torch.dtype, int]] = []
         for result, physical, dtype in zip(results, shapes, dtypes, strict=True):
             shape = layout.logical(physical, result.order)
@@ -348,7 +348,7 @@ class Region:
 
 
 def _nbytes(program: RegionProgram | Exception) -> int:
-    return program.nbytes if isinstance(program, RegionProgram) else 0
+    return program.bound.nbytes if isinstance(program, RegionProgram) else 0
 
 
 def _is_dense(x: Placed) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from inspect import signature
+from itertools import cycle
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from torch.fx import Node as FxNode
 
 from einsmith.base.errors import TraceError
 from einsmith.base.numerics import Numerics
+from einsmith.driver.sizes import PRIMES
 from einsmith.frontends.aten import TABLE
 from einsmith.frontends.torch_compile import layout
 from einsmith.frontends.torch_compile.options import Options
@@ -322,10 +324,6 @@ def _example(n: Any) -> Any:
     return hint
 
 
-_PRIMES = 1, 2, 3, 5, 7, 11, 13, 17, 19
-"""By how much symbols of a graph are made to differ from those of its example, so that no two differ alike."""
-
-
 def _other(n: Any) -> Any:
     """Return a number, or the value that a symbolic one has for sizes other than the example's."""
     example = _example(n)
@@ -334,9 +332,9 @@ def _other(n: Any) -> Any:
     expr, hints = n.node.expr, n.node.shape_env.backed_var_to_val
     if not all(x in hints for x in expr.free_symbols):
         return example
-    order = {x: _PRIMES[k % len(_PRIMES)] for k, x in enumerate(hints)}
+    apart = dict(zip(hints, cycle(PRIMES)))
     values = {x: int(hints[x]) for x in expr.free_symbols}
-    return int(expr.xreplace({x: v - order[x] if v - order[x] > 1 else v + order[x] for x, v in values.items()}))
+    return int(expr.xreplace({x: v - apart[x] if v - apart[x] > 1 else v + apart[x] for x, v in values.items()}))
 
 
 def _hint(n: FxNode, example: Callable[[Any], Any] = _example) -> Any:
