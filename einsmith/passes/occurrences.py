@@ -3,7 +3,7 @@
 Kinds of templates:
     pieces           a tensor is assembled from several pieces, or scattered to
     scatter          a scatter
-    reduction axes   a reduction over several axes
+    reduction        a reduction
     positions        a reduction that gives positions (argmax, argmin)
     i64              a reduction in int64
     data index       an index that is read from a tensor
@@ -86,8 +86,6 @@ def _find_kinds(t: Template) -> frozenset[str]:
             indices += part.index
         elif isinstance(part.body, Reduce):
             kinds.add("reduction")
-            if len(part.body.extents) > 1:
-                kinds.add("reduction axes")
             if part.body.combiner.startswith("arg"):
                 kinds.add("positions")
             if dt.i64 in t.dtypes:

@@ -1,12 +1,17 @@
-"""Compute sums of products of several factors one step at a time, in the order of the least work.
+"""Compute sums of products of several factors one step at a time, in the order of the least time.
 
 before: Y[i, l] = sum[j, k](A[i, j]*B[j, k]*C[k, l])
 after:  T[i, k] = sum[j](A[i, j]*B[j, k]);  Y[i, l] = sum[k](T[i, k]*C[k, l])
 
+before: Y[i, k] = sum[v](W[v, k]*(dy[i, v]*s[i, k]) + dy[i, v]*(W[v, k]*x[i, k])*t[i, k])
+after:  Y[i, k] = (s[i, k] + x[i, k]*t[i, k])*sum[v](W[v, k]*dy[i, v])
+
 As in opt_einsum (Smith and Gray 2018), every binary tree of products is priced, and an axis is summed as soon as no
-factor outside needs it; here a step is priced by its multiply-adds and by the time to write and read its result. Axes
-that a step's factors have only within one sum, as i and r of X[i+r], are one axis of its result: a window that is a
-product of two becomes two passes. Results equal those of the sum at once, except for the order of its additions.
+factor outside needs it; here a step is priced by the kernel that it becomes, and by the time to write and read its
+result. A sum of terms is the product of their common factors and of what is left of it. Axes that a step's factors have
+only within one sum, as i and r of X[i+r], are one axis of its result: a window that is a product of two becomes two
+passes. Guards around the product stay around each step that has all of their axes. Results equal those of the sum at
+once, except for the order of its additions.
 """
 
 from __future__ import annotations
@@ -27,17 +32,22 @@ from einsmith.ir.nodes import (
     Reduce,
     Template,
     Tensor,
-    apply,
     axes_of,
+    has_no_reduction_axis,
     postorder,
     size,
     template,
 )
-from einsmith.ir.rebuild import operands, prune_args, rebuild, substitute, whole_sum
+from einsmith.ir.rebuild import guarded, rebuild, substitute, whole_sum
+from einsmith.ir.rewrite.products import Factor, SumBody, multiply, split_sum
+from einsmith.ir.rewrite.simplify import canonical
+from einsmith.ir.verify import out_of_bounds
 
 MAX_EXHAUSTIVE_FACTORS = 7
 """Most factors for which all trees are priced: 10,395 trees, by way of 1,000 pairs of sets. Of more factors, the pair
 whose product takes the least work is multiplied first."""
+LOAD_COST = 3
+"""Multiply-adds of a register tile in the time of a load that no other product shares."""
 TRANSFER_COST = 16
 """Multiply-adds in the time to write and read back an element of a step's result."""
 KERNEL_COST = 1 << 14
@@ -52,30 +62,63 @@ saves half of the work or more."""
 Factors = frozenset[int]
 
 
-def order_contraction(node: Tensor) -> Tensor | None:
-    """Return the tensor computed in steps of less work; None if it is not a sum of products, or if summing at once is
-    the cheapest."""
+def order_contraction(node: Tensor, readers: Mapping[Tensor, float] | None = None) -> Tensor | None:
+    """Return the tensor computed in steps of less time; None if it is not a sum of products, or if summing at once is
+    the fastest.
+
+    readers: how many sums read each step that several need (`possible_steps`), inf for one that is there already; each
+        sum bears its part of the time.
+    """
     if not isinstance(node, Compute):
         return None
-    steps = node.template.memo("contraction_order", _plan_steps)
+    shares = ((some, readers.get(step, 1)) for some, step in possible_steps(node)) if readers else ()
+    shared = tuple((some, n) for some, n in shares if n > 1)
+    steps = node.template.memo(("contraction_order", shared), lambda t: _plan_steps(t, dict(shared)))
     if steps is None:
         return None
     results: list[Tensor] = []
     for step in steps:
-        results.append(prune_args(step, (*node.args, *results)))
+        results.append(canonical(step, (*node.args, *results)))
     return results[-1]
 
 
-def _plan_steps(t: Template) -> tuple[Template, ...] | None:
-    """Return the steps' templates, the last one the tensor's; slots are the arguments, then the preceding steps."""
+def possible_steps(node: Compute) -> list[tuple[Factors, Compute]]:
+    """Return the pairs of factors whose product is a step, with that step."""
+    steps = node.template.memo("possible_steps", _pairs)
+    return [(some, canonical(step, node.args)) for some, step in steps]
+
+
+def _pairs(t: Template) -> tuple[tuple[Factors, Template], ...]:
+    order = _order_of(t, {})
+    if order is None or len(order.factors) < 3:
+        return ()
+    pairs = map(frozenset, combinations(sorted(order.all), 2))
+    return tuple((some, order.step_of(some, [], {})) for some in pairs if order.is_step(some))
+
+
+def _order_of(t: Template, shared: Mapping[Factors, float]) -> _ContractionOrder | None:
+    """Return the choice of steps for a template that is a sum of products; None for others."""
     part = whole_sum(t)
-    if part is None or 0 in part.domain or len(part.domain) < t.rank + 2:
+    if part is None or 0 in part.domain or len(part.domain) < t.rank + 1:
         return None
-    factors = operands(part.bodies[0], "mul")
-    if len(factors) < 2:
+    body = split_sum(part.bodies[0])
+    if body is None:
         return None
-    order = _ContractionOrder(t, factors, part.domain)
-    return order.plan_steps() if order.summed == frozenset(range(t.rank, len(part.domain))) else None
+    order = _ContractionOrder(t, body, part.domain, shared)
+    return order if len(order.factors) > 1 and order.summed == frozenset(range(t.rank, len(part.domain))) else None
+
+
+def _plan_steps(t: Template, shared: Mapping[Factors, float]) -> tuple[Template, ...] | None:
+    """Return the steps' templates, the last one the tensor's; slots are the arguments, then the preceding steps."""
+    order = _order_of(t, shared)
+    steps = None if order is None else order.plan_steps()
+    # A guard that a step lacks may be what keeps its reads in bounds.
+    return None if steps is None or order.guards and any(map(_may_leave, steps)) else steps  # type: ignore[union-attr]
+
+
+def _may_leave(step: Template) -> bool:
+    """Return whether a read of a step is not proven in bounds."""
+    return any(True for _ in out_of_bounds(step))
 
 
 class _Coordinate(NamedTuple):
@@ -101,16 +144,25 @@ class _Tree(NamedTuple):
 class _ContractionOrder:
     """The choice of steps for one sum.
 
-    `domain`: extents of all axes, the output's first; `summed`: reduction axes that some factor has. A step's result
+    `domain`: extents of all axes, the output's first; `summed`: reduction axes that some factor has; `shared`: of steps
+    that several sums read, how many do. A step's result
     has at most `room` times as many elements as all arguments and the sum's result together, so that memory grows by a
     factor that the user can foresee.
     """
 
-    def __init__(self, t: Template, factors: list[Expr], domain: tuple[int, ...], room: int = 1):
-        self.t, self.factors, self.domain = t, factors, domain
-        self.axes = [axes_of(f) for f in factors]
+    def __init__(
+        self, t: Template, body: SumBody, domain: tuple[int, ...], shared: Mapping[Factors, float], room: int = 1
+    ):
+        self.t, self.body, self.domain, self.shared = t, body, domain, shared
+        bound = [f for f in body.product.factors if not has_no_reduction_axis(f[0], t.rank)]
+        inside = frozenset[int]().union(*(axes_of(f) for f, _ in bound))
+        self.free = [f for f in body.product.factors if f not in bound and axes_of(f[0]) <= inside]
+        """Factors of the sum itself, which multiply it in its own kernel."""
+        self.factors = sorted((f for f in body.product.factors if f not in self.free), key=lambda f: _outline(f, t))
+        self.axes = [axes_of(f) for f, _ in self.factors]
+        self.guards = [(g, axes_of(g)) for g in body.guards]
         self.output = frozenset(range(t.rank))
-        self.all = frozenset(range(len(factors)))
+        self.all = frozenset(range(len(self.factors)))
         self.summed = frozenset().union(*self.axes) - self.output
         self.room = room * hint(size(t.shape) + sum(size(shape) for _, shape in t.params))
         self.refuses = False
@@ -119,26 +171,30 @@ class _ContractionOrder:
         self._coordinates: dict[Factors, tuple[_Coordinate, ...]] = {}
 
     def plan_steps(self) -> tuple[Template, ...] | None:
-        if all(self.needed_axes(frozenset({n})) == a for n, a in enumerate(self.axes)) and len(self.factors) < 3:
+        is_summed_alone = any(self.needed_axes(frozenset({n})) != a for n, a in enumerate(self.axes))
+        if len(self.factors) < 3 and not is_summed_alone and not self.body.is_factored:
             return None
         order = self
         least = self.least_work
         if self.refuses:
-            larger = _ContractionOrder(self.t, self.factors, self.domain, LARGER_ROOM)
+            larger = _ContractionOrder(self.t, self.body, self.domain, self.shared, LARGER_ROOM)
             order = larger if 2 * larger.least_work <= least else self
-        if order.least_work >= prod(self.domain):
+        if order.least_work >= self.work_at_once():
             return None
         steps: list[Template] = []
         order._emit(self.all, steps, {})
-        return tuple(steps) if len(steps) > 1 else None
+        return tuple(steps) if len(steps) > 1 or self.body.is_factored else None
 
     # -- what a set of factors is
 
     def needed_axes(self, some: Factors) -> frozenset[int]:
         """Return the axes of a set of factors that other factors or the output need."""
         if some not in self._needed_axes:
-            outside = self.output.union(*(self.axes[n] for n in self.all - some))
-            self._needed_axes[some] = outside.intersection(frozenset().union(*(self.axes[n] for n in some)))
+            inside = frozenset[int]().union(*(self.axes[n] for n in some))
+            outside = self.output.union(
+                *(self.axes[n] for n in self.all - some), *(axes for _, axes in self.guards if not axes <= inside)
+            )
+            self._needed_axes[some] = outside & inside
         return self._needed_axes[some]
 
     def is_step(self, some: Factors) -> bool:
@@ -147,14 +203,15 @@ class _ContractionOrder:
         return some == self.all or self.needed_axes(some) != frozenset().union(*(self.axes[n] for n in some))
 
     def coordinates(self, some: Factors) -> tuple[_Coordinate, ...]:
-        """Return the dimensions of a step's result, in the order of their first axes."""
+        """Return the dimensions of a step's result, in the order in which its factors have them: sums of different
+        results have equal steps in the same order."""
         if some == self.all:
             return tuple(_Coordinate(frozenset({(a, 1)}), 0, self.domain[a]) for a in range(self.t.rank))
         if some not in self._coordinates:
             needed, alone = self.needed_axes(some), set[int]()
             together = set[frozenset[tuple[int, int]]]()
             for n in sorted(some):
-                for form in _forms(self.factors[n]):
+                for form in _forms(self.factors[n][0]):
                     terms = frozenset((a, c) for a, c in form if a in needed)
                     together.add(terms) if len(terms) > 1 else alone.update(a for a, _ in terms)
             for one, other in combinations(together, 2):
@@ -162,8 +219,14 @@ class _ContractionOrder:
             merged = [x for x in together if not any(a in alone for a, _ in x)]
             single = needed.difference(*({a for a, _ in x} for x in merged))
             every = [self._coordinate(x) for x in (*merged, *(frozenset({(a, 1)}) for a in single))]
-            self._coordinates[some] = tuple(sorted(every, key=lambda c: min(a for a, _ in c.terms)))
+            place = {a: n for n, a in enumerate(self.ordered_axes(some))}
+            self._coordinates[some] = tuple(sorted(every, key=lambda c: min(place[a] for a, _ in c.terms)))
         return self._coordinates[some]
+
+    def ordered_axes(self, some: Factors) -> list[int]:
+        """Return the axes of some factors, in the order in which their reads have them."""
+        nodes = postorder([self.factors[n][0] for n in sorted(some)])
+        return [*dict.fromkeys(e.position for e in nodes if isinstance(e, Axis))]
 
     def _coordinate(self, terms: frozenset[tuple[int, int]]) -> _Coordinate:
         ends = [c * (self.domain[a] - 1) for a, c in terms]
@@ -202,48 +265,101 @@ class _ContractionOrder:
 
     def work(self, some: Factors, *halves: Factors) -> float:
         """Return the work of multiplying the halves and summing over the axes that no other factor needs; inf where the
-        result is too large."""
-        if len(some) == 1:
-            inside = self.axes[next(iter(some))]
-        else:
-            inside = frozenset().union(*map(self.needed_axes, halves))
+        result is too large. The unit is a multiply-add of a register tile."""
+        sides = [self.axes[next(iter(some))]] if len(some) == 1 else [self.needed_axes(x) for x in halves]
+        inside = frozenset[int]().union(*sides)
         if not self.is_step(some):
-            return float(hint(prod(self.domain[a] for a in inside))) if len(some) > 1 else 0.0
+            return self.evaluation_work(inside) if len(some) > 1 else 0.0
         points = hint(prod(c.extent for c in self.coordinates(some)))
-        work = float(points * hint(prod(self.domain[a] for a in inside - self.needed_axes(some))))
+        summed = hint(prod(self.domain[a] for a in inside - self.needed_axes(some)))
+        work = points * summed * self.product_work(self.needed_axes(some), *sides)
         if some == self.all:
             return work
         if points > self.room:
             self.refuses = True
             return float("inf")
-        return work + TRANSFER_COST * points + KERNEL_COST
+        return (work + TRANSFER_COST * points + KERNEL_COST) / self.shared.get(some, 1)
+
+    def work_at_once(self) -> float:
+        """Return the work of the sum in one kernel: of the cheapest two groups of factors as operands, or over all of
+        its points where its terms are no product."""
+        points = float(hint(prod(self.domain)))
+        if self.body.is_factored:
+            return points * LOAD_COST * len(self.factors)
+        others, best = sorted(self.all)[1:], float("inf")
+        for count in range(len(others)) if len(others) < MAX_EXHAUSTIVE_FACTORS else ():
+            for group in combinations(others, count):
+                one = frozenset({0, *group})
+                sides = [frozenset[int]().union(*(self.axes[n] for n in x)) for x in (one, self.all - one)]
+                work = points * self.product_work(self.output, *sides)
+                work += sum(
+                    (len(x) - 1) * self.evaluation_work(axes)
+                    for x, axes in zip((one, self.all - one), sides, strict=True)
+                )
+                best = min(best, work)
+        return min(best, points * LOAD_COST * len(self.factors))
+
+    def evaluation_work(self, axes: Iterable[int]) -> float:
+        """Return the work of one more factor of an operand that has these axes."""
+        return float(LOAD_COST * hint(prod(self.domain[a] for a in axes)))
+
+    def product_work(self, result: frozenset[int], *sides: frozenset[int]) -> float:
+        """Return the work of one product of a sum: in a register tile, each load is shared by the products along the
+        axes that the other operand alone has; without such axes each product waits for loads of its own."""
+        if len(sides) == 1:
+            return float(LOAD_COST)
+        one, other = (hint(prod(self.domain[a] for a in (sides[n] - sides[1 - n]) & result)) for n in range(2))
+        return max(1.0, LOAD_COST / one + LOAD_COST / other)
 
     # -- emission
 
-    def _emit(self, some: Factors, steps: list[Template], products: dict[Factors, Expr]) -> Expr:
+    def _emit(self, some: Factors, steps: list[Template], products: dict[Factors, Factor]) -> Factor:
         """Return the product of some factors over the sum's axes, after adding the steps that it needs."""
         if some in products:
             return products[some]
         halves = self.trees[some].halves
-        product: Expr
+        if self.is_step(some):
+            steps.append(self.step_of(some, steps, products))
+            slot = len(self.t.params) + len(steps) - 1
+            index = tuple(c.at() for c in self.coordinates(some))
+            product: Factor = (Read(slot, index, steps[-1].dtypes[0]), False)
+        elif halves:
+            product = (multiply([self._emit(x, steps, products) for x in halves], False), False)
+        else:
+            (n,) = some
+            product = self.factors[n]
+        products[some] = product
+        return product
+
+    def step_of(self, some: Factors, steps: list[Template], products: dict[Factors, Factor]) -> Template:
+        """Return the step that multiplies some factors, after adding the steps that it needs."""
+        halves = self.trees[some].halves
         if halves:
-            product = apply("mul", *(self._emit(x, steps, products) for x in halves))
+            factors = [self._emit(x, steps, products) for x in halves]
             inside = frozenset().union(*map(self.needed_axes, halves))
         else:
             (n,) = some
-            product, inside = self.factors[n], self.axes[n]
-        if self.is_step(some):
-            coordinates, k = self.coordinates(some), sorted(inside - self.needed_axes(some))
-            shape, extents = [c.extent for c in coordinates], tuple(self.domain[a] for a in k)
-            places = {a: Axis(len(shape) + n) for n, a in enumerate(k)}
-            body = _rewrite_over(product, coordinates, places)
-            results = [(s.dtypes[0], s.shape) for s in steps]
-            summed = Reduce("sum", extents, (body,)) if extents else body
-            steps.append(template(shape, (*self.t.params, *results), summed))
-            slot = len(self.t.params) + len(steps) - 1
-            product = Read(slot, tuple(c.at() for c in coordinates), body.dtype)
-        products[some] = product
-        return product
+            factors, inside = [self.factors[n]], self.axes[n]
+        coordinates = self.coordinates(some)
+        k = [a for a in self.ordered_axes(some) if a in inside - self.needed_axes(some)]
+        shape, extents = [c.extent for c in coordinates], tuple(self.domain[a] for a in k)
+        places = {a: Axis(len(shape) + n) for n, a in enumerate(k)}
+        if some == self.all:
+            factors += self.free
+        product = multiply(factors, some == self.all and self.body.product.minus)
+        product = guarded([g for g, axes in self.guards if axes <= inside], product)
+        body = _rewrite_over(product, coordinates, places)
+        results = [(s.dtypes[0], s.shape) for s in steps]
+        summed = Reduce("sum", extents, (body,)) if extents else body
+        return template(shape, (*self.t.params, *results), summed)
+
+
+def _outline(f: Factor, t: Template) -> tuple:
+    """Return a sort key of a factor that depends neither on the numbers of axes nor on those of slots; what reads the
+    largest tensors comes first, and its axes are the outer ones of a step's result."""
+    nodes = [*postorder([f[0]])]
+    shapes = [t.params[e.slot][1] for e in nodes if isinstance(e, Read)]
+    return f[1], -sum(hint(size(s)) for s in shapes), sorted(shapes, key=str), len(nodes)
 
 
 def _forms(x: Expr) -> list[list[tuple[int, int]]]:

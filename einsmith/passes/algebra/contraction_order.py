@@ -1,16 +1,43 @@
-"""Multiply the factors of sums of products in the order of the least work (see ir.rewrite.contraction_order).
+"""Multiply the factors of sums of products in the order of the least time (see ir.rewrite.contraction_order).
 
-before: Y[i, l] = sum[j, k](A[i, j]*B[j, k]*C[k, l])
-after:  T[j, l] = sum[k](B[j, k]*C[k, l]);  Y[i, l] = sum[j](A[i, j]*T[j, l])
+before: Y[i, k] = sum[j, v](A[i, j, v]*W[v, k]*f[i, j, k]);  Z[j, k] = sum[i, v](A[i, j, v]*W[v, k]*f[i, j, k])
+after:  T[i, j, k] = sum[v](A[i, j, v]*W[v, k]);  Y[i, k] = sum[j](T[i, j, k]*f[i, j, k])
+        Z[j, k] = sum[i](T[i, j, k]*f[i, j, k])
+
+These are the gradients by two terms of f's argument. A step that the graph has already, or that several sums have, is
+made once, and each sum bears its part of the time.
 """
 
 from __future__ import annotations
 
-from einsmith.ir.nodes import Graph
-from einsmith.ir.rebuild import replace
-from einsmith.ir.rewrite.contraction_order import order_contraction
+from collections import Counter
+from math import inf
+from typing import Any
+
+from einsmith.ir.nodes import Compute, Graph, Tensor, postorder
+from einsmith.ir.rebuild import exchanged, with_args
+from einsmith.ir.rewrite.contraction_order import order_contraction, possible_steps
 
 
 def contraction_order(graph: Graph) -> Graph:
-    """Return the graph with every sum of products computed in steps of the least work."""
-    return replace(graph, order_contraction)
+    """Return the graph with every sum of products computed in steps of the least time."""
+    nodes = list(postorder(graph.roots))
+    sums = [node for node in nodes if isinstance(node, Compute)]
+    possible = Counter(step for node in sums for step in {step for _, step in possible_steps(node)})
+    present = {step: inf for step in possible if step in set(sums)}
+    ordered = _order(sums, {**possible, **present})
+    # Not every sum takes the steps that it could have.
+    taken = Counter(step for new in ordered.values() for step in {*postorder([new])} if step in possible)
+    ordered = _order(sums, {**taken, **present})
+    memo: dict[Any, Any] = {}
+    for node in nodes:
+        for n in postorder([ordered.get(node, node)], memo):
+            memo[n] = with_args(n, tuple(memo[a] for a in n.args)) if n.args else n
+        memo[node] = memo[ordered.get(node, node)]
+    return exchanged(graph, memo)
+
+
+def _order(sums: list[Compute], readers: dict[Tensor, float]) -> dict[Tensor, Tensor]:
+    """Return the sums that are computed in steps, with the last step of each."""
+    ordered = {node: order_contraction(node, readers) for node in sums}
+    return {node: new for node, new in ordered.items() if new is not None}

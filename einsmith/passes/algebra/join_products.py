@@ -54,8 +54,8 @@ from einsmith.ir.rebuild import (
     whole_sum,
     with_args,
 )
+from einsmith.ir.rewrite.products import is_long
 from einsmith.ir.views import is_view
-from einsmith.passes.algebra.products import is_long
 from einsmith.passes.context import PassContext
 
 _MAX_MEMBERS = 64
