@@ -90,7 +90,7 @@ def possible_steps(node: Compute) -> list[tuple[Factors, Compute]]:
 
 def _pairs(t: Template) -> tuple[tuple[Factors, Template], ...]:
     order = _order_of(t, {})
-    if order is None or len(order.factors) < 3:
+    if order is None or not 3 <= len(order.factors) <= MAX_EXHAUSTIVE_FACTORS:
         return ()
     pairs = map(frozenset, combinations(sorted(order.all), 2))
     return tuple((some, order.step_of(some, [], {})) for some in pairs if order.is_step(some))
@@ -285,7 +285,7 @@ class _ContractionOrder:
         its points where its terms are no product."""
         points = float(hint(prod(self.domain)))
         if self.body.is_factored:
-            return points * LOAD_COST * len(self.factors)
+            return self.evaluation_work(range(len(self.domain))) * len(self.factors)
         others, best = sorted(self.all)[1:], float("inf")
         for count in range(len(others)) if len(others) < MAX_EXHAUSTIVE_FACTORS else ():
             for group in combinations(others, count):
@@ -297,11 +297,11 @@ class _ContractionOrder:
                     for x, axes in zip((one, self.all - one), sides, strict=True)
                 )
                 best = min(best, work)
-        return min(best, points * LOAD_COST * len(self.factors))
+        return min(best, self.evaluation_work(range(len(self.domain))) * (len(self.factors) - 1))
 
     def evaluation_work(self, axes: Iterable[int]) -> float:
         """Return the work of one more factor of an operand that has these axes."""
-        return float(LOAD_COST * hint(prod(self.domain[a] for a in axes)))
+        return float(max(1, LOAD_COST) * hint(prod(self.domain[a] for a in axes)))
 
     def product_work(self, result: frozenset[int], *sides: frozenset[int]) -> float:
         """Return the work of one product of a sum: in a register tile, each load is shared by the products along the
