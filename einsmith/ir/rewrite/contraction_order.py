@@ -16,7 +16,7 @@ once, except for the order of its additions.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import combinations
 from math import prod
 from typing import NamedTuple
@@ -28,6 +28,7 @@ from einsmith.ir.nodes import (
     Axis,
     Compute,
     Expr,
+    Piece,
     Read,
     Reduce,
     Template,
@@ -38,7 +39,7 @@ from einsmith.ir.nodes import (
     size,
     template,
 )
-from einsmith.ir.rebuild import guarded, rebuild, substitute, whole_sum
+from einsmith.ir.rebuild import guarded, rebuild, substitute
 from einsmith.ir.rewrite.products import Factor, SumBody, multiply, split_sum
 from einsmith.ir.rewrite.simplify import canonical
 from einsmith.ir.verify import out_of_bounds
@@ -60,6 +61,8 @@ LARGER_ROOM = 16
 saves half of the work or more."""
 
 Factors = frozenset[int]
+Place = tuple[int, Factors]
+"""Factors of the sum that a piece is, with the piece's number."""
 
 
 def order_contraction(node: Tensor, readers: Mapping[Tensor, float] | None = None) -> Tensor | None:
@@ -71,8 +74,8 @@ def order_contraction(node: Tensor, readers: Mapping[Tensor, float] | None = Non
     """
     if not isinstance(node, Compute):
         return None
-    shares = ((some, readers.get(step, 1)) for some, step in possible_steps(node)) if readers else ()
-    shared = tuple((some, n) for some, n in shares if n > 1)
+    shares = ((place, readers.get(step, 1)) for place, step in possible_steps(node)) if readers else ()
+    shared = tuple((place, n) for place, n in shares if n > 1)
     steps = node.template.memo(("contraction_order", shared), lambda t: _plan_steps(t, dict(shared)))
     if steps is None:
         return None
@@ -82,38 +85,52 @@ def order_contraction(node: Tensor, readers: Mapping[Tensor, float] | None = Non
     return results[-1]
 
 
-def possible_steps(node: Compute) -> list[tuple[Factors, Compute]]:
+def possible_steps(node: Compute) -> list[tuple[Place, Compute]]:
     """Return the pairs of factors whose product is a step, with that step."""
     steps = node.template.memo("possible_steps", _pairs)
-    return [(some, canonical(step, node.args)) for some, step in steps]
+    return [(place, canonical(step, node.args)) for place, step in steps]
 
 
-def _pairs(t: Template) -> tuple[tuple[Factors, Template], ...]:
-    order = _order_of(t, {})
-    if order is None or not 3 <= len(order.factors) <= MAX_EXHAUSTIVE_FACTORS:
-        return ()
-    pairs = map(frozenset, combinations(sorted(order.all), 2))
-    return tuple((some, order.step_of(some, [], {})) for some in pairs if order.is_step(some))
+def _pairs(t: Template) -> tuple[tuple[Place, Template], ...]:
+    out: list[tuple[Place, Template]] = []
+    for number, order in _orders(t, {}):
+        if 3 <= len(order.factors) <= MAX_EXHAUSTIVE_FACTORS:
+            pairs = map(frozenset, combinations(sorted(order.all), 2))
+            out += (((number, some), order.step_of(some, [], {})) for some in pairs if order.is_step(some))
+    return tuple(out)
 
 
-def _order_of(t: Template, shared: Mapping[Factors, float]) -> _ContractionOrder | None:
-    """Return the choice of steps for a template that is a sum of products; None for others."""
-    part = whole_sum(t)
-    if part is None or 0 in part.domain or len(part.domain) < t.rank + 1:
-        return None
-    body = split_sum(part.bodies[0])
-    if body is None:
-        return None
-    order = _ContractionOrder(t, body, part.domain, shared)
-    return order if len(order.factors) > 1 and order.summed == frozenset(range(t.rank, len(part.domain))) else None
+def _orders(t: Template, shared: Mapping[Place, float]) -> Iterator[tuple[int, _ContractionOrder]]:
+    """Yield the choice of steps for each piece of a template that is a sum of products, with the piece's number."""
+    for number, part in enumerate(t.parts):
+        if not isinstance(part, Piece) or not isinstance(part.body, Reduce) or 0 in part.domain:
+            continue
+        if part.body.combiner != "sum" or len(part.body.bodies) != 1:
+            continue
+        body = split_sum(part.body.bodies[0])
+        if body is not None:
+            own = {some: n for (piece, some), n in shared.items() if piece == number}
+            order = _ContractionOrder(part.extents, t.params, body, part.domain, own)
+            if len(order.factors) > 1 and order.summed == frozenset(range(t.rank, len(part.domain))):
+                yield number, order
 
 
-def _plan_steps(t: Template, shared: Mapping[Factors, float]) -> tuple[Template, ...] | None:
+def _plan_steps(t: Template, shared: Mapping[Place, float]) -> tuple[Template, ...] | None:
     """Return the steps' templates, the last one the tensor's; slots are the arguments, then the preceding steps."""
-    order = _order_of(t, shared)
-    steps = None if order is None else order.plan_steps()
-    # A guard that a step lacks may be what keeps its reads in bounds.
-    return None if steps is None or order.guards and any(map(_may_leave, steps)) else steps  # type: ignore[union-attr]
+    steps: list[Template] = []
+    parts = list(t.parts)
+    for number, order in _orders(t, shared):
+        own = steps.copy()
+        last = order.plan_steps(own)
+        # A guard that a step lacks may be what keeps its reads in bounds.
+        if last is None or order.guards and any(map(_may_leave, [*own[len(steps) :], last])):
+            continue
+        steps = own
+        parts[number] = Piece(t.parts[number].offset, t.parts[number].step, t.parts[number].extents, last.parts[0].body)
+    if parts == list(t.parts):
+        return None
+    results = [(s.dtypes[0], s.shape) for s in steps]
+    return (*steps, Template(t.shape, (*t.params, *results), tuple(parts)))
 
 
 def _may_leave(step: Template) -> bool:
@@ -151,39 +168,48 @@ class _ContractionOrder:
     """
 
     def __init__(
-        self, t: Template, body: SumBody, domain: tuple[int, ...], shared: Mapping[Factors, float], room: int = 1
+        self,
+        shape: tuple[int, ...],
+        params: tuple,
+        body: SumBody,
+        domain: tuple[int, ...],
+        shared: Mapping[Factors, float],
+        room: int = 1,
     ):
-        self.t, self.body, self.domain, self.shared = t, body, domain, shared
-        bound = [f for f in body.product.factors if not has_no_reduction_axis(f[0], t.rank)]
+        self.shape, self.params, self.body, self.domain, self.shared = shape, params, body, domain, shared
+        bound = [f for f in body.product.factors if not has_no_reduction_axis(f[0], len(shape))]
         inside = frozenset[int]().union(*(axes_of(f) for f, _ in bound))
         self.free = [f for f in body.product.factors if f not in bound and axes_of(f[0]) <= inside]
         """Factors of the sum itself, which multiply it in its own kernel."""
-        self.factors = sorted((f for f in body.product.factors if f not in self.free), key=lambda f: _outline(f, t))
+        self.factors = sorted(
+            (f for f in body.product.factors if f not in self.free), key=lambda f: _outline(f, params)
+        )
         self.axes = [axes_of(f) for f, _ in self.factors]
         self.guards = [(g, axes_of(g)) for g in body.guards]
-        self.output = frozenset(range(t.rank))
+        self.output = frozenset(range(len(shape)))
         self.all = frozenset(range(len(self.factors)))
         self.summed = frozenset().union(*self.axes) - self.output
-        self.room = room * hint(size(t.shape) + sum(size(shape) for _, shape in t.params))
+        self.room = room * hint(size(shape) + sum(size(s) for _, s in params))
         self.refuses = False
         """Whether a step that was priced has too large a result."""
         self._needed_axes: dict[Factors, frozenset[int]] = {}
         self._coordinates: dict[Factors, tuple[_Coordinate, ...]] = {}
 
-    def plan_steps(self) -> tuple[Template, ...] | None:
+    def plan_steps(self, steps: list[Template]) -> Template | None:
+        """Return the last step after adding the others; None if summing at once is the fastest."""
         is_summed_alone = any(self.needed_axes(frozenset({n})) != a for n, a in enumerate(self.axes))
         if len(self.factors) < 3 and not is_summed_alone and not self.body.is_factored:
             return None
         order = self
         least = self.least_work
         if self.refuses:
-            larger = _ContractionOrder(self.t, self.body, self.domain, self.shared, LARGER_ROOM)
+            larger = _ContractionOrder(self.shape, self.params, self.body, self.domain, self.shared, LARGER_ROOM)
             order = larger if 2 * larger.least_work <= least else self
         if order.least_work >= self.work_at_once():
             return None
-        steps: list[Template] = []
-        order._emit(self.all, steps, {})
-        return tuple(steps) if len(steps) > 1 or self.body.is_factored else None
+        count = len(steps)
+        last = order.step_of(self.all, steps, {})
+        return last if len(steps) > count or self.body.is_factored else None
 
     # -- what a set of factors is
 
@@ -206,7 +232,7 @@ class _ContractionOrder:
         """Return the dimensions of a step's result, in the order in which its factors have them: sums of different
         results have equal steps in the same order."""
         if some == self.all:
-            return tuple(_Coordinate(frozenset({(a, 1)}), 0, self.domain[a]) for a in range(self.t.rank))
+            return tuple(_Coordinate(frozenset({(a, 1)}), 0, self.domain[a]) for a in range(len(self.shape)))
         if some not in self._coordinates:
             needed, alone = self.needed_axes(some), set[int]()
             together = set[frozenset[tuple[int, int]]]()
@@ -320,7 +346,7 @@ class _ContractionOrder:
         halves = self.trees[some].halves
         if self.is_step(some):
             steps.append(self.step_of(some, steps, products))
-            slot = len(self.t.params) + len(steps) - 1
+            slot = len(self.params) + len(steps) - 1
             index = tuple(c.at() for c in self.coordinates(some))
             product: Factor = (Read(slot, index, steps[-1].dtypes[0]), False)
         elif halves:
@@ -351,14 +377,14 @@ class _ContractionOrder:
         body = _rewrite_over(product, coordinates, places)
         results = [(s.dtypes[0], s.shape) for s in steps]
         summed = Reduce("sum", extents, (body,)) if extents else body
-        return template(shape, (*self.t.params, *results), summed)
+        return template(shape, (*self.params, *results), summed)
 
 
-def _outline(f: Factor, t: Template) -> tuple:
+def _outline(f: Factor, params: tuple) -> tuple:
     """Return a sort key of a factor that depends neither on the numbers of axes nor on those of slots; what reads the
     largest tensors comes first, and its axes are the outer ones of a step's result."""
     nodes = [*postorder([f[0]])]
-    shapes = [t.params[e.slot][1] for e in nodes if isinstance(e, Read)]
+    shapes = [params[e.slot][1] for e in nodes if isinstance(e, Read)]
     return f[1], -sum(hint(size(s)) for s in shapes), sorted(shapes, key=str), len(nodes)
 
 
