@@ -18,7 +18,7 @@ from einsmith.api.jit import Derived, Jitted, cached, run_arrays
 from einsmith.api.tracing import Argument, arguments_of, in_trace, is_traced, names_of, trace_arguments
 from einsmith.autodiff import forward
 from einsmith.autodiff.batch import batch
-from einsmith.autodiff.reverse import gradients
+from einsmith.autodiff.reverse import gradients, in_steps
 from einsmith.base.arguments import Magnitude, Size, check_arguments, refuse_torch, signature_of
 from einsmith.base.arrays import to_array
 from einsmith.base.dtypes import dtype_of
@@ -245,7 +245,7 @@ def _linearize(f: Callable, primals: tuple) -> tuple[Any, Callable[[list[Value]]
     args = dict(enumerate(values)) | dict(zip(at, symbols, strict=True))
     results, out_structure = flatten(f(*unflatten(structure, args.values())))
     results = [as_value(x) for x in results]
-    outputs = [o.tensor for o in results]
+    outputs = in_steps([o.tensor for o in results])
 
     def pull(cotangents: list[Value]) -> tuple:
         pairs = zip(cotangents, results, strict=True)

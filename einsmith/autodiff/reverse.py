@@ -16,7 +16,7 @@ from einsmith.base.errors import GradientError
 from einsmith.ir import labels
 from einsmith.ir.nodes import Compute, GroupSum, Item, Leaf, Recurrence, Tensor, postorder
 from einsmith.ir.rebuild import exchange, rebuild
-from einsmith.ir.rewrite.contraction_order import order_contraction
+from einsmith.ir.rewrite.contraction_order import name_operands, order_contraction
 
 
 def gradients(
@@ -39,19 +39,27 @@ def gradients(
                 f"output {n} is {out.dtype.name}{list(out.shape)}, its cotangent {g.dtype.name}{list(g.shape)}"
             )
     cotangents = [g and convert(g, out.dtype.arithmetic) for out, g in zip(outputs, cotangents, strict=True)]
-    # The gradients by all factors of a long product share its steps.
     steps: dict = {}
-    outputs = rebuild(outputs, _in_steps, steps)
-    labels.carry(steps)
+    outputs = in_steps(outputs, steps)
     rewritten, results = _sweep(outputs, cotangents, [steps.get(t, t) for t in wrt])
     return rewritten, [convert(g, t.dtype) for g, t in zip(results, wrt, strict=True)]
 
 
+def in_steps(outputs: Sequence[Tensor], memo: dict | None = None) -> list[Tensor]:
+    """Return tensors with the same values whose gradients share steps: those by all factors of a long product, and
+    those by what an operand of a product is computed from. memo: receives the tensor that each one becomes."""
+    steps: dict = {} if memo is None else memo
+    outputs = rebuild(outputs, _in_steps, steps)
+    labels.carry(steps)
+    return outputs
+
+
 def _in_steps(node: Tensor) -> Tensor | None:
-    """Return the tensor in steps: those of the cheapest contraction order, and the links of a chain of many factors;
-    None if it is one step."""
-    ordered = order_contraction(node)
-    return split_body(node if ordered is None else ordered) or ordered
+    """Return the tensor in steps: the operands that it computes, those of the fastest contraction order, and the links
+    of a chain of many factors; None if it is one step."""
+    named = name_operands(node)
+    ordered = order_contraction(named or node) or named
+    return split_body(ordered or node) or ordered
 
 
 def _sweep(

@@ -16,7 +16,7 @@ once, except for the order of its additions.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from math import prod
 from typing import NamedTuple
@@ -25,6 +25,7 @@ from einsmith.base.locks import cached_property
 from einsmith.base.symbolic import hint
 from einsmith.ir.analysis.linear import LinearForm, linear
 from einsmith.ir.nodes import (
+    Apply,
     Axis,
     Compute,
     Expr,
@@ -77,8 +78,36 @@ def order_contraction(node: Tensor, readers: Mapping[Tensor, float] | None = Non
     shares = ((place, readers.get(step, 1)) for place, step in possible_steps(node)) if readers else ()
     shared = tuple((place, n) for place, n in shares if n > 1)
     steps = node.template.memo(("contraction_order", shared), lambda t: _plan_steps(t, dict(shared)))
-    if steps is None:
+    return None if steps is None else _apply(steps, node)
+
+
+def name_operands(node: Tensor) -> Tensor | None:
+    """Return a sum of products with its computed operands as tensors of their own, as if the formula named them: the
+    gradients then share them, and the adjoint of each. None where there are none, or where one has more elements than
+    the arguments and the result together.
+
+    before: Y[b, o] = sum[i](w[o, i]*x[b, i]*sigmoid(x[b, i]))
+    after:  Z[b, i] = x[b, i]*sigmoid(x[b, i]);  Y[b, o] = sum[i](w[o, i]*Z[b, i])
+    """
+    if not isinstance(node, Compute):
         return None
+    steps = node.template.memo("name_operands", _name_operands)
+    return None if steps is None else _apply(steps, node)
+
+
+def _name_operands(t: Template) -> tuple[Template, ...] | None:
+    steps: list[Template] = []
+    if len(t.parts) > 1:
+        return None
+    for _, order in _orders(t, {}):
+        last = order.name_operands(steps)
+        if steps and not any(map(_may_leave, (*steps, last))):
+            return (*steps, last)
+    return None
+
+
+def _apply(steps: Iterable[Template], node: Compute) -> Tensor:
+    """Return the last of some steps; slots are the arguments of the node, then the preceding steps."""
     results: list[Tensor] = []
     for step in steps:
         results.append(canonical(step, (*node.args, *results)))
@@ -126,7 +155,8 @@ def _plan_steps(t: Template, shared: Mapping[Place, float]) -> tuple[Template, .
         if last is None or order.guards and any(map(_may_leave, [*own[len(steps) :], last])):
             continue
         steps = own
-        parts[number] = Piece(t.parts[number].offset, t.parts[number].step, t.parts[number].extents, last.parts[0].body)
+        assert isinstance(piece := t.parts[number], Piece)
+        parts[number] = Piece(piece.offset, piece.step, piece.extents, last.parts[0].body)
     if parts == list(t.parts):
         return None
     results = [(s.dtypes[0], s.shape) for s in steps]
@@ -346,9 +376,7 @@ class _ContractionOrder:
         halves = self.trees[some].halves
         if self.is_step(some):
             steps.append(self.step_of(some, steps, products))
-            slot = len(self.params) + len(steps) - 1
-            index = tuple(c.at() for c in self.coordinates(some))
-            product: Factor = (Read(slot, index, steps[-1].dtypes[0]), False)
+            product = self._read(some, steps)
         elif halves:
             product = (multiply([self._emit(x, steps, products) for x in halves], False), False)
         else:
@@ -366,18 +394,51 @@ class _ContractionOrder:
         else:
             (n,) = some
             factors, inside = [self.factors[n]], self.axes[n]
+        if some == self.all:
+            factors += self.free
+        return self._template(some, factors, inside, steps)
+
+    def name_operands(self, steps: list[Template]) -> Template:
+        """Return the sum at once, after adding the operands that it computes as steps."""
+        factors: list[Factor] = []
+        widest = [x for x in dict.fromkeys(self.axes) if not any(x < other for other in self.axes)]
+        groups: dict[frozenset[int], set[int]] = {x: set() for x in widest}
+        for n, axes in enumerate(self.axes):
+            groups[min((x for x in widest if axes <= x), key=lambda x: hint(prod(self.domain[a] for a in x)))].add(n)
+        for axes, group in groups.items():
+            own = [self.factors[n] for n in sorted(group)]
+            some = frozenset(group)
+            is_computed = len(groups) > 1 and axes == self.needed_axes(some) and any(map(_computes, own))
+            if is_computed and hint(prod(c.extent for c in self.coordinates(some))) <= self.room:
+                steps.append(self._template(some, own, axes, steps))
+                own = [self._read(some, steps)]
+            factors += own
+        return self._template(self.all, factors + self.free, frozenset(range(len(self.domain))), steps)
+
+    def _read(self, some: Factors, steps: list[Template]) -> Factor:
+        """Return the read of the last of the steps, the product of some factors."""
+        slot = len(self.params) + len(steps) - 1
+        return Read(slot, tuple(c.at() for c in self.coordinates(some)), steps[-1].dtypes[0]), False
+
+    def _template(
+        self, some: Factors, factors: Sequence[Factor], inside: frozenset[int], steps: list[Template]
+    ) -> Template:
+        """Return the step of some factors over the axes `inside`, which are summed where no other factor needs them."""
         coordinates = self.coordinates(some)
         k = [a for a in self.ordered_axes(some) if a in inside - self.needed_axes(some)]
         shape, extents = [c.extent for c in coordinates], tuple(self.domain[a] for a in k)
         places = {a: Axis(len(shape) + n) for n, a in enumerate(k)}
-        if some == self.all:
-            factors += self.free
         product = multiply(factors, some == self.all and self.body.product.minus)
         product = guarded([g for g, axes in self.guards if axes <= inside], product)
         body = _rewrite_over(product, coordinates, places)
         results = [(s.dtypes[0], s.shape) for s in steps]
         summed = Reduce("sum", extents, (body,)) if extents else body
         return template(shape, (*self.params, *results), summed)
+
+
+def _computes(f: Factor) -> bool:
+    """Return whether a factor is more than a read under guards."""
+    return any(isinstance(e, Apply) and e.dtype.is_float and e.fn not in ("where", "cast") for e in postorder([f[0]]))
 
 
 def _outline(f: Factor, params: tuple) -> tuple:

@@ -11,6 +11,7 @@ made once, and each sum bears its part of the time.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from math import inf
 from typing import Any
 
@@ -23,11 +24,11 @@ def contraction_order(graph: Graph) -> Graph:
     """Return the graph with every sum of products computed in steps of the least time."""
     nodes = list(postorder(graph.roots))
     sums = [node for node in nodes if isinstance(node, Compute)]
-    possible = Counter(step for node in sums for step in {step for _, step in possible_steps(node)})
-    present = {step: inf for step in possible if step in set(sums)}
+    possible = Counter[Tensor](step for node in sums for step in {step for _, step in possible_steps(node)})
+    present: dict[Tensor, float] = {step: inf for step in possible if step in set(sums)}
     ordered = _order(sums, {**possible, **present})
     # Not every sum takes the steps that it could have.
-    taken = Counter(step for new in ordered.values() for step in {*postorder([new])} if step in possible)
+    taken = Counter[Tensor](step for new in ordered.values() for step in {*postorder([new])} if step in possible)
     ordered = _order(sums, {**taken, **present})
     memo: dict[Any, Any] = {}
     for node in nodes:
@@ -37,7 +38,7 @@ def contraction_order(graph: Graph) -> Graph:
     return exchanged(graph, memo)
 
 
-def _order(sums: list[Compute], readers: dict[Tensor, float]) -> dict[Tensor, Tensor]:
+def _order(sums: list[Compute], readers: Mapping[Tensor, float]) -> dict[Tensor, Tensor]:
     """Return the sums that are computed in steps, with the last step of each."""
     ordered = {node: order_contraction(node, readers) for node in sums}
     return {node: new for node, new in ordered.items() if new is not None}
