@@ -54,11 +54,14 @@ def in_steps(outputs: Sequence[Tensor], memo: dict | None = None) -> list[Tensor
     return outputs
 
 
-def _in_steps(node: Tensor) -> Tensor | None:
+def _in_steps(node: Any) -> Any:
     """Return the tensor in steps: the operands that it computes, those of the fastest contraction order, and the links
     of a chain of many factors; None if it is one step."""
     named = name_operands(node)
-    ordered = order_contraction(named or node) or named
+    if isinstance(node, Recurrence):
+        return named
+    node = named or node
+    ordered = order_contraction(node) or named
     return split_body(ordered or node) or ordered
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from einsmith.base.locks import cached_property
 from einsmith.base.symbolic import hint
@@ -31,16 +31,18 @@ from einsmith.ir.nodes import (
     Expr,
     Piece,
     Read,
+    Recurrence,
     Reduce,
     Template,
     Tensor,
     axes_of,
     has_no_reduction_axis,
     postorder,
+    reads,
     size,
     template,
 )
-from einsmith.ir.rebuild import guarded, rebuild, substitute
+from einsmith.ir.rebuild import guarded, map_bodies, prune_recurrence, rebuild, substitute
 from einsmith.ir.rewrite.products import Factor, SumBody, multiply, split_sum
 from einsmith.ir.rewrite.simplify import canonical
 from einsmith.ir.verify import out_of_bounds
@@ -81,29 +83,62 @@ def order_contraction(node: Tensor, readers: Mapping[Tensor, float] | None = Non
     return None if steps is None else _apply(steps, node)
 
 
-def name_operands(node: Tensor) -> Tensor | None:
+def name_operands(node: Tensor | Recurrence) -> Tensor | Recurrence | None:
     """Return a sum of products with its computed operands as tensors of their own, as if the formula named them: the
     gradients then share them, and the adjoint of each. None where there are none, or where one has more elements than
-    the arguments and the result together.
+    the arguments and the result together. In a recurrence these are the operands that read no member.
 
     before: Y[b, o] = sum[i](w[o, i]*x[b, i]*sigmoid(x[b, i]))
     after:  Z[b, i] = x[b, i]*sigmoid(x[b, i]);  Y[b, o] = sum[i](w[o, i]*Z[b, i])
     """
-    if not isinstance(node, Compute):
+    if isinstance(node, Compute):
+        named = node.template.memo(("name_operands", None), lambda t: _name_operands(t, len(t.params)))
+        return None if named is None else _apply(named, node)
+    if not isinstance(node, Recurrence):
         return None
-    steps = node.template.memo("name_operands", _name_operands)
-    return None if steps is None else _apply(steps, node)
+    count, first = len(node.args), len(node.args) + len(node.members)
+    operands: list[Tensor] = []
+    members = list(node.members)
+    places: list[int] = []  # of each member, the number of its first operand
+    for n, t in enumerate(node.members):
+        named = t.memo(("name_operands", count), lambda t: _name_operands(t, count))
+        places.append(len(operands))
+        if named is not None:
+            operands += (canonical(step, node.args) for step in named[:-1])
+            members[n] = named[-1]
+    if not operands:
+        return None
+    params = [(a.dtype, a.shape) for a in (*node.args, *operands)] + list(node.results)
+    for n, (t, place) in enumerate(zip(members, places, strict=True)):
+        slots = {s: s for s in range(count)}
+        slots |= {count + k: count + len(operands) + k for k in range(len(members))}
+        slots |= {s: count + place + s - first for s in range(first, len(t.params))}
+        bodies = {b: substitute(b, {}, slots) for p in t.parts for b in p.bodies}
+        members[n] = map_bodies(t, bodies.__getitem__, tuple(params))
+    args = (*node.args, *operands)
+    return prune_recurrence(Recurrence(node.steps, node.reverse, node.origins, tuple(members), args, node.checkpoint))
 
 
-def _name_operands(t: Template) -> tuple[Template, ...] | None:
+def _name_operands(t: Template, count: int) -> tuple[Template, ...] | None:
+    """Return the templates of the operands that read the first `count` slots alone, then the template that reads
+    them; None where there are none."""
     steps: list[Template] = []
-    if len(t.parts) > 1:
-        return None
-    for _, order in _orders(t, {}):
-        last = order.name_operands(steps)
-        if steps and not any(map(_may_leave, (*steps, last))):
-            return (*steps, last)
-    return None
+    parts = list(t.parts)
+    for number, order in _orders(t, {}):
+        own = steps.copy()
+        last = order.name_operands(own, count)
+        if len(own) > len(steps) and not any(map(_may_leave, own)):
+            steps, parts[number] = own, _with_body(t.parts[number], last)
+    return (*steps, _reading(t, steps, parts)) if steps else None
+
+
+def _with_body(part: Any, step: Template) -> Piece:
+    return Piece(part.offset, part.step, part.extents, step.parts[0].body)
+
+
+def _reading(t: Template, steps: Sequence[Template], parts: Sequence[Any]) -> Template:
+    """Return a template of these parts, which read the steps after the arguments."""
+    return Template(t.shape, (*t.params, *((s.dtypes[0], s.shape) for s in steps)), tuple(parts))
 
 
 def _apply(steps: Iterable[Template], node: Compute) -> Tensor:
@@ -155,12 +190,8 @@ def _plan_steps(t: Template, shared: Mapping[Place, float]) -> tuple[Template, .
         if last is None or order.guards and any(map(_may_leave, [*own[len(steps) :], last])):
             continue
         steps = own
-        assert isinstance(piece := t.parts[number], Piece)
-        parts[number] = Piece(piece.offset, piece.step, piece.extents, last.parts[0].body)
-    if parts == list(t.parts):
-        return None
-    results = [(s.dtypes[0], s.shape) for s in steps]
-    return (*steps, Template(t.shape, (*t.params, *results), tuple(parts)))
+        parts[number] = _with_body(t.parts[number], last)
+    return None if parts == list(t.parts) else (*steps, _reading(t, steps, parts))
 
 
 def _may_leave(step: Template) -> bool:
@@ -280,8 +311,11 @@ class _ContractionOrder:
         return self._coordinates[some]
 
     def ordered_axes(self, some: Factors) -> list[int]:
-        """Return the axes of some factors, in the order in which their reads have them."""
-        nodes = postorder([self.factors[n][0] for n in sorted(some)])
+        """Return the axes of some factors, in the order in which their reads have them, those of the most axes
+        first."""
+        factors = [self.factors[n][0] for n in sorted(some)]
+        found = sorted((r for f in factors for r in reads(f)), key=lambda r: -len(axes_of(r)))
+        nodes = postorder([i for r in found for i in r.index] + factors)
         return [*dict.fromkeys(e.position for e in nodes if isinstance(e, Axis))]
 
     def _coordinate(self, terms: frozenset[tuple[int, int]]) -> _Coordinate:
@@ -398,8 +432,8 @@ class _ContractionOrder:
             factors += self.free
         return self._template(some, factors, inside, steps)
 
-    def name_operands(self, steps: list[Template]) -> Template:
-        """Return the sum at once, after adding the operands that it computes as steps."""
+    def name_operands(self, steps: list[Template], count: int) -> Template:
+        """Return the sum at once, after adding the operands that it computes from the first `count` slots as steps."""
         factors: list[Factor] = []
         widest = [x for x in dict.fromkeys(self.axes) if not any(x < other for other in self.axes)]
         groups: dict[frozenset[int], set[int]] = {x: set() for x in widest}
@@ -408,7 +442,8 @@ class _ContractionOrder:
         for axes, group in groups.items():
             own = [self.factors[n] for n in sorted(group)]
             some = frozenset(group)
-            is_computed = len(groups) > 1 and axes == self.needed_axes(some) and any(map(_computes, own))
+            is_computed = len(groups) > 1 and axes == self.needed_axes(some) and (len(own) > 1 or _computes(own[0]))
+            is_computed &= all(r.slot < count for f, _ in own for r in reads(f))
             if is_computed and hint(prod(c.extent for c in self.coordinates(some))) <= self.room:
                 steps.append(self._template(some, own, axes, steps))
                 own = [self._read(some, steps)]
