@@ -6,6 +6,9 @@ from tests.fuzz import places
 from tests.fuzz.writer import TYPES, Writer
 
 
+_FEW = (2, 3, 5, 1, 7, 8, 9, 17)
+
+
 def contraction(w: Writer) -> None:
     """Matrix products in all transpositions, batched, of several axes, of three factors, masked, with chains; a factor
     may stand under a condition of its own."""
@@ -32,6 +35,37 @@ def contraction(w: Writer) -> None:
     over = w.choose.shuffled(k)
     e = f"{w.combiner(12)}[{', '.join(over)}]({body})"
     w.finish(e, [*batch, *m, *n])
+
+
+def bilinear(w: Writer) -> None:
+    """Sums of products of three to five factors, each over some of the axes; factors that are functions of several
+    reads, terms with factors in common, conditions around some factors or all. Their gradients are such sums too."""
+    w.budget = 100_000
+    axes = [w.axis_of(w.pick(_FEW)) for _ in range(w.pick((3, 4, 4, 5)))]
+    sets = [w.choose.some(axes) or axes[-1:] for _ in range(w.pick((3, 3, 2, 4, 5)))]
+    axes = [a for a in axes if any(a in own for own in sets)]
+    factors = []
+    for own in sets:
+        e = w.read(own)
+        if w.chance(3):
+            parts = w.choose.some(own) or own
+            e = w.chain(f"({e} {w.pick(('+', '-', '*'))} {w.read(parts)})", own, 2)
+        if w.chance(6):
+            e = f"where({w.condition(own)}, {e}, 0)"
+        factors.append(e)
+    summed = w.choose.some(axes) or axes[:1]
+    left = [a for a in axes if a not in summed]
+    body = " * ".join(factors)
+    if w.chance(2):  # terms in which these factors stand in other orders
+        own = w.choose.some(left if w.choose(3) else axes)
+        x = w.read(own)
+        terms = [" * ".join(w.choose.shuffled([*factors, f])) for f in (x, w.chain(x, own, 2))]
+        body = w.pick((" + ", " - ")).join(terms)
+    if w.chance(4):
+        body = f"where({w.condition(axes)}, {body}, 0)"
+    if w.chance(5):
+        body = f"-({body})"
+    w.finish(f"sum[{', '.join(w.choose.shuffled(summed))}]({body})", left)
 
 
 def convolution(w: Writer) -> None:

@@ -43,7 +43,8 @@ def _mixture(choose: Choices) -> Case:
 
 
 THEMES: dict[str, Callable[[Choices], Case]] = {
-    "contraction": _written(productions.contraction), "convolution": _written(productions.convolution),
+    "contraction": _written(productions.contraction), "bilinear": _written(productions.bilinear),
+    "convolution": _written(productions.convolution),
     "window": _written(productions.window), "rows": _written(productions.rows),
     "reduction": _written(productions.reduction), "pointwise": _written(productions.pointwise),
     "divided": _written(productions.divided), "narrow": _written(productions.narrow, ("exact", "exact", "i32", "i8")),

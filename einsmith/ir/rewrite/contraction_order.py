@@ -159,7 +159,8 @@ def _pairs(t: Template) -> tuple[tuple[Place, Template], ...]:
     out: list[tuple[Place, Template]] = []
     for number, order in _orders(t, {}):
         if 3 <= len(order.factors) <= MAX_EXHAUSTIVE_FACTORS:
-            pairs = map(frozenset, combinations(sorted(order.all), 2))
+            whole = [n for n in sorted(order.all) if not order.is_step(frozenset({n}))]
+            pairs = map(frozenset, combinations(whole, 2))
             out += (((number, some), order.step_of(some, [], {})) for some in pairs if order.is_step(some))
     return tuple(out)
 
