@@ -5,7 +5,6 @@ from __future__ import annotations
 from tests.fuzz import places
 from tests.fuzz.writer import TYPES, Writer
 
-
 _FEW = (2, 3, 5, 1, 7, 8, 9, 17)
 
 

@@ -9,12 +9,14 @@ import pytest
 
 import einsmith as es
 from einsmith.api.tracing import trace_call
+from einsmith.autodiff import reverse
 from einsmith.autodiff.reverse import gradients
 from einsmith.base import dtypes as dt
 from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import Axis, Compute, Const, Graph, Read, Reduce, apply, cast, leaf, postorder, template
 from einsmith.ir.rewrite import contraction_order as order
 from einsmith.ir.rewrite.contraction_order import order_contraction
+from einsmith.ir.rewrite.products import split_sum
 from einsmith.ir.verify import verify_graph
 from einsmith.passes.pipeline import run_passes
 
@@ -234,3 +236,108 @@ def test_einsum_of_many_operands_is_numpys(equation, shapes, rng):
     given = [rng.standard_normal(s) for s in shapes]
     got = es.jit(lambda *a: es.functional.einsum(equation, *a))(*given)
     np.testing.assert_allclose(got, np.einsum(equation, *given, optimize=True), rtol=1e-9, atol=1e-9)
+
+
+def sums_of(graph) -> list[Compute]:
+    nodes = (x for x in postorder(run_passes(graph).roots) if isinstance(x, Compute))
+    return [x for x in nodes if any(isinstance(p.body, Reduce) for p in x.template.parts)]
+
+
+def test_a_sum_that_no_tile_multiplies_becomes_a_product_and_a_dot():
+    """All three factors have m; at once each point waits for loads of its own."""
+    text = "y[m,h,i] = sum[p,n](W[m,h,p,n]*B[m,i,n]*x[m,i,h,p])"
+    graph = formula(text, [(4, 6, 16, 20), (4, 12, 20), (4, 12, 6, 16)])
+    assert sorted(prod(p.domain) for x in sums_of(graph) for p in x.template.parts) == [
+        4 * 6 * 12 * 16, 4 * 6 * 12 * 16 * 20,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("body", [
+    "W[m,h,p,n]*B[m,i,n]*x[m,i,h,p]", "-(W[m,h,p,n]*B[m,i,n]*x[m,i,h,p])", "W[m,h,p,n]*B[m,i,n]/(2 + x[m,i,h,p])",
+    "where(i <= p, W[m,h,p,n]*B[m,i,n]*x[m,i,h,p], 0)", "where(m < 3, W[m+1,h,p,n], 0)*B[m,i,n]*x[m,i,h,p]",
+    "where(m < 3, -where(n > p, W[m+1,h,p,n]*B[m,i,n]*x[m,i,h,p], 0), 0)",
+    "where(i + n < size(p), W[m,h,i+n,n]*B[m,i,n]*x[m,i,h,p], 0)",
+])  # fmt: skip
+def test_steps_under_guards_have_the_values_of_the_sum_at_once(body, free, rng):
+    shapes = {"W": (4, 6, 16, 5), "B": (4, 9, 5), "x": (4, 9, 6, 16)}
+    op = es.op(f"y[m,h,i] = sum[p,n]({body})", inputs="W, B, x", extents={"m": 4, "n": 5, "i": 9})
+    arrays = [rng.standard_normal(s) for s in shapes.values()]
+    if "i <= p" in body:  # what a guard excludes adds nothing, whatever is there
+        arrays[2][:] = np.where(np.arange(9)[:, None, None] <= np.arange(16), arrays[2], np.inf)
+    graph = trace_call(lambda *a: op(*a), tuple(arrays), {}).graph
+    steps = run_passes(graph)
+    verify_graph(steps)
+    got, want = (evaluate(g, arrays)[0][0] for g in (steps, graph))
+    np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("terms", [
+    "w[o,i]*(s[b,i]*dy[b,o]) + dy[b,o]*(w[o,i]*x[b,i])*(s[b,i]*(1 - s[b,i]))",
+    "w[o,i]*dy[b,o]*s[b,i] - x[b,i]*w[o,i]*dy[b,o]",
+    "(w[o,i]*x[b,i] + w[o,i])*dy[b,o]/s[b,i]",
+    "(dy[b,o]*s[b,i]*w[o,i] + dy[b,o]*w[o,i]) + w[o,i]*x[b,i]*dy[b,o]",
+])  # fmt: skip
+def test_common_factors_leave_a_sum_of_terms(terms, rng):
+    shapes = {"w": (40, 50), "x": (30, 50), "dy": (30, 40), "s": (30, 50)}
+    op = es.op(f"y[b,i] = sum[o]({terms})", inputs="w, x, dy, s")
+    arrays = [rng.uniform(0.5, 1.5, s) for s in shapes.values()]
+    graph = trace_call(lambda *a: op(*a), tuple(arrays), {}).graph
+    (found,) = sums_of(graph)
+    body = found.template.parts[0].body.bodies[0]
+    assert len(split_sum(body).product.factors) >= 3 and not split_sum(body).is_factored
+    got, want = (evaluate(g, arrays)[0][0] for g in (run_passes(graph), graph))
+    np.testing.assert_allclose(got, want, rtol=1e-12)
+
+
+def test_gradients_share_the_product_that_each_of_them_needs(rng):
+    """da and db are sums of one tensor, dy times W, over different axes."""
+    op = es.op("y[i,j,v] = sum[k](tanh(a[i,k]+b[j,k])*W[v,k])", inputs="a, b, W")
+    arrays = [rng.standard_normal(s) for s in ((30, 24), (20, 24), (40, 24), (30, 20, 40))]
+
+    def f(a, b, w, c):
+        return es.value_and_grad(lambda a, b, w: (op(a, b, w) * c).sum(), (0, 1, 2))(a, b, w)
+
+    graph = trace_call(f, tuple(arrays), {}).graph
+    products = [x for x in sums_of(graph) if prod(x.template.parts[0].domain) == 30 * 20 * 24 * 40]
+    assert len(products) == 3  # y, dW, and that of da and db
+    for got, want in zip(evaluate(run_passes(graph), arrays)[0], evaluate(graph, arrays)[0], strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("text, extents", [
+    ("y[b,o] = sum[i](w[o,i]*x[b,i]*sigmoid(x[b,i]))", {}),
+    ("y[b,o] = sum[i](w[o,i]*v[i]*tanh(x[b,i]))", {}),
+    ("y[b,o] = sum[i](where(i < b, w[o,i]*exp(x[b,i]), 0))", {}),
+    ("y[b,o] = sum[r](w[o,r]*tanh(x[b,o+r]))", {"r": 5}),
+    ("S[t,o] = sum[i](w[o,i]*exp(x[t,i])*where(t > 0, S[t-1,i], 0.1))*0.1\nreturn S", {}),
+    ("p[t,i] = where(t > 0, S[t-1,i], 0.1)\nS[t,o] = sum[i](x[t,i]*exp(x[t,o])*p[t,i])*0.1\nreturn S", {}),
+    ("p[t] = where(t > 0, S[t-1], 0.1)\nS[t] = tanh(sum[i](x[t,i]*exp(w[t,i])*p[t]))\nreturn S", {}),
+])  # fmt: skip
+def test_gradients_by_named_operands_are_those_by_the_formula(text, extents, rng, monkeypatch):
+    op = es.op(text, extents=extents)
+    sizes = {"w": (9, 9), "x": (9, 9 + 4 * ("r" in extents)), "v": (9,)}
+    sizes["w"] = (9, 5) if extents else sizes["w"]
+    arrays = [0.3 * rng.standard_normal(sizes[n]) for n in op.inputs]
+
+    def both():
+        f = es.jit(es.value_and_grad(lambda *a: (op(*a) ** 2).sum(), tuple(range(len(arrays)))))
+        return f(*arrays)
+
+    named = both()
+    monkeypatch.setattr(reverse, "name_operands", lambda node: None)
+    value, grads = both()
+    np.testing.assert_allclose(named[0], value, rtol=1e-10)
+    for got, want in zip(named[1], grads, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-12)
+
+
+def test_an_operand_that_is_computed_becomes_a_tensor_only_where_there_is_room():
+    x, w = (leaf(s, dt.f64) for s in ((30, 20), (40, 20)))
+    product = apply("mul", Read(1, (Axis(1), Axis(2)), dt.f64), apply("exp", Read(0, (Axis(0), Axis(2)), dt.f64)))
+    y = Compute(template((30, 40), [(x.dtype, x.shape), (w.dtype, w.shape)], Reduce("sum", (20,), (product,))), (x, w))
+    named = order.name_operands(y)
+    assert [a.shape for a in named.args if a is not x and a is not w] == [(30, 20)]
+    assert order.name_operands(named) is None
+    graph = formula("y[i,c] = sum[j](exp(a[i] - b[j])*V[j,c])", [(500,), (500,), (500, 3)])
+    (whole,) = (n for n in postorder(graph.roots) if isinstance(n, Compute))
+    assert order.name_operands(whole) is None  # 250,000 elements of 4,000

@@ -29,6 +29,7 @@ from einsmith.ir.nodes import (
     Axis,
     Compute,
     Expr,
+    Item,
     Piece,
     Read,
     Recurrence,
@@ -99,12 +100,13 @@ def name_operands(node: Tensor | Recurrence) -> Tensor | Recurrence | None:
     count, first = len(node.args), len(node.args) + len(node.members)
     operands: list[Tensor] = []
     members = list(node.members)
+    results = [Item(node, n) for n in range(len(members))]
     places: list[int] = []  # of each member, the number of its first operand
     for n, t in enumerate(node.members):
         named = t.memo(("name_operands", count), lambda t: _name_operands(t, count))
         places.append(len(operands))
         if named is not None:
-            operands += (canonical(step, node.args) for step in named[:-1])
+            operands += (canonical(step, (*node.args, *results)) for step in named[:-1])
             members[n] = named[-1]
     if not operands:
         return None
@@ -176,7 +178,9 @@ def _orders(t: Template, shared: Mapping[Place, float]) -> Iterator[tuple[int, _
         if body is not None:
             own = {some: n for (piece, some), n in shared.items() if piece == number}
             order = _ContractionOrder(part.extents, t.params, body, part.domain, own)
-            if len(order.factors) > 1 and order.summed == frozenset(range(t.rank, len(part.domain))):
+            inside = frozenset[int]().union(*order.axes)  # which is where a step can have a guard
+            is_whole = order.summed == frozenset(range(t.rank, len(part.domain)))
+            if len(order.factors) > 1 and is_whole and all(axes <= inside for _, axes in order.guards):
                 yield number, order
 
 
