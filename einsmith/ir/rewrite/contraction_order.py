@@ -52,7 +52,9 @@ MAX_EXHAUSTIVE_FACTORS = 7
 """Most factors for which all trees are priced: 10,395 trees, by way of 1,000 pairs of sets. Of more factors, the pair
 whose product takes the least work is multiplied first."""
 LOAD_COST = 3
-"""Multiply-adds of a register tile in the time of a load that no other product shares."""
+"""Multiply-adds of a register tile in the time of a load that no other product shares. Of 130 random sums of three and
+four factors over 2e5 to 1e8 points, timed at once and in steps on one thread, the price takes the one that is slower by
+a tenth or more in 19 to 21 for any value from 2 to 8, and in 23 for 1; the mean loss is 1.06."""
 TRANSFER_COST = 16
 """Multiply-adds in the time to write and read back an element of a step's result."""
 KERNEL_COST = 1 << 14
