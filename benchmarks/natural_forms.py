@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -34,7 +34,7 @@ class Forms:
 
     text: str
     changes: Sequence[tuple[str, str]]
-    inputs: dict[str, tuple[int, ...] | Callable[[np.random.Generator], Any]]
+    inputs: Mapping[str, Any]
     extents: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -118,7 +118,7 @@ B[b,i,g] = where(t[b,i,g] < 1, (4 - 6*t[b,i,g]**2 + 3*t[b,i,g]**3)/6, where(t[b,
 y[b,o] = sum[i](w[o,i]*x[b,i]*sigmoid(x[b,i])) + sum[i,g](c[o,i,g]*s[o,i]*B[b,i,g])
 return y"""
 _GRID = np.broadcast_to(np.linspace(-2.2, 2.2, 12), (784, 12))
-_CHUNKS = {"Q": _unit(16, 32, 8, 64), "K": _unit(16, 32, 8, 64), "V": (16, 32, 8, 64)}
+_CHUNKS: dict[str, Any] = {"Q": _unit(16, 32, 8, 64), "K": _unit(16, 32, 8, 64), "V": (16, 32, 8, 64)}
 _BATCH = r"\b([names])\[b,((?:[^][]|\[[^]]*\])*)\]"
 """An index of one of these tensors that begins with the batch, and what follows."""
 

@@ -16,7 +16,8 @@ from einsmith.base.errors import GradientError
 from einsmith.ir import labels
 from einsmith.ir.nodes import Compute, GroupSum, Item, Leaf, Recurrence, Tensor, postorder
 from einsmith.ir.rebuild import exchange, rebuild
-from einsmith.ir.rewrite.contraction_order import name_operands, order_contraction
+from einsmith.ir.rewrite.contraction_order import order_contraction
+from einsmith.ir.rewrite.named_operands import name_operands
 
 
 def gradients(
@@ -57,7 +58,7 @@ def in_steps(outputs: Sequence[Tensor], memo: dict | None = None) -> list[Tensor
 def _in_steps(node: Any) -> Any:
     """Return the tensor in steps: the operands that it computes, those of the fastest contraction order, and the links
     of a chain of many factors; None if it is one step."""
-    named = name_operands(node)
+    named: Any = name_operands(node)
     if isinstance(node, Recurrence):
         return named
     node = named or node

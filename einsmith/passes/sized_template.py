@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import BoundsError, VerifyError
+from einsmith.ir.analysis.in_bounds import out_of_bounds
 from einsmith.ir.functions import identity
 from einsmith.ir.nodes import (
     Axis,
@@ -34,7 +35,7 @@ from einsmith.ir.rebuild import (
     with_args,
 )
 from einsmith.ir.rewrite.rules import connect
-from einsmith.ir.verify import out_of_bounds, verify_template
+from einsmith.ir.verify import verify_template
 from einsmith.passes.size_traces import (
     SizeDependentError,
     Varying,

@@ -9,6 +9,7 @@ import pytest
 
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import BoundsError, IndexOutOfRange, VerifyError
+from einsmith.ir.analysis.in_bounds import out_of_bounds
 from einsmith.ir.nodes import (
     Apply,
     Axis,
@@ -27,7 +28,7 @@ from einsmith.ir.nodes import (
     template,
 )
 from einsmith.ir.template_evaluator import evaluate_template
-from einsmith.ir.verify import out_of_bounds, verify_graph, verify_template
+from einsmith.ir.verify import verify_graph, verify_template
 
 from .formulas import add, k, mul
 

@@ -44,6 +44,7 @@ from einsmith.autodiff.plan import AdjointPlan
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import GradientError
 from einsmith.ir.analysis.bounds import Facts
+from einsmith.ir.analysis.in_bounds import inside, out_of_bounds, proven
 from einsmith.ir.analysis.linear import LinearForm
 from einsmith.ir.nodes import (
     Apply,
@@ -63,7 +64,6 @@ from einsmith.ir.nodes import (
     template,
 )
 from einsmith.ir.rebuild import substitute
-from einsmith.ir.verify import inside, out_of_bounds, proven
 
 MAX_TERMS = 4
 """Most terms of one expression's adjoint, each under other guards, that the reverse sweep keeps apart.

@@ -15,6 +15,7 @@ from einsmith.base import dtypes as dt
 from einsmith.base.errors import mark
 from einsmith.base.symbolic import hint
 from einsmith.ir.analysis.bounds import Facts
+from einsmith.ir.analysis.in_bounds import proven
 from einsmith.ir.analysis.predicates import guarded_reads
 from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import (
@@ -44,7 +45,6 @@ from einsmith.ir.origins import SCATTERED, Origins
 from einsmith.ir.printer import show
 from einsmith.ir.rebuild import guarded, operands, prune_args, substitute
 from einsmith.ir.rewrite.simplify import simplify_template
-from einsmith.ir.verify import proven
 from einsmith.passes.occurrences import kinds_of
 
 

@@ -1,0 +1,89 @@
+"""Name the operands that sums of products compute.
+
+before: Y[b, o] = sum[i](w[o, i]*x[b, i]*sigmoid(x[b, i]))
+after:  Z[b, i] = x[b, i]*sigmoid(x[b, i]);  Y[b, o] = sum[i](w[o, i]*Z[b, i])
+
+The gradients by w and x then share Z, and the gradients by all that Z is made of share its adjoint, a product. A
+formula has the gradients of the one that names its operands.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from einsmith.base.symbolic import hint
+from einsmith.ir.nodes import Apply, Compute, Item, Recurrence, Template, Tensor, postorder, reads
+from einsmith.ir.rebuild import map_bodies, prune_recurrence, substitute
+from einsmith.ir.rewrite.products import Factor
+from einsmith.ir.rewrite.simplify import canonical
+from einsmith.ir.rewrite.sum_steps import SumSteps, apply_steps, may_leave, reading, sums_of, with_body
+
+
+def name_operands(node: Tensor | Recurrence) -> Tensor | Recurrence | None:
+    """Return a sum of products with its computed operands as tensors of their own; None where there are none, or where
+    one has more elements than the arguments and the result together. In a recurrence these are the operands that read
+    no member."""
+    if isinstance(node, Compute):
+        named = node.template.memo(("name_operands", None), lambda t: _name_operands(t, len(t.params)))
+        return None if named is None else apply_steps(named, node)
+    if not isinstance(node, Recurrence):
+        return None
+    count, first = len(node.args), len(node.args) + len(node.members)
+    operands: list[Tensor] = []
+    members = list(node.members)
+    results = [Item(node, n) for n in range(len(members))]
+    places: list[int] = []  # of each member, the number of its first operand
+    for n, t in enumerate(node.members):
+        named = t.memo(("name_operands", count), lambda t: _name_operands(t, count))
+        places.append(len(operands))
+        if named is not None:
+            operands += (canonical(step, (*node.args, *results)) for step in named[:-1])
+            members[n] = named[-1]
+    if not operands:
+        return None
+    params = [(a.dtype, a.shape) for a in (*node.args, *operands)] + list(node.results)
+    for n, (t, place) in enumerate(zip(members, places, strict=True)):
+        slots = {s: s for s in range(count)}
+        slots |= {count + k: count + len(operands) + k for k in range(len(members))}
+        slots |= {s: count + place + s - first for s in range(first, len(t.params))}
+        bodies = {b: substitute(b, {}, slots) for p in t.parts for b in p.bodies}
+        members[n] = map_bodies(t, bodies.__getitem__, tuple(params))
+    args = (*node.args, *operands)
+    return prune_recurrence(Recurrence(node.steps, node.reverse, node.origins, tuple(members), args, node.checkpoint))
+
+
+def _name_operands(t: Template, count: int) -> tuple[Template, ...] | None:
+    """Return the templates of the operands that read the first `count` slots alone, then the template that reads
+    them; None where there are none."""
+    steps: list[Template] = []
+    parts = list(t.parts)
+    for number, total in sums_of(t):
+        own = steps.copy()
+        last = _name(total, own, count)
+        if len(own) > len(steps) and not any(map(may_leave, own)):
+            steps, parts[number] = own, with_body(t.parts[number], last)
+    return (*steps, reading(t, steps, parts)) if steps else None
+
+
+def _name(total: SumSteps, steps: list[Template], count: int) -> Template:
+    """Return the sum at once, after adding the operands that it computes from the first `count` slots as steps."""
+    factors: list[Factor] = []
+    widest = [x for x in dict.fromkeys(total.axes) if not any(x < other for other in total.axes)]
+    groups: dict[frozenset[int], set[int]] = {x: set() for x in widest}
+    for n, axes in enumerate(total.axes):
+        groups[min((x for x in widest if axes <= x), key=lambda x: hint(prod(total.domain[a] for a in x)))].add(n)
+    for axes, group in groups.items():
+        own = [total.factors[n] for n in sorted(group)]
+        some = frozenset(group)
+        is_computed = len(groups) > 1 and axes == total.needed_axes(some) and (len(own) > 1 or _computes(own[0]))
+        is_computed &= all(r.slot < count for f, _ in own for r in reads(f))
+        if is_computed and hint(prod(c.extent for c in total.coordinates(some))) <= total.room:
+            steps.append(total.step(some, own, axes, steps))
+            own = [total.read(some, steps)]
+        factors += own
+    return total.step(total.all, factors + total.free, frozenset(range(len(total.domain))), steps)
+
+
+def _computes(f: Factor) -> bool:
+    """Return whether a factor is more than a read under guards."""
+    return any(isinstance(e, Apply) and e.dtype.is_float and e.fn not in ("where", "cast") for e in postorder([f[0]]))
