@@ -57,7 +57,10 @@ def describe_layout(layout: Mapping[str, Any]) -> str:
 def describe_fusion(kernel: Mapping[str, Any]) -> str:
     """Describe the stages of a fused kernel, and the predicted gain of joining kernels by rows."""
     f = kernel["fusion"]
-    gain = f" ({us(f['fused'])}, {f['kernels']} separate kernels {us(f['apart'])}, gain {us(f['reward'])})" if f else ""
+    gain = ""
+    if f:
+        reward = f"gain {us(f['reward'])}" if f["reward"] > 0 else f"{us(-f['reward'])} more for less memory"
+        gain = f" ({us(f['fused'])}, {f['kernels']} separate kernels {us(f['apart'])}, {reward})"
     return f"fused: {' -> '.join(kernel['fused'])}{gain}"
 
 

@@ -38,10 +38,12 @@ class LayoutChoice(NamedTuple):
 
 
 class JoinPrices(NamedTuple):
-    """The predicted seconds by which kernels were joined by rows: of the fused kernel, and of separate ones."""
+    """The predicted seconds by which kernels were joined by rows: of the fused kernel, and of separate ones; and the
+    bytes that the fused kernel holds more at once."""
 
     fused: float
     apart: float
+    more_bytes: int = 0
 
 
 class _Accesses:

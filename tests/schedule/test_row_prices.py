@@ -14,7 +14,7 @@ from einsmith.cli import main
 from einsmith.cost.facts import Target
 from einsmith.driver import compile, streaming
 from einsmith.driver.executable import Executable
-from einsmith.ir.nodes import Graph
+from einsmith.ir.nodes import Graph, nbytes
 from einsmith.kernels import autoconfig
 from einsmith.kernels.rows.cost import Blocks
 from einsmith.passes.pipeline import run_passes
@@ -169,3 +169,33 @@ def test_a_function_of_the_row_is_priced_once_a_row(rng) -> None:
     once = price("y[i,k] = x[i,k]*exp(v[i])\nreturn y")
     assert once < 1.2 * price("y[i,k] = x[i,k]*v[i]\nreturn y")
     assert once < 0.7 * price("y[i,k] = v[i]*exp(x[i,k])\nreturn y")
+
+
+TRIANGLE = """
+q[i,h,j,c] = sum[d](x[i,j,d]*Q[d,h,c])
+s[i,h,j,l] = sum[c](q[i,h,j,c]*x[i,l,c])
+e[i,h,j,l] = exp(s[i,h,j,l] - stop_gradient(max[m](s[i,h,j,m])))
+o[i,h,j,c] = sum[l](e[i,h,j,l]*x[i,l,c])/sum[l](e[i,h,j,l])
+y[i,j,d] = sum[h,c](o[i,h,j,c]*Q[d,h,c])
+return y
+"""
+
+
+@pytest.mark.parametrize("factor", [0.5, 3.0])
+def test_no_bound_means_that_no_chain_is_stored(factor: float, rng, monkeypatch) -> None:
+    """Scores of 8.9 MB, and gradients with small results between: never stored at a bound of 0, whatever the price and
+    however much the fused kernel passes on; else the price decides. Memory never grows."""
+    monkeypatch.setattr(compile, "predicted", lambda k, t: _KNOWN(k, t) * (factor if isinstance(k, Rows) else 1.0))
+    x, q = rng.standard_normal((54, 54, 8)).astype(np.float32), rng.standard_normal((8, 14, 8)).astype(np.float32) / 8
+    scores = 4 * 54 * 14 * 54 * 54
+
+    def gradients(x, Q):
+        return es.grad(lambda x, Q: (es.op(TRIANGLE)(x=x, Q=Q) ** 2).sum(), (0, 1))(x, Q)
+
+    traced = trace_call(gradients, [x, q], {}, frozenset())
+    runs = {most: Executable(traced.graph, traced.bind, 1, max_stored=most) for most in (0, 1 << 25)}
+    largest = {m: max(nbytes(t) for _, c, _ in r.plan.kernel_calls() for t in c.tensors) for m, r in runs.items()}
+    assert largest[0] < scores and (largest[1 << 25] >= scores) == (factor > 1)
+    assert runs[0].arena_bytes <= runs[1 << 25].arena_bytes
+    for most, run in runs.items():
+        agree(run([x, q])[1], traced.graph, [x, q], f"at most {most} stored")
