@@ -26,10 +26,9 @@ from einsmith.ir.nodes import ROLES, Tensor, nbytes, size
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Cost
 from einsmith.schedule.decision_report import report_decisions
-from einsmith.schedule.kernel import Kernel, Rows
-from einsmith.schedule.plan import Plan
+from einsmith.schedule.kernel import Rows
+from einsmith.schedule.plan import KernelCall, Plan
 from einsmith.schedule.printer import label, layouts, namer, show_calls
-from einsmith.schedule.split_kernel import split_kernel
 from einsmith.tuning.kernels import override
 from einsmith.tuning.kernels.decisions import choice_of, name_of
 
@@ -112,10 +111,11 @@ def gather(run: BoundProgram, inputs: Sequence[np.ndarray], candidates: int, mea
     """Return the report on a program, ready for JSON; times are in seconds.
 
     measure: also the median time of each kernel inside whole runs, for all turns of its loop together (a prediction is
-    for one of the `turns`), and of each shown candidate alone, with warm caches. `fusion`: predicted seconds of
-    separate kernels for the stages of a fused kernel, and the `reward`, these seconds minus the fused kernel's, per
-    turn. `call`: number of the kernel's call in the plan, or of the loop that contains it. `bytes`: size of the tensors
-    that one turn reads and writes, each counted once. `tuned`: whether the configuration was found by measuring
+    for one of the `turns`), and of each shown candidate alone, with warm caches. `fusion`, per turn: of kernels that
+    were joined by rows, their number, the predicted seconds that decided (`schedule.row_joins`), `fused` and `apart`,
+    and the `reward`, the difference; None where no price decided. `call`: number of the kernel's call in the plan, or
+    of the loop that contains it. `bytes`: size of the tensors that one turn reads and writes, each counted once.
+    `tuned`: whether the configuration was found by measuring
     (`einsmith tune --list`); `unfollowed`: why a tuned configuration is not compiled, else "". `share`: fraction of the
     time of all kernels, measured or else predicted. `again`: whether the kernel recomputes an earlier kernel's result.
     `layouts`: tensors stored in another order (`order`: dimensions, outermost first), and the additional cost of the
@@ -145,7 +145,7 @@ def gather(run: BoundProgram, inputs: Sequence[np.ndarray], candidates: int, mea
         "decisions": [x._asdict() for x in report_decisions(run.plan, run.decisions)],
         "distinct_kernels": len({k["kernel"] for k in kernels}),
         "fusion": {
-            "apart": sum(k["turns"] * (k["fusion"] or {"kernels": 1})["kernels"] for k in kernels),
+            "apart": sum(k["turns"] * len(k["fused"]) for k in kernels),
             "launched": sum(k["turns"] for k in kernels),
             "reward": sum(k["turns"] * k["fusion"]["reward"] for k in kernels if k["fusion"]),
         },
@@ -190,7 +190,7 @@ def _kernel(run: BoundProgram, n: int, candidates: int, measure: bool) -> dict[s
         "tasks": [tasks for _, tasks, _ in compiled.launches],
         "code": run.describe_code(n),
         "predicted": terms(choice.cost),
-        "fusion": _fusion(run, kernel, choice.cost.seconds),
+        "fusion": _fusion(call),
         "turns": run.turns[n],
         "considered": len(choice.alternatives),
         "candidates": _candidates(run, choice, candidates, measure),
@@ -243,15 +243,14 @@ def _edges(plan: Plan) -> list[dict[str, Any]]:
     return out
 
 
-def _fusion(run: BoundProgram, kernel: Kernel, seconds: float) -> dict[str, Any] | None:
-    """Return the number and predicted seconds of separate kernels for a fused kernel's stages, and the seconds saved.
+def _fusion(call: KernelCall) -> dict[str, Any] | None:
+    """Return the number of kernels that a call joins by rows, the predicted seconds that decided, and those saved.
 
-    seconds: predicted time of the fused kernel. Return None where the kernel is not fused."""
-    kernels = list(split_kernel(kernel))
-    if len(kernels) < 2:
+    None where no price decided: stages of one kernel are always fused, and whether a kernel takes sums of its results
+    depends on others (`schedule.sum_calls`)."""
+    if call.prices is None:
         return None
-    alone = sum(autoconfig.choose(k, run.target).cost.seconds for k in kernels)
-    return {"kernels": len(kernels), "apart": alone, "reward": alone - seconds}
+    return {"kernels": len(call.parts)} | call.prices._asdict() | {"reward": call.prices.apart - call.prices.fused}
 
 
 def _part(name: str, kernels: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -55,16 +55,19 @@ def describe_layout(layout: Mapping[str, Any]) -> str:
 
 
 def describe_fusion(kernel: Mapping[str, Any]) -> str:
-    """Describe the stages of a fused kernel and the predicted gain of fusing them."""
+    """Describe the stages of a fused kernel, and the predicted gain of joining kernels by rows."""
     f = kernel["fusion"]
-    gain = f"{f['kernels']} separate kernels {us(f['apart'])}, gain {us(f['reward'])}"
-    return f"fused: {' -> '.join(kernel['fused'])} ({gain})"
+    gain = ""
+    if f:
+        reward = f"gain {us(f['reward'])}" if f["reward"] > 0 else f"{us(-f['reward'])} more for less memory"
+        gain = f" ({us(f['fused'])}, {f['kernels']} separate kernels {us(f['apart'])}, {reward})"
+    return f"fused: {' -> '.join(kernel['fused'])}{gain}"
 
 
 def fused_in_all(report: Mapping[str, Any]) -> str:
-    """Describe the predicted gain of fusion in the whole program."""
+    """Describe fusion in the whole program, and the predicted gain of joining kernels by rows."""
     f = report["fusion"]
-    return f"{f['launched']} kernels instead of {f['apart']}, gain {us(f['reward'])}"
+    return f"{f['launched']} kernels instead of {f['apart']}, those joined by rows gain {us(f['reward'])}"
 
 
 def candidate_lines(kernel: Mapping[str, Any]) -> list[str]:

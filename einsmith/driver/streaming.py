@@ -28,7 +28,8 @@ def results_of(plan: Plan, target: Target, decisions: list[str]) -> list[dict[st
 
     Returns:
         A dictionary for each kernel. `unstored`: type and bytes of the results of a row-block fusion that are never
-        stored. `seconds`, `apart`: predicted seconds of the fusion, and of the `kernels` that it joins, each alone.
+        stored. `seconds`: predicted seconds of the fusion. `apart`: those of the separate `kernels` that it was
+        compared with; None if it was with none. `more`: bytes that it holds more at once than they do.
         `order`: the order in which it runs (`kernels.rows.cost.Traversal`), as a dictionary; None if the back end
         chooses another one. `stored`: name, type and bytes of each large result that a fused kernel might use up, the
         reason for which it is stored, and the predicted seconds of both ways, if they were compared.
@@ -62,7 +63,8 @@ def _results(
             "unstored": [{"type": f"{b.dtype.name}{list(b.shape)}", "bytes": b.nbytes} for b in kernel.local],
             "seconds": choice.cost.seconds,
             "kernels": len(call.parts),
-            "apart": sum(autoconfig.choose(p.kernel, target).cost.seconds for p in call.parts),
+            "apart": None if call.prices is None else call.prices.apart,
+            "more": 0 if call.prices is None else call.prices.more_bytes,
             "order": _as_dict(traversal(kernel, config, target, autoconfig))
             if isinstance(config, RowsConfig)
             else None,
@@ -87,7 +89,8 @@ def lines_of(results: Mapping[str, Any]) -> list[str]:
         types = ", ".join(
             f"{f'{count} times ' if count > 1 else ''}{type_} {show_size(n)}" for (type_, n), count in counts.items()
         )
-        alone = f"; {results['kernels']} separate kernels {us(results['apart'])}" if results["kernels"] else ""
+        alone = f"; {results['kernels']} separate kernels {us(results['apart'])}" if results["apart"] else ""
+        alone += f"; holds {show_size(results['more'])} more at once" if results["more"] else ""
         lines.append(f"never stored: {types} (predicted {us(results['seconds'])}{alone})")
         if results["order"]:
             lines.append(f"order: {_show_order(results['order'])}")

@@ -151,6 +151,11 @@ def _estimate_work(kernel: Kernel, config: PointwiseConfig, target: Target) -> t
             if tile is not None:
                 count += tile[0] + 1.5
             else:
+                inner, inner_seconds = boxes.operations(box.exprs, target, axis)
+                before, seconds_before = count - inner, seconds - inner_seconds
+                count, seconds = inner, inner_seconds
+                arithmetic += box.points / extent * before / rate
+                special += box.points / extent * lanes * seconds_before
                 groups = -(-extent // (lanes * config.unroll))
                 count += boxes.access_cost(flats, axis, lanes, box.guarded) + 1.5 * groups * lanes / extent
                 count += 4.0 / -(-extent // lanes)

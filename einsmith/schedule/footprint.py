@@ -5,9 +5,18 @@ from __future__ import annotations
 from collections import defaultdict
 from functools import lru_cache
 from math import prod
+from typing import NamedTuple
 
-from einsmith.ir.nodes import Axis, Expr, Piece, Read, cached_postorder, postorder, size
+from einsmith.cost.facts import LINE
+from einsmith.ir.nodes import Axis, Expr, Piece, Read, cached_postorder, has_read, postorder, size
 from einsmith.schedule.kernel import Kernel
+
+
+class _Gather(NamedTuple):
+    """An index that is read from a tensor, and the axes that it depends on."""
+
+    read: Expr
+    axes: tuple[int, ...]
 
 
 @lru_cache(maxsize=4096)
@@ -15,9 +24,10 @@ def bytes_by_buffer(kernel: Kernel) -> tuple[int, ...]:
     """Return the bytes of each buffer that are read or written, counted in whole slices.
 
     Along a dimension, an index that is the same at every point touches one position, an axis as many as it has points,
-    any other index all of them. A result of a single piece is written in that piece's extents."""
-    shapes = [b.shape for b in kernel.buffers]
-    places: list[list[dict[Expr | None, int]]] = [[{} for _ in s] for s in shapes]  # by dimension; key None: from 0 on
+    an index that is read from a tensor a position, or a cache line, for each point of the axes that it depends on, any
+    other index all positions. A result of a single piece is written in that piece's extents."""
+    places: list[list[dict[Expr | None, int]]] = [[{} for _ in b.shape] for b in kernel.buffers]
+    # by dimension; key None: from 0 on
     written: dict[int, int] = defaultdict(int)
     for stage in kernel.stages:
         parts = stage.template.parts
@@ -31,11 +41,15 @@ def bytes_by_buffer(kernel: Kernel) -> tuple[int, ...]:
             for slot, index in _indices(part.bodies):
                 kind, *where = stage.args[slot]
                 if kind == "buffer":
-                    for i, extent, positions in zip(index, shapes[where[0]], places[where[0]], strict=True):
-                        if not isinstance(i, int):
-                            positions[i] = 1
-                        else:
+                    b = kernel.buffers[where[0]]
+                    for i, extent, stride, positions in zip(index, b.shape, b.strides, places[where[0]], strict=True):
+                        if isinstance(i, int):
                             positions[None] = max(positions.get(None, 0), extent if i < 0 else domain[i])
+                        elif isinstance(i, _Gather):
+                            each = LINE // b.dtype.itemsize if stride == 1 else 1
+                            positions[i.read] = max(positions.get(i.read, 0), each * prod(domain[a] for a in i.axes))
+                        else:
+                            positions[i] = 1
     out = []
     for n, b in enumerate(kernel.buffers):
         touched = [min(extent, sum(positions.values())) for extent, positions in zip(b.shape, places[n], strict=True)]
@@ -43,15 +57,30 @@ def bytes_by_buffer(kernel: Kernel) -> tuple[int, ...]:
     return tuple(out)
 
 
-@lru_cache(maxsize=4096)
-def _indices(bodies: tuple[Expr, ...]) -> tuple[tuple[int, tuple[int | Expr, ...]], ...]:
-    """Return (slot, indices) of every read; an index is an axis's number, -1 if it varies otherwise, or an expression
-    that is the same at every point."""
+@lru_cache(maxsize=1024)
+def gathered_buffers(kernel: Kernel) -> frozenset[int]:
+    """Return the buffers that a kernel reads at an index that is read from a tensor."""
+    return frozenset(
+        ref[1]
+        for stage in kernel.stages
+        for part in stage.template.parts
+        for slot, index in _indices(part.bodies)
+        if (ref := stage.args[slot])[0] == "buffer" and any(isinstance(i, _Gather) for i in index)
+    )
 
-    def kind(i: Expr) -> int | Expr:
+
+@lru_cache(maxsize=4096)
+def _indices(bodies: tuple[Expr, ...]) -> tuple[tuple[int, tuple[int | _Gather | Expr, ...]], ...]:
+    """Return (slot, indices) of every read; an index is an axis's number, an expression that is the same at every
+    point, one that is read from a tensor, or -1 if it varies otherwise."""
+
+    def kind(i: Expr) -> int | _Gather | Expr:
         if isinstance(i, Axis):
             return i.position
-        return -1 if any(isinstance(x, (Axis, Read)) for x in postorder([i])) else i
+        axes = tuple(dict.fromkeys(x.position for x in postorder([i]) if isinstance(x, Axis)))
+        if has_read(i):
+            return _Gather(i, axes)
+        return -1 if axes else i
 
     reads = ((e.slot, tuple(map(kind, e.index))) for e in cached_postorder(bodies) if isinstance(e, Read))
     return tuple(dict.fromkeys(reads))

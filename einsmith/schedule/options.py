@@ -13,10 +13,11 @@ class PlanOptions(NamedTuple):
     """How a graph and the steps of its loops are planned.
 
     target: the machine, whose caches row fusion is fitted to. on_lines: whether results begin on a cache line.
-    cost: predicts kernels; long rows are fused, and sums joined, where that takes less time by it. most: most bytes of
+    cost: predicts kernels; rows are fused, and sums joined, where that takes less time by it. most: most bytes of
     a result that is stored, where it need not be, because that takes less time. repeats: whether the backward pass
-    repeats products of the forward pass. takes_sums: whether kernels may take sums of their results. decisions: what
-    is decided otherwise than by `cost`, in words; cut: the nodes whose results pass through memory by decision.
+    repeats products of the forward pass. takes_sums: whether kernels may take sums of their results. prices_rows:
+    whether predicted times also decide on rows that L1 holds, which are otherwise always fused. decisions: what is
+    decided otherwise than by `cost`, in words; cut: the nodes whose results pass through memory by decision.
     """
 
     target: Target
@@ -25,5 +26,6 @@ class PlanOptions(NamedTuple):
     most: int
     repeats: bool
     takes_sums: bool
+    prices_rows: bool
     decisions: frozenset[str]
     cut: frozenset[Node]

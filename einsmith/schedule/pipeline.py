@@ -28,6 +28,7 @@ from einsmith.schedule.rematerialize import KernelCost, fit
 from einsmith.schedule.repeat_products import repeat_products
 from einsmith.schedule.residency import plan_seconds
 from einsmith.schedule.row_clusters import smallest_unstored
+from einsmith.schedule.row_joins import split_losses
 from einsmith.schedule.together import Work, run_together
 
 MORE_BYTES = 4096
@@ -37,9 +38,12 @@ CALL_SECONDS = 1e-5
 MOST_COPYING = 0.1
 """Largest part of a call's time, at the capacity, in which arrays may be copied so that sizes share a program."""
 
-EPILOGUE_SUMS, LAYOUTS, TOGETHER = "epilogue sums", "layouts", "together"
-"""Names by which planning, or a part of it, can be left out: sums that kernels take of their results, orders of
-dimensions, and kernels that run in one launch with others."""
+EPILOGUE_SUMS, ROW_PRICES, LAYOUTS, LOSSES, TOGETHER = (
+    "epilogue sums", "prices of short rows", "layouts", "losses of rows", "together",
+)  # fmt: skip
+"""Names by which planning, or a part of it, can be left out: sums that kernels take of their results, prices that
+decide on the fusion of rows that L1 holds, orders of dimensions, the separation of rows that orders have made slower,
+and kernels that run in one launch with others."""
 
 Subject = TypeVar("Subject")
 Context = TypeVar("Context")
@@ -169,6 +173,7 @@ def _fuse(plan: Plan, c: PlanContext) -> Plan:
             most=c.most,
             repeats=repeats,
             takes_sums=takes_sums,
+            prices_rows=ROW_PRICES not in c.without,
             decisions=c.decisions,
         )
 
@@ -192,6 +197,11 @@ def _choose_layouts(plan: Plan, c: PlanContext) -> Plan:
     """Give tensors the orders of dimensions that the cost model prices lowest."""
     decide = layouts_of(lambda k: c.cost(k, c.target), lambda k: c.floor(k, c.target), c.target)
     return apply_layouts(plan, decide)
+
+
+def _split_losses(plan: Plan, c: PlanContext) -> Plan:
+    """Separate kernels that are joined by rows where the orders of their tensors have made them slower."""
+    return split_losses(plan, c.cost, c.target)
 
 
 def fit_memory(plan: Plan, c: PlanContext) -> Plan:
@@ -293,10 +303,11 @@ def _plan_pass(
 MEMORY = "memory limit"
 PLAN_PASSES = check_order(
     (
-        _plan_pass("fusion", _fuse, provides="kernels", parts=(EPILOGUE_SUMS,)),
+        _plan_pass("fusion", _fuse, provides="kernels", parts=(EPILOGUE_SUMS, ROW_PRICES)),
         _plan_pass("constants", _mark_constants, needs="kernels"),
         _plan_pass("rows that can be left out", _check_rows, needs="kernels"),
         _plan_pass(LAYOUTS, _choose_layouts, needs="kernels", is_optional=True),
+        _plan_pass(LOSSES, _split_losses, needs="kernels", is_optional=True),
         _plan_pass(MEMORY, fit_memory, needs="kernels", provides="calls"),
         _plan_pass("row limits", _leave_out_rows, needs="calls", provides="limits"),
         _plan_pass(TOGETHER, _run_together, needs="calls limits", is_optional=True),

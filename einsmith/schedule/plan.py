@@ -37,6 +37,15 @@ class LayoutChoice(NamedTuple):
     more: float = 0.0
 
 
+class JoinPrices(NamedTuple):
+    """The predicted seconds by which kernels were joined by rows: of the fused kernel, and of separate ones; and the
+    bytes that the fused kernel holds more at once."""
+
+    fused: float
+    apart: float
+    more_bytes: int = 0
+
+
 class _Accesses:
     """What a call reads and writes; see `KernelCall`."""
 
@@ -66,6 +75,7 @@ class KernelCall(_Accesses):
         offsets: bytes into its tensor at which each buffer begins; empty if all are 0.
         parts: the calls that row fusion joined into this one, each of which can run separately.
         is_recomputation: whether the call only computes again what an earlier call has computed.
+        prices: the prices by which `parts` were joined; None where none decided.
     """
 
     kernel: Kernel
@@ -75,6 +85,7 @@ class KernelCall(_Accesses):
     offsets: tuple[int, ...] = ()
     parts: tuple[KernelCall, ...] = ()
     is_recomputation: bool = False
+    prices: JoinPrices | None = None
 
     @property
     def own(self) -> tuple[Compute | LoweredLoop, ...]:

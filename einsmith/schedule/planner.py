@@ -66,6 +66,7 @@ def fuse(
     most: int = MAX_STORED_BYTES,
     repeats: bool = False,
     takes_sums: bool = True,
+    prices_rows: bool = True,
     decisions: frozenset[str] = frozenset(),
 ) -> Plan:
     """Group, order and lower a graph to kernel calls.
@@ -75,11 +76,12 @@ def fuse(
         finite: a tensor that the program checks before it commits anything; writes into leaves come after it.
         target: the machine, whose caches row fusion is fitted to.
         on_lines: whether results begin on a cache line.
-        cost: predicts kernels; long rows are fused where that takes less time by it.
+        cost: predicts kernels; rows are fused where that takes less time by it.
         most: most bytes of a result that is stored, where it need not be, because that takes less time.
         repeats: whether the backward pass repeats products of the forward pass (`repeat_products`): no kernel that
             reuses operands then belongs to both.
         takes_sums: whether kernels may take sums of their results (`sum_calls`).
+        prices_rows: whether predicted times also decide on the fusion of rows that L1 holds.
         decisions: what is decided otherwise than by `cost` (`graph_decisions`).
 
     Raises:
@@ -87,7 +89,7 @@ def fuse(
     """
     target = target or Target()
     cut = cut_nodes(graph, decisions)
-    options = PlanOptions(target, on_lines, cost, most, repeats, takes_sums, decisions, cut)
+    options = PlanOptions(target, on_lines, cost, most, repeats, takes_sums, prices_rows, decisions, cut)
 
     def plan_with(apart: Collection[Compute]) -> Plan:
         copied: set[Leaf] = set()
@@ -423,6 +425,7 @@ def _step_plan(loop: LoweredLoop, segment: LoopSegment, options: PlanOptions) ->
         cost=options.cost,
         most=options.most,
         takes_sums=False,
+        prices_rows=options.prices_rows,
         decisions=options.decisions,
     )
     if segment.idle:

@@ -73,13 +73,20 @@ def memory_seconds(moved: int, target: Target) -> float:
 
 
 def calls_seconds(
-    calls: Sequence[KernelCall | LoopCall], cost: Cost, target: Target, later: Collection[Tensor] = ()
+    calls: Sequence[KernelCall | LoopCall],
+    cost: Cost,
+    target: Target,
+    later: Collection[Tensor] = (),
+    before: Sequence[KernelCall | LoopCall] = (),
 ) -> float:
     """Return the predicted seconds of the kernels among the calls, one after the other: each takes the time that it is
-    predicted to take alone, or that of its traffic with the memory, if that is longer. later: see `memory_traffic`."""
+    predicted to take alone, or that of its traffic with the memory, if that is longer.
+
+    later: see `memory_traffic`. before: calls that have just run, whose tensors the caches may hold."""
+    traffic = memory_traffic([*before, *calls], target, later)[len(before) :]
     return sum(
         max(cost(call.kernel, target), memory_seconds(sum(moved.values()), target))
-        for call, moved in zip(calls, memory_traffic(calls, target, later), strict=True)
+        for call, moved in zip(calls, traffic, strict=True)
         if isinstance(call, KernelCall)
     )
 

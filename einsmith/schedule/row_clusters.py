@@ -90,7 +90,9 @@ def clusters(
             is stored if it is. `pays` may replace `UNJOINED`.
         cut: results that no kernel reads that computes them.
     """
-    streamed = {*_streamed(parts, after, unfused, kept, target, refusals)}.difference(cut)
+    large = _streamed(parts, after, unfused, kept, target, refusals)
+    # A kernel that has to run between those of a large result joins them, however small what it passes on.
+    streamed = {*large, *(t for members in large.values() for t in passed_on(parts[n] for n in members))} - {*cut}
     while True:
         state = _merge(parts, after, unfused, streamed, target, cut)
         refused = {

@@ -1,8 +1,7 @@
-"""Split a fused kernel into the kernels that it replaces; fusion gains their cost less the fused kernel's."""
+"""Split a fused kernel into the kernels of its stages."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
@@ -58,9 +57,3 @@ def _buffer(kernel: Kernel, place: Place, written: bool) -> KernelBuffer:
     stage, member = place
     template = kernel.stages[stage].template
     return KernelBuffer(template.dtypes[member], template.shape)
-
-
-def split_kernel(kernel: Kernel) -> Iterator[Kernel]:
-    """Yield a kernel for each stage of a kernel, or of all members of a row-block fusion."""
-    for part in kernel.parts:
-        yield from (x.kernel for x in split_stages(part))

@@ -40,10 +40,18 @@ def test_a_slice_of_a_long_tensor_counts_as_a_slice():
     assert max(bytes_by_buffer(kernel)) == h.nbytes
 
 
-def test_gathered_tensors_count_whole():
-    table, at = np.zeros((100, 8), np.float32), np.zeros((3,), np.int32)
-    all_kernels = kernels("y[i,k] = exp(table[at[i],k])\nreturn y", table, at)
-    assert max(n for k in all_kernels for n in bytes_by_buffer(k)) == table.nbytes
+def test_gathered_tensors_count_what_is_read():
+    """A row or a cache line for each index, all of a small tensor, and a row for each of two indices."""
+    table, at, other = np.zeros((100, 8), np.float32), np.zeros((3,), np.int32), np.zeros((3,), np.int32)
+
+    def most(text: str, *arrays: np.ndarray) -> int:
+        return max(bytes_by_buffer(kernels(text, *arrays)[-1]))
+
+    assert most("y[i,k] = exp(table[at[i],k])\nreturn y", table, at) == 3 * 8 * 4
+    assert most("y[k,i] = exp(table[k,at[i]%8])\nreturn y", table, at) == table.nbytes
+    assert most("y[i,k] = exp(table[at[i],k])\nreturn y", table[:2], at) == 3 * 8 * 4  # the results
+    assert most("y[i,k] = exp(table[at[i],k])*table[other[i],k]\nreturn y", table, at, other) == 6 * 8 * 4
+    assert most("y[i,j] = exp(long[at[i]])*v[j]\nreturn y", np.zeros(1000, np.float32), at, other) == 3 * 16 * 4
 
 
 @pytest.mark.parametrize("fn, by, factor, gathered", [

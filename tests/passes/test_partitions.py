@@ -96,14 +96,16 @@ SOFTMAX = "m[i] = max[k](x[i,k])\ns[i] = sum[k](exp(x[i,k] - m[i]))\ny[i,k] = ex
 @pytest.mark.parametrize("l1, dear, members", [(1 << 15, 1, [3]), (64, 4, [3]), (64, 3, [2, 1]), (64, 2, [1, 1, 1])])
 def test_kernels_with_long_rows_are_joined_where_that_takes_less_time(l1, dear, members):
     """By prices alone, where those of `dear` members and more take as long as four kernels: two of three are joined
-    where all would take too long; short rows are not asked about."""
+    where all would take too long; short rows can be joined at any price."""
     graph = run_passes(trace_shapes(es.op(SOFTMAX), [((40, 50), dt.f32)]).graph)
 
     def cost(kernel: Kernel, target: Target) -> float:
         return 4.0 if isinstance(kernel, Rows) and len(kernel.members) >= dear else 1.0
 
-    plan = fuse(graph, None, replace(TARGET, l1=l1), cost=cost)
+    plan = fuse(graph, None, replace(TARGET, l1=l1), cost=cost, prices_rows=False)
     assert [len(c.parts) or 1 for c in plan.calls] == members
+    plan = fuse(graph, None, replace(TARGET, l1=l1), cost=cost)
+    assert [len(c.parts) or 1 for c in plan.calls] == (members if l1 == 64 else [1, 1, 1])
     x = np.random.default_rng(0).standard_normal((40, 50))
     got = run_plan(plan, {graph.inputs[0]: x})[plan.graph.outputs[0]]
     e = np.exp(x - x.max(1, keepdims=True))

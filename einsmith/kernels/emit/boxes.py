@@ -387,12 +387,14 @@ FREE_FUNCTIONS = {"cast", "stop_gradient"}
 
 
 @lru_cache(maxsize=4096)
-def operations(exprs: tuple[Expr, ...], target: Target) -> tuple[float, float]:
-    """Return (vector instructions, special-function seconds) for one point of `exprs`, index arithmetic left out."""
+def operations(exprs: tuple[Expr, ...], target: Target, along: int | None = None) -> tuple[float, float]:
+    """Return (vector instructions, special-function seconds) for one point of `exprs`, index arithmetic left out.
+
+    along: an axis; only what depends on it counts, as LLVM evaluates the rest in front of a loop over it."""
     count, special = 0, 0.0
-    values = _values(exprs)
+    values, varying = _values(exprs), None if along is None else _varying(exprs, along)
     for e in cached_postorder(exprs):
-        if not isinstance(e, Apply) or e.fn in FREE_FUNCTIONS:
+        if not isinstance(e, Apply) or e.fn in FREE_FUNCTIONS or (varying is not None and e not in varying):
             continue
         if e.fn == "random_bits":
             count += OPERATIONS
@@ -403,6 +405,16 @@ def operations(exprs: tuple[Expr, ...], target: Target) -> tuple[float, float]:
             special += seconds * e.dtype.arithmetic.itemsize / 4  # measured in f32, of which most fit a vector
             count += 0 if seconds else 1
     return count, special
+
+
+def _varying(exprs: tuple[Expr, ...], axis: int) -> set[Expr]:
+    """Return the expressions that depend on an axis of the outputs. A read without an index, of a stage's result, may
+    do so."""
+    out: set[Expr] = set()
+    for e in cached_postorder(exprs):
+        if e == Axis(axis) or (isinstance(e, Read) and not e.index) or not out.isdisjoint(e.args):
+            out.add(e)
+    return out
 
 
 def _values(exprs: tuple[Expr, ...]) -> set[Expr]:

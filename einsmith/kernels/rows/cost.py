@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -13,7 +14,7 @@ from einsmith.kernels.pattern import Chooser
 from einsmith.kernels.rows.box_condition import BoxCondition
 from einsmith.schedule import row_nests
 from einsmith.schedule.block_kernels import BlockKernel
-from einsmith.schedule.footprint import bytes_by_buffer
+from einsmith.schedule.footprint import bytes_by_buffer, gathered_buffers
 from einsmith.schedule.kernel import Activity, Member, Rows
 from einsmith.schedule.row_blocks import inputs, partials
 from einsmith.schedule.row_fusion import ROWS_PER_CORE
@@ -183,6 +184,15 @@ def task_count(rows: Rows, config: RowsConfig) -> tuple[int, int]:
     return -(-blocks // chunk), chunk
 
 
+class Work(NamedTuple):
+    """The seconds on one core that a kernel of a block takes for all blocks.
+
+    seconds: those that may overlap with memory traffic. special: those of special functions, which do not."""
+
+    seconds: float
+    special: float = 0.0
+
+
 class Blocks:
     """The cost model of one Rows in one configuration."""
 
@@ -192,36 +202,53 @@ class Blocks:
         self.blocks = rows.rows / config.block
         self.size = float(sum(b.nbytes for b in rows.buffers))
         if config.nested or rows.is_online:
-            kernels = [x.kernel for x in kernels_of(rows, config)]
-            sizes = [float(sum(b.nbytes for b in kernel.buffers)) for kernel in kernels]
+            kernels = kernels_of(rows, config)
+            sizes = [float(sum(b.nbytes for b in x.kernel.buffers)) for x in kernels]
+            places = [x.places for x in kernels]
         else:
             sizes = [whole + by_row / self.blocks for whole, by_row in map(_touched_bytes, rows.members)]
+            places = [m.places for m in rows.members]
+        first = {place: n for n in reversed(range(len(places))) for place in places[n]}
+        fetched = [0.0] * len(places)
+        for place, b in enumerate(rows.buffers):
+            fetched[first.get(place, 0)] += b.nbytes
+        tasks = task_count(rows, config)[0]
+        self.fetches = [target.seconds_for_bytes(n, self.size, tasks) for n in fetched]
+        """Seconds in which all cores move the operands and results that each kernel of a block is the first to
+        touch."""
         self.lower_bounds = [
-            self.blocks * (self.one.seconds_for_bytes(x, x, 1) + target.overheads.block_seconds) for x in sizes
+            Work(self.blocks * (self.one.seconds_for_bytes(x, x, 1) + target.overheads.block_seconds)) for x in sizes
         ]
-        """Lower bound of the seconds that each kernel of a block takes for all blocks, from its bytes in cache."""
+        """Lower bound of the work that each kernel of a block has for all blocks, from its bytes in cache."""
 
-    def seconds(self, n: int, chooser: Chooser) -> float:
-        """Return the seconds that kernel n of a block takes for all blocks on one core."""
+    def work(self, n: int, chooser: Chooser) -> Work:
+        """Return the work of kernel n of a block for all blocks."""
         kernel = kernels_of(self.rows, self.config)[n].kernel
-        choice = chooser.choose(kernel, self.one)
-        cost: Cost = choice.cost
-        seconds = max(cost.arithmetic, cost.memory) + self.target.overheads.block_seconds + cost.special
+        cost: Cost = chooser.choose(kernel, self.one).cost
+        seconds, special = max(cost.arithmetic, cost.memory) + self.target.overheads.block_seconds, cost.special
         if isinstance(kernel, Rows) and kernel.active is not None:
-            seconds *= _active_fraction(self.rows, self.config, n, kernel, kernel.active)
-        return self.blocks * seconds
+            active = _active_fraction(self.rows, self.config, n, kernel, kernel.active)
+            seconds, special = seconds * active, special * active
+        return Work(self.blocks * seconds, self.blocks * special)
 
-    def cost(self, work: float) -> Cost:
-        """Return the cost if the members take `work` seconds on one core.
+    def cost(self, work: Sequence[Work]) -> Cost:
+        """Return the cost if the kernels of a block have this work.
 
-        While a member computes on a small block, the following rows are being fetched, so that work and memory traffic
-        overlap. The larger a block, the less they do: the fraction (block bytes / L1, at most 1) does not overlap, as a
-        member works beyond L1 on data that earlier members have fetched."""
+        While a member computes on a small block, the following rows are being fetched, so that all work and all memory
+        traffic overlap. The larger a block, the less they do: in the fraction (block bytes / L1, at most 1), each
+        member waits for what it is the first to touch, and `Overheads.exposed_rows` of the shorter of both is not
+        hidden; later members work beyond L1 on what it has fetched."""
         rows, target = self.rows, self.target
         tasks = task_count(rows, self.config)[0]
-        serial_fraction = min(1.0, self.size * self.config.block / rows.rows / target.l1)
-        memory = target.seconds_for_bytes(self.size, self.size, tasks)
-        return distribute((1 - serial_fraction) * work, memory, serial_fraction * work, tasks, target)
+        serial = min(1.0, self.size * self.config.block / rows.rows / target.l1)
+        total = sum([x.seconds + x.special for x in work])
+        arithmetic, _, _, launch = distribute(total, 0.0, 0.0, tasks, target)
+        share, exposed = arithmetic / total if total else 0.0, target.overheads.exposed_rows
+        waited = 0.0
+        for x, fetch in zip(work, self.fetches, strict=True):
+            own = share * x.seconds
+            waited += max(own, fetch) + exposed * min(own, fetch) + share * x.special
+        return Cost((1 - serial) * arithmetic, (1 - serial) * sum(self.fetches), serial * waited, launch)
 
 
 def _active_fraction(rows: Rows, config: RowsConfig, n: int, sweep: Rows, active: Activity) -> float:
@@ -308,11 +335,13 @@ def one_core(target: Target) -> Target:
 
 @lru_cache(maxsize=1024)
 def _touched_bytes(member: Member) -> tuple[float, float]:
-    """Return (bytes touched of buffers without rows, bytes touched of the other buffers, for all rows)."""
+    """Return (bytes of which every block touches all, those of which each touches a part at least), for all rows.
+
+    The rows read different elements of buffers that have rows, and may do so of those that are gathered from."""
     used = inputs(member) if member.reduces else range(len(member.places))
-    bytes_of = bytes_by_buffer(member.kernel)
-    whole = sum(bytes_of[n] for n in used if not member.by_row[n])
-    return whole, sum(bytes_of[n] for n in used if member.by_row[n])
+    bytes_of, gathered = bytes_by_buffer(member.kernel), gathered_buffers(member.kernel)
+    whole = sum(bytes_of[n] for n in used if not member.by_row[n] and n not in gathered)
+    return whole, sum(bytes_of[n] for n in used if member.by_row[n] or n in gathered)
 
 
 def best(rows: Rows, target: Target, chooser: Chooser, limit: float) -> RowsConfig | None:
@@ -326,16 +355,14 @@ def best(rows: Rows, target: Target, chooser: Chooser, limit: float) -> RowsConf
     for config in candidates:
         if not config.tasks and (rank := (launched_cost(rows, config, target, chooser).rank, -1)) < least:
             best, least = config, rank
-    every = sorted(
-        (Blocks(rows, c, target) for c in candidates if c.tasks), key=lambda x: x.cost(sum(x.lower_bounds)).rank
-    )
+    every = sorted((Blocks(rows, c, target) for c in candidates if c.tasks), key=lambda x: x.cost(x.lower_bounds).rank)
     for i, x in sorted(enumerate(every), key=lambda x: not x[1].config.share):
-        seconds = x.lower_bounds.copy()
-        for n in sorted(range(len(seconds)), key=lambda n: -x.lower_bounds[n]):
-            if (x.cost(sum(seconds)).rank, i) >= least:
+        work = x.lower_bounds.copy()
+        for n in sorted(range(len(work)), key=lambda n: -work[n].seconds):
+            if (x.cost(work).rank, i) >= least:
                 break
-            seconds[n] = x.seconds(n, chooser)
-        rank = x.cost(sum(seconds)).rank, i
+            work[n] = x.work(n, chooser)
+        rank = x.cost(work).rank, i
         if rank < least:
             best, least = x.config, rank
     return best

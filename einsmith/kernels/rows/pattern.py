@@ -89,7 +89,7 @@ class RowBlocks(Pattern):
         if not config.tasks:
             return cost.launched_cost(kernel, config, target, self.chooser)
         blocks = cost.Blocks(kernel, config, target)
-        return blocks.cost(sum(blocks.seconds(n, self.chooser) for n in range(len(blocks.lower_bounds))))
+        return blocks.cost([blocks.work(n, self.chooser) for n in range(len(blocks.lower_bounds))])
 
     def lower(self, kernel: Rows, config: RowsConfig, target: Target) -> Lowered:
         kernel = share(kernel) if config.share else kernel
