@@ -44,6 +44,7 @@ from einsmith.passes.context import PassContext
 from einsmith.passes.occurrences import occurrences
 from einsmith.passes.recurrence.limit_loops import limit_loops
 from einsmith.passes.recurrence.lower_loops import lower_loops
+from einsmith.passes.recurrence.skew import skew
 from einsmith.passes.recurrence.strip_mine import strip_mine
 from einsmith.schedule.graph_decisions import WITHOUT, is_of_tensor
 from einsmith.schedule.pipeline import PLAN_PASSES, Pass, check_order, optional_names
@@ -136,6 +137,10 @@ def _length_limits(graph: Graph, context: PassContext) -> Graph:
     return length_limits(graph, {x.leaf for x in context.limits})
 
 
+def _skew(graph: Graph, context: PassContext) -> Graph:
+    return skew(graph, partial(run_passes, context=_of_step(context)), context)
+
+
 def _strip_mine(graph: Graph, context: PassContext) -> Graph:
     return strip_mine(graph, partial(run_passes, context=_of_step(context)))
 
@@ -148,6 +153,7 @@ def _of_step(context: PassContext) -> PassContext:
 PASSES = check_order(
     (
         graph_pass("simplify", simplify, provides="simplified"),
+        priced_pass("skew", _skew, "simplified", on="recurrence"),
         graph_pass("read forwarding", read_forwarding, "simplified", on="pieces"),
         graph_pass("inline", inline, "simplified", "inlined", on="elementwise"),
         graph_pass("store post-activation", store_post_activation, "inlined", on="selection"),

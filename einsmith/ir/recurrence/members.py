@@ -242,7 +242,7 @@ class Members:
         groups: dict[tuple, list[Piece]] = {}
         for p in clipped_parts:
             groups.setdefault((p.offset[1:], p.step[1:], p.extents[1:]), []).append(p)
-        if any(_boxes_meet(a, b) for a, b in combinations(groups, 2)):
+        if any(boxes_meet(a, b) for a, b in combinations(groups, 2)):
             groups = {((0,) * (len(d.shape) - 1), (1,) * (len(d.shape) - 1), d.shape[1:]): clipped_parts}
         out = []
         for (offset, step, extents), parts in groups.items():
@@ -370,7 +370,7 @@ def _neutral(combiner: str, dtype: DType) -> float | int:
     return int(info.min if combiner == "max" else info.max)
 
 
-def _boxes_meet(a: tuple, b: tuple) -> bool:
+def boxes_meet(a: tuple, b: tuple) -> bool:
     """Return whether two boxes (offset, step, extents) may share a position; only their bounds are compared, not the
     strides."""
     for o1, s1, n1, o2, s2, n2 in zip(*a, *b, strict=True):
