@@ -45,6 +45,7 @@ from einsmith.passes.occurrences import occurrences
 from einsmith.passes.recurrence.limit_loops import limit_loops
 from einsmith.passes.recurrence.lower_loops import lower_loops
 from einsmith.passes.recurrence.skew import skew
+from einsmith.passes.recurrence.split_loops import split_loops
 from einsmith.passes.recurrence.strip_mine import strip_mine
 from einsmith.schedule.graph_decisions import WITHOUT, is_of_tensor
 from einsmith.schedule.pipeline import PLAN_PASSES, Pass, check_order, optional_names
@@ -147,7 +148,7 @@ def _strip_mine(graph: Graph, context: PassContext) -> Graph:
 
 def _of_step(context: PassContext) -> PassContext:
     """Return the context of passes over the graph of a loop's step, whose results are not those of the limits."""
-    return replace(context, limits=())
+    return replace(context, limits=(), is_step=True)
 
 
 PASSES = check_order(
@@ -183,6 +184,7 @@ PASSES = check_order(
         priced_pass("length limits", _length_limits, "loops", on="length"),
         replace(priced_pass("precision", precision, "loops"), is_optional=False),
         priced_pass("limit loops", lambda graph, c: limit_loops(graph, c.limits), "loops", on="loop"),
+        priced_pass("split loops", split_loops, "loops", on="loop"),
     )
 )
 """Passes that reduce points or tensors come before those that divide them; all of these come before loops fix an
