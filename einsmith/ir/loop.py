@@ -31,10 +31,13 @@ class LoopSegment(Node):
     `stop` are the numbers of 0-d i64 arguments that give, at run time, the first step and the end of the steps that are
     run; None: all are run. The outputs `idle` are not read: nodes needed only by them need not run. `rows`: where it is
     not 0, the outputs have that many positions each, from targets[i][1] + rows*t on (`passes.recurrence.strip_mine`).
+    `part`: (number, count) of the parts into which the step is divided, which are consecutive segments that do not
+    depend on each other (`passes.recurrence.split_loops`). Inputs and outputs of the body that are smaller than the
+    tensors of their places are the contiguous part with that number.
     """
 
-    __slots__ = ("steps", "body", "places", "targets", "first", "stop", "idle", "rows")
-    fields = ("steps", "body", "places", "targets", "first", "stop", "idle", "rows")
+    __slots__ = ("steps", "body", "places", "targets", "first", "stop", "idle", "rows", "part")
+    fields = ("steps", "body", "places", "targets", "first", "stop", "idle", "rows", "part")
     steps: int
     body: Graph
     places: tuple[InputPlace, ...]
@@ -43,9 +46,14 @@ class LoopSegment(Node):
     stop: int | None
     idle: tuple[int, ...]
     rows: int
+    part: tuple[int, int]
 
-    def __new__(cls, steps, body, places, targets, first=None, stop=None, idle=(), rows: int = 0):
-        return super().__new__(cls, steps, body, places, targets, first, stop, idle, rows)
+    def __new__(cls, steps, body, places, targets, first=None, stop=None, idle=(), rows: int = 0, part=(0, 1)):
+        return super().__new__(cls, steps, body, places, targets, first, stop, idle, rows, part)
+
+    def find_part(self, nbytes: int, whole: int) -> int:
+        """Return the byte of a slice of `whole` bytes at which the body's input or output of `nbytes` bytes begins."""
+        return 0 if nbytes == whole else self.part[0] * nbytes
 
 
 class LoweredLoop(Node):

@@ -321,6 +321,7 @@ def _show_segment(s: LoopSegment, members: Sequence[str], args: Sequence[str]) -
     """Return the steps of a segment as lines; tensors outside of them are called outer."""
     bounds = [f" from {args[s.first]}"] if s.first is not None else []
     bounds += [f" before {args[s.stop]}"] if s.stop is not None else []
+    bounds += [f", part {s.part[0] + 1} of {s.part[1]}"] if s.part[1] > 1 else []
     lines = [f"{s.steps} steps{''.join(bounds)}:"]
     for n, p in enumerate(s.places):
         source = args[p.number] if p.kind == "argument" else members[p.number]

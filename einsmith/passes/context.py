@@ -36,7 +36,8 @@ NO_PRODUCTS = Products(lambda t: False, lambda t, dtype: t)
 class PassContext:
     """Context that passes are given. target: the machine; cost: predicted seconds of a kernel on it; observe(name,
     before, after, seconds): called after each pass; stored: the type of 16 bits in which activations are stored, None
-    for float32; products: what is known of products; limits: those of rows and of other positions."""
+    for float32; products: what is known of products; limits: those of rows and of other positions; is_step: whether the
+    graph is that of a loop's step."""
 
     target: Target = Target()
     cost: Cost = no_cost
@@ -44,6 +45,7 @@ class PassContext:
     stored: DType | None = None
     products: Products = NO_PRODUCTS
     limits: tuple[RowLimit, ...] = ()
+    is_step: bool = False
 
     @property
     def can_price(self) -> bool:

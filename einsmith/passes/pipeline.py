@@ -44,6 +44,8 @@ from einsmith.passes.context import PassContext
 from einsmith.passes.occurrences import occurrences
 from einsmith.passes.recurrence.limit_loops import limit_loops
 from einsmith.passes.recurrence.lower_loops import lower_loops
+from einsmith.passes.recurrence.skew import skew
+from einsmith.passes.recurrence.split_loops import split_loops
 from einsmith.passes.recurrence.strip_mine import strip_mine
 from einsmith.schedule.graph_decisions import WITHOUT, is_of_tensor
 from einsmith.schedule.pipeline import PLAN_PASSES, Pass, check_order, optional_names
@@ -136,18 +138,23 @@ def _length_limits(graph: Graph, context: PassContext) -> Graph:
     return length_limits(graph, {x.leaf for x in context.limits})
 
 
+def _skew(graph: Graph, context: PassContext) -> Graph:
+    return skew(graph, partial(run_passes, context=_of_step(context)), context)
+
+
 def _strip_mine(graph: Graph, context: PassContext) -> Graph:
     return strip_mine(graph, partial(run_passes, context=_of_step(context)))
 
 
 def _of_step(context: PassContext) -> PassContext:
     """Return the context of passes over the graph of a loop's step, whose results are not those of the limits."""
-    return replace(context, limits=())
+    return replace(context, limits=(), is_step=True)
 
 
 PASSES = check_order(
     (
         graph_pass("simplify", simplify, provides="simplified"),
+        priced_pass("skew", _skew, "simplified", on="recurrence"),
         graph_pass("read forwarding", read_forwarding, "simplified", on="pieces"),
         graph_pass("inline", inline, "simplified", "inlined", on="elementwise"),
         graph_pass("store post-activation", store_post_activation, "inlined", on="selection"),
@@ -177,6 +184,7 @@ PASSES = check_order(
         priced_pass("length limits", _length_limits, "loops", on="length"),
         replace(priced_pass("precision", precision, "loops"), is_optional=False),
         priced_pass("limit loops", lambda graph, c: limit_loops(graph, c.limits), "loops", on="loop"),
+        priced_pass("split loops", split_loops, "loops", on="loop"),
     )
 )
 """Passes that reduce points or tensors come before those that divide them; all of these come before loops fix an

@@ -20,6 +20,7 @@ from einsmith.ir.views import storage
 from einsmith.runtime.memory import Memory
 from einsmith.runtime.steps import (
     AllReduce,
+    Apart,
     Await,
     BeginLoop,
     CheckZero,
@@ -120,7 +121,7 @@ def layout(
         for k, (segment, step) in enumerate(zip(call.loop.segments, call.plans, strict=True)):
             same = {x for x, a in call.loop.invariant_inputs(segment).items() if storage(a) in constants}
             inner[i, k] = layout(step, {*segment.body.inputs, *step.graph.outputs}, compiled, same, kept_end)
-            needs.append(inner[i, k].nbytes)
+            needs.append(segment.part[1] * whole_lines(inner[i, k].nbytes))
             kept_end = inner[i, k].kept_end
         extra[i] = max(needs, default=0)
     return ArenaLayout(
@@ -182,7 +183,7 @@ class Assembler:
         first = min(stored, default=None)
         for n in self.headers:
             step = self.steps[n]
-            if first is not None and isinstance(step, Together) and n < first <= n + step.count:
+            if first is not None and isinstance(step, Together | Apart) and n < first <= n + step.count:
                 return n
         return first
 
@@ -224,8 +225,7 @@ class Assembler:
             if isinstance(call, LoopCall):
                 for c in call.before:
                     self._add_kernel(c, work, pointer)
-                for k, (segment, step) in enumerate(zip(call.loop.segments, call.plans, strict=True)):
-                    self._add_loop(call, segment, step, places.inner[i, k], work, pointer)
+                self._add_segments(call, places, i, work, pointer)
             else:
                 self._add_kernel(call, work, pointer, already.get(i, ()))
             after(i)
@@ -288,18 +288,58 @@ class Assembler:
 
         def pointer(t: Tensor, at: At, offset: int) -> int:
             argument = arguments.get(storage(t))
-            return self.spare if argument is None else outer(argument, at, offset)
+            if argument is None:
+                return self.spare
+            return outer(argument, at, offset + segment.find_part(nbytes(storage(t)), nbytes(argument)))
 
         return pointer
 
-    def _add_loop(
+    def _add_segments(self, call: LoopCall, places: ArenaLayout, i: int, base: int, outer: Pointer) -> None:
+        """Add the loops of the segments of call i; parts of a segment, each with memory of its own, follow a header."""
+        segments = call.loop.segments
+        first = 0
+        while first < len(segments):
+            count = segments[first].part[1]
+            numbers = range(first, first + count)
+            inner = [places.inner[i, k] for k in numbers]
+            bases = [base + n * whole_lines(x.nbytes) for n, x in enumerate(inner)]
+            already = [
+                self._add_once_before(call, segments[k], call.plans[k], x, b, outer)
+                for k, x, b in zip(numbers, inner, bases, strict=True)
+            ]
+            begin, kernel = len(self.steps), len(self.kernels)
+            # Kernels of several parts would store the results of other configurations in one place.
+            is_apart = count > 1 and not any(c.kernel in self.extra for _, c, _ in call.plans[first].kernel_calls())
+            if is_apart:
+                self.steps.append(Apart(0, count))
+            for k, x, b, once in zip(numbers, inner, bases, already, strict=True):
+                self._add_loop(call, segments[k], call.plans[k], x, b, outer, once)
+            if is_apart:
+                self.steps[begin] = Apart(len(self.steps) - begin - 1, count)
+                of_part = range(kernel, kernel + (len(self.kernels) - kernel) // count)
+                self.headers[begin] = max(of_part, key=lambda n: self.compiled[self.kernels[n][0].kernel].seconds)
+            first += count
+
+    def _add_once_before(
         self, call: LoopCall, segment: LoopSegment, plan: Plan, places: ArenaLayout, base: int, outer: Pointer
+    ) -> dict[int, list[int]]:
+        """Add the launches of a segment's step that run once before its loop; see `_add_once`."""
+        workspaces = {i: places.offsets.get(i, 0) for i in range(len(plan.calls)) if i not in places.kept}
+        return self._add_once(plan, workspaces, base, self._point_before_loop(call, segment, outer))
+
+    def _add_loop(
+        self,
+        call: LoopCall,
+        segment: LoopSegment,
+        plan: Plan,
+        places: ArenaLayout,
+        base: int,
+        outer: Pointer,
+        already: Mapping[int, Sequence[int]],
     ) -> None:
         inputs = dict(zip(segment.body.inputs, segment.places, strict=True))
         outputs = dict(zip(plan.graph.outputs, segment.targets, strict=True))
 
-        workspaces = {i: places.offsets.get(i, 0) for i in range(len(plan.calls)) if i not in places.kept}
-        already = self._add_once(plan, workspaces, base, self._point_before_loop(call, segment, outer))
         begin = len(self.steps)
         moves: list[Move] = []
         bases: list[int] = []
@@ -309,8 +349,9 @@ class Assembler:
         ]
         self.steps.append(BeginLoop(segment.steps, call.loop.reverse, moves, bases, *bounds))
 
-        def slice_of(t: Tensor, first: int, stride: int, at: At, offset: int) -> int:
+        def slice_of(t: Tensor, first: int, stride: int, at: At, offset: int, part: Tensor) -> int:
             row = size(t.shape[1:]) * t.dtype.itemsize
+            offset += 0 if segment.rows else segment.find_part(nbytes(part), row)
             moves.append(Move(*at, first * row + offset, stride * row))
             bases.append(0)
             k = len(bases) - 1
@@ -324,15 +365,15 @@ class Assembler:
                 self.values[at] = begin, stored_in
             if t in outputs:
                 member, position = outputs[t]
-                return slice_of(Item(call.loop, member), position, segment.rows or 1, at, offset)
+                return slice_of(Item(call.loop, member), position, segment.rows or 1, at, offset, t)
             if t not in inputs:
                 self.places[at] = PointerTarget((begin, t), offset, nbytes(t))
                 return base + places.offsets[t] + offset
             place = inputs[t]
             source = call.loop.args[place.number] if place.kind == "argument" else Item(call.loop, place.number)
             if place.first is None:
-                return outer(source, at, offset)
-            return slice_of(source, place.first, place.stride, at, offset)
+                return outer(source, at, offset + segment.find_part(nbytes(t), nbytes(source)))
+            return slice_of(source, place.first, place.stride, at, offset, t)
 
         self.add_plan(plan, places, base, pointer, already=already)
         self.steps.append(EndLoop())
@@ -383,6 +424,8 @@ def show_steps(assembler: Assembler, name: Callable[[Tensor], str]) -> str:
             depth += 1
         elif isinstance(step, Together):
             lines.append(f"{pad}step {n}: the next {step.count} kernels run together")
+        elif isinstance(step, Apart):
+            lines.append(f"{pad}step {n}: the next {step.parts} loops run at the same time")
         elif isinstance(step, EndLoop):
             lines.append(f"{pad}step {n}: end of the loop")
         elif isinstance(step, Notify):

@@ -16,6 +16,7 @@ from einsmith.cost.facts import MAX_THREADS
 from einsmith.runtime import buffers, interrupts, pool, queues, thread_count
 from einsmith.runtime.steps import (
     AllReduce,
+    Apart,
     Await,
     BeginLoop,
     CheckFinite,
@@ -88,7 +89,7 @@ class Program:
         self._scratch = self.scratch.ctypes.data if scratch is None else scratch
         self._run, self._run_team = pool.native_entry().run, pool.native_entry().run_team
         self._forks = self.threads > 1 and any(
-            isinstance(s, Together) or isinstance(s, RunLaunch) and s.tasks > 1 for s in self.steps
+            isinstance(s, Together | Apart) or isinstance(s, RunLaunch) and s.tasks > 1 for s in self.steps
         )
         self._record = self._run_words(0)
 
@@ -127,6 +128,11 @@ class Program:
                 if tasks >= 2**31:
                     raise ValueError(f"step {n} has {tasks} tasks; at most 2**31 - 1 are possible")
                 record[:3] = entry_program.TOGETHER, step.count, tasks
+            elif isinstance(step, Apart):
+                inside = self.steps[n + 1 : n + 1 + step.count]
+                if step.count % step.parts or not all(isinstance(s, RunLaunch | BeginLoop | EndLoop) for s in inside):
+                    raise ValueError(f"step {n} is not followed by {step.parts} loops of equally many steps")
+                record[:6] = entry_program.APART, step.count, step.parts, step.count // step.parts, 0, n
             elif isinstance(step, BeginLoop):
                 most_turns_address = base + 8 * (n * width + 2)  # the word with the most turns
                 kind = entry_program.LOOP_DOWN if step.reverse else entry_program.LOOP

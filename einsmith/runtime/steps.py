@@ -28,6 +28,17 @@ class Together:
 
 
 @dataclass(frozen=True)
+class Apart:
+    """A header before `parts` loops of equally many steps, `count` steps in all, that do not depend on each other and
+    contain only launches and loops: with several threads they run as one launch of `parts` tasks, whose time counts as
+    the header's. With one thread, and where each step's time is added up without saying which thread was at work, they
+    run in order."""
+
+    count: int
+    parts: int
+
+
+@dataclass(frozen=True)
 class CheckZero:
     """A check that ends the run with status `code` (not 0) unless the i32 at `pointer` is 0."""
 
@@ -104,7 +115,7 @@ class EndLoop:
     """The end of the innermost loop that is open."""
 
 
-Step = RunLaunch | Together | CheckZero | CheckFinite | Notify | Await | AllReduce | BeginLoop | EndLoop
+Step = RunLaunch | Together | Apart | CheckZero | CheckFinite | Notify | Await | AllReduce | BeginLoop | EndLoop
 
 
 def end_of_loop(steps: Sequence[Step], begin: int) -> int:

@@ -15,6 +15,7 @@ from einsmith.ir.verify import verify_graph
 from tests.lang.recurrences import CASES
 
 FLOATS = [n for n, c in CASES.items() if all(x.dtype.kind == "f" for x in c.inputs[:1])]
+GRIDS = ("batch_first_grid", "grid_around_its_batch", "grid_of_cells")
 
 
 @pytest.mark.thinned(6)
@@ -25,7 +26,9 @@ def test_derivatives(name):
 
 
 @pytest.mark.thinned(4)
-@pytest.mark.parametrize("name", ["rnn", "lstm", "ragged_batch", "reads_under_a_reduction", "soft_edit_distance"])
+@pytest.mark.parametrize(
+    "name", ["rnn", "lstm", "ragged_batch", "reads_under_a_reduction", "soft_edit_distance", *GRIDS]
+)
 def test_compiled_gradients(name):
     c = CASES[name]
     at = tuple(i for i, x in enumerate(c.inputs) if x.dtype.kind == "f")

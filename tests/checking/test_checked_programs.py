@@ -242,9 +242,9 @@ def test_a_wrong_kernel_of_a_step_is_noticed(checked, rng, monkeypatch):
     """Inside loops, too, at the step in which it shows."""
     own = assemble.Assembler._add_loop
 
-    def late(self, call, segment, step, places, base, outer):
+    def late(self, call, segment, step, places, *rest):
         places = replace(places, offsets=dict.fromkeys(places.offsets, 0))
-        own(self, call, segment, step, places, base, outer)
+        own(self, call, segment, step, places, *rest)
 
     monkeypatch.setattr(assemble.Assembler, "_add_loop", late)
     with pytest.raises(es.CheckError):

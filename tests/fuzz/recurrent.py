@@ -107,17 +107,16 @@ def _term(w: Writer, source: str, t: str, lead: list[str], left: list[str], back
 def grid(w: Writer) -> None:
     """A tensor over two axes that reads itself above and to the left: dynamic programs."""
     w.budget = min(w.budget, 3_000)
-    lead = w.some_axes(w.pick((0, 1)), most=5)
-    i, j = w.axis(lead, most=9), w.axis(lead, most=9)
-    left = [*lead, i, j]
+    others = w.some_axes(w.pick((0, 1, 2)), most=5)
+    i, j = w.axis(others, most=9), w.axis(others, most=9)
+    left = w.choose.shuffled([*others, i, j])
     x = w.read(left, ordered=True)
     name = w.name()
     w.shapes[name] = tuple(left)
-    before = ", ".join(lead) + (", " if lead else "")
     terms = []
     for up, back in w.choose.some([(1, 0), (0, 1), (1, 1)]) or [(1, 0)]:
         guard = " and ".join(f"{a} > 0" for a, d in ((i, up), (j, back)) if d)
-        read = f"{name}[{before}{i}-{up}, {j}-{back}]".replace("-0", "")
+        read = f"{name}[{', '.join({i: f'{i}-{up}', j: f'{j}-{back}'}.get(a, a) for a in left)}]".replace("-0", "")
         terms.append(f"where({guard}, {read}, {w.pick(('0', '1', '-2'))})")
     e = terms[0]
     for y in terms[1:]:

@@ -169,6 +169,59 @@ def soft_edit_distance(cost):
     return d
 
 
+def soft_paths(cost):
+    """Values of the cheapest paths, softly, through grids whose rows and columns are the first two dimensions."""
+    d = np.zeros_like(cost)
+    for i, j in np.ndindex(cost.shape[:2]):
+        paths = [d[i - a, j - b] for a, b in ((1, 0), (0, 1), (1, 1)) if i >= a and j >= b] or [0 * cost[0, 0]]
+        d[i, j] = cost[i, j] - np.log(sum(np.exp(-p) for p in paths))
+    return d
+
+
+@case(
+    """
+    p[b,i,j] = where(i > 0, r[b,i-1,j], 1e10)
+    q[b,i,j] = where(j > 0, r[b,i,j-1], 1e10)
+    s[b,i,j] = where(i > 0 and j > 0, r[b,i-1,j-1], where(i == 0 and j == 0, 0, 1e10))
+    m[b,i,j] = stop_gradient(min(p[b,i,j], q[b,i,j], s[b,i,j]))
+    r[b,i,j] = C[b,i,j] + m[b,i,j] - log(exp(m[b,i,j] - p[b,i,j]) + exp(m[b,i,j] - q[b,i,j]) + exp(m[b,i,j] - s[b,i,j]))
+    return r
+    """, (3, 4, 5),
+)  # fmt: skip
+def batch_first_grid(cost):
+    return np.moveaxis(soft_paths(np.moveaxis(cost, 0, 2)), 2, 0)
+
+
+@case(
+    """
+    p[i,c,b,j] = where(i > 0 and j > 0, exp(-r[i-1,c,b,j-1]), where(i == 0 and j == 0, 1, 0))
+    r[i,c,b,j] = C[b,i,c,j] - log(p[i,c,b,j] + where(i > 0, exp(-r[i-1,c,b,j]), 0)
+                                  + where(j > 0, exp(-r[i,c,b,j-1]), 0))
+    return r
+    """, (3, 4, 2, 5),
+)  # fmt: skip
+def grid_around_its_batch(cost):
+    return soft_paths(cost.transpose(1, 3, 2, 0)).transpose(0, 2, 3, 1)
+
+
+@case(
+    """
+    z[b,j,i,k] = (sum[l](where(i > 0, h[b,j,i-1,l], 0)*U[l,k])
+                  + sum[l](where(j+1 < size(j), h[b,j+1,i,l], g[b,l])*V[l,k]))
+    h[b,j,i,k] = tanh(x[b,i,j,k] + z[b,j,i,k])
+    return h
+    """, (3, 3), (2, 3), (3, 3), (2, 4, 5, 3),
+)  # fmt: skip
+def grid_of_cells(u, g, v, x):
+    h = np.zeros_like(x).swapaxes(1, 2)
+    for i in range(x.shape[1]):
+        for j in reversed(range(x.shape[2])):
+            left = h[:, j, i - 1] if i else 0 * g
+            above = h[:, j + 1, i] if j + 1 < x.shape[2] else g
+            h[:, j, i] = np.tanh(x[:, i, j] + left @ u + above @ v)
+    return h
+
+
 @case(
     """
     m[t,b,k] = where(t > 0, f[t-1,b,k], 0)

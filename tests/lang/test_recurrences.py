@@ -179,3 +179,13 @@ def test_a_distance_without_a_guard_tells_the_guard():
     f = es.op("h[t,k] = x[t,k] + where(t >= lag[k], h[t-lag[k],k], 0)\nreturn h")
     with pytest.raises(es.FormulaError, match=r"program runs(.|\n)*where\(lag\[k\] > 0 and t >= lag\[k\]"):
         f(np.ones((5, 2)), np.array([1, 2]))
+
+
+@pytest.mark.parametrize(
+    "name,step", [("batch_first_grid", (5, 3)), ("grid_around_its_batch", (5, 2, 3)), ("grid_of_cells", (4, 2, 3))]
+)
+def test_independent_axes_come_after_the_times(name, step):
+    """The cells of all samples are computed together, wherever the axis of the samples stands in a formula."""
+    c = CASES[name]
+    nodes = recurrences(es.grad(lambda *xs: c.formula(*xs).sum()), *c.inputs)
+    assert {m.shape[1:] for node in nodes for m in node.members} == {step}

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from einsmith.codegen.entry.loops import LOOPS
 from einsmith.codegen.entry.machine import FLUSH
+from einsmith.codegen.entry.parts import PARTS
 from einsmith.codegen.entry.system import system_functions
 from einsmith.codegen.entry.team import TEAM
 from einsmith.codegen.entry.wait import WAIT
@@ -55,12 +56,13 @@ pointer, 2 unused, code. The beginning of a loop: kind, pointer to the turn at w
 pointer to the moves, their number, pointer to the first turn (or 0), the step after the loop's end, turns left. The
 end of a loop: kind, the loop's beginning. A header of launches that run together, which are the next records: kind,
 their number, the tasks of all of them. A notice: kind, pointer to a byte, descriptor of the pipe to which the byte is
-written. A wait: kind, unused, descriptor of the pipe from which a byte is read.
+written. A wait: kind, unused, descriptor of the pipe from which a byte is read. A header of loops that run at the same
+time, which are the next records: kind, their number, the loops, the records of each, unused, the header's number.
 
 A move of a loop is the words target, base, offset, delta: in turn t, counted from 0, the word at `target` is the word
 at `base` + offset + delta * t. A loop that runs downward begins with its last turn.
 """
-LAUNCH, CHECK_ZERO, CHECK_F32, CHECK_F64, LOOP, LOOP_END, LOOP_DOWN, TOGETHER, NOTIFY, AWAIT = range(10)
+LAUNCH, CHECK_ZERO, CHECK_F32, CHECK_F64, LOOP, LOOP_END, LOOP_DOWN, TOGETHER, NOTIFY, AWAIT, APART = range(11)
 MOVE_WORDS = 4
 
 SPIN_NANOSECONDS = 50_000
@@ -310,30 +312,6 @@ go:
   ret void
 }
 
-; Runs a task of the launches that follow the header %at, counted through all of them.
-define internal void @member(ptr %at, ptr %scratch, i64 %task) #0 {
-entry:
-  br label %look
-look:
-  %record = phi ptr [ %at, %entry ], [ %following, %past ]
-  %left = phi i64 [ %task, %entry ], [ %rest, %past ]
-  %following = getelementptr i8, ptr %record, i64 {step_bytes}
-  %p2 = getelementptr i64, ptr %following, i64 2
-  %tasks = load i64, ptr %p2, align 8
-  %here = icmp ult i64 %left, %tasks
-  br i1 %here, label %run, label %past
-past:
-  %rest = sub i64 %left, %tasks
-  br label %look
-run:
-  %p1 = getelementptr i64, ptr %following, i64 1
-  %p3 = getelementptr i64, ptr %following, i64 3
-  %f = load ptr, ptr %p1, align 8
-  %pointers = load ptr, ptr %p3, align 8
-  call void %f(ptr %pointers, ptr %scratch, i64 %left)
-  ret void
-}
-
 ; Runs the steps in order; 0, or the code of the first check that fails. Where times is given, nanoseconds are added
 ; up by step.
 define i64 @einsmith_run(ptr %run) #0 {
@@ -415,7 +393,8 @@ step:
                                     i64 6, label %loop
                                     i64 7, label %together
                                     i64 8, label %notify
-                                    i64 9, label %await ]
+                                    i64 9, label %await
+                                    i64 10, label %apart ]
 zero:
   %z = load i32, ptr %what_pointer, align 4
   %bad_z = icmp ne i32 %z, 0
@@ -453,6 +432,18 @@ together:
 g_parallel:
   %g_at = ptrtoint ptr %at to i64
   call void @fork_join(ptr %pool, i64 ptrtoint (ptr @member to i64), i64 %g_at, i64 %g_tasks, i64 %threads,
+                       i64 %scratch_address, i64 %stride, i64 %clocks)
+  br label %next_step
+apart:
+  %parts = load i64, ptr %p2, align 8
+  %one_part = icmp ule i64 %threads, 1
+  %unclocked = xor i1 %clocked, true
+  %each = and i1 %timed, %unclocked
+  %in_order = or i1 %one_part, %each
+  br i1 %in_order, label %next_step, label %a_parallel
+a_parallel:
+  %a_at = ptrtoint ptr %at to i64
+  call void @fork_join(ptr %pool, i64 ptrtoint (ptr @part to i64), i64 %a_at, i64 %parts, i64 %threads,
                        i64 %scratch_address, i64 %stride, i64 %clocks)
   br label %next_step
 notify:
@@ -505,8 +496,9 @@ task:
   %k1 = add i64 %k, 1
   br label %turn
 next_step:
-  %passed = phi i64 [ %what, %g_parallel ], [ 0, %zero ], [ 0, %single ], [ 0, %double ], [ 0, %together ],
-                    [ 0, %notify ], [ 0, %a_read ], [ 0, %parallel ], [ 0, %turn ], [ 0, %look_first ]
+  %passed = phi i64 [ %what, %g_parallel ], [ %what, %a_parallel ], [ 0, %zero ], [ 0, %single ], [ 0, %double ],
+                    [ 0, %together ], [ 0, %apart ], [ 0, %notify ], [ 0, %a_read ], [ 0, %parallel ], [ 0, %turn ],
+                    [ 0, %look_first ]
   %n0 = add i64 %n, %passed
   %n1 = add i64 %n0, 1
   br i1 %timed, label %note, label %next
@@ -558,7 +550,7 @@ def emit_entry(triple: str, own: bool = False) -> str:
         "identities": WORDS["tickets"] + 8,
         **WORDS,
     }
-    parts = FLUSH[family], system_functions(triple), LOOPS, TEAM, watch_functions(own), _BODY, WAIT
+    parts = FLUSH[family], system_functions(triple), LOOPS, PARTS, TEAM, watch_functions(own), _BODY, WAIT
     text = f'target triple = "{triple}"\n' + "".join(parts)
     for name, value in fields.items():
         text = text.replace(f"{{{name}}}", str(value))

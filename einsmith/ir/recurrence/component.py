@@ -36,6 +36,7 @@ from einsmith.ir.recurrence.drafts import (
     Arguments,
     Draft,
     Edge,
+    dims_first,
     find_edges,
     find_offending_edge,
     insert_carries,
@@ -43,7 +44,6 @@ from einsmith.ir.recurrence.drafts import (
     moved,
     potentials,
     split_free_ends,
-    time_first,
 )
 from einsmith.ir.recurrence.members import Members, schedule
 from einsmith.ir.rewrite.simplify import canonical
@@ -157,9 +157,17 @@ class Component:
         dims = [d for d, s in enumerate(part.step) if form.coefficient(Axis(d)) == s]
         return n, dims or list(range(len(part.step)))
 
-    def reorder_drafts(self, axes: Sequence[int]) -> list[Draft]:
-        """Return the nodes with time as dimension 0."""
-        orders = [time_first(d, len(n.shape)) for d, n in zip(axes, self.drafts, strict=True)]
+    def carries(self, axes: Sequence[int]) -> bool:
+        """Return whether any read of a node is at another position than the reader's along these axes. Along axes that
+        carry nothing, positions are independent of each other."""
+        return any((e.low, e.high) != (0, 0) for e in find_edges(self.reorder_drafts(self.order_dims([axes]))))
+
+    def order_dims(self, axes: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
+        """Return the order of each node's dimensions that begins with the given axes, one after the other."""
+        return [dims_first([a[n] for a in axes], len(d.shape)) for n, d in enumerate(self.drafts)]
+
+    def reorder_drafts(self, orders: Sequence[tuple[int, ...]]) -> list[Draft]:
+        """Return the nodes with their dimensions in these orders."""
         out = []
         for draft, order in zip(self.drafts, orders, strict=True):
             places: dict[int, Expr] = {d: Axis(p) for p, d in enumerate(order)}
@@ -181,9 +189,12 @@ class Component:
 
     # --------------------------------------------------------------------------------------------------- building
 
-    def build(self, axes: Sequence[int]) -> BuiltRecurrence:
-        """Return the recurrence along these axes. Raises Illegal. Cycles within a step are not examined."""
-        drafts = self.reorder_drafts(axes)
+    def build(self, axes: Sequence[int], inner: Sequence[Sequence[int]] = ()) -> BuiltRecurrence:
+        """Return the recurrence along these axes. Raises Illegal. Cycles within a step are not examined.
+
+        inner: axes of the recurrences within a step, whose dimensions follow that of time."""
+        orders = self.order_dims([axes, *inner])
+        drafts = self.reorder_drafts(orders)
         edges = find_edges(drafts)
         sign = next((s for s in (1, -1) if potentials(edges, [0] * len(drafts), s) is not None), None)
         if sign is None:
@@ -192,10 +203,9 @@ class Component:
         drafts, front = insert_carries(drafts, sign)
         drafts = [split_free_ends(d) for d in drafts]
         layout = schedule(drafts, find_edges(drafts), sign)
-        node, places = Members(self.args, self.exposed, drafts, layout, self.checkpoint).build()
+        node, places = Members(self.args, self.exposed, drafts, layout, self.checkpoint, 1 + len(inner)).build()
         tensors = []
-        for n, (old, dim) in enumerate(zip(self.nodes, axes, strict=True)):
-            order = time_first(dim, len(old.shape))
+        for n, (old, order) in enumerate(zip(self.nodes, orders, strict=True)):
             member, base = places[n]
             at: list[Expr] = [Axis(d) if old.shape[d] > 1 else Const(0, dt.i32) for d in order]
             at[0] = moved(at[0], front[n] - base)

@@ -153,7 +153,8 @@ class _Solver:
 
     def _choose_time_axes(self, component: Component, inside: set) -> BuiltRecurrence:
         """Return the recurrence along the first axis without cycles within a step; else along the first axis whose
-        cycles are recurrences themselves."""
+        cycles are recurrences themselves. An axis whose positions are independent of each other is not the time if
+        there is another; it comes last in memory, so that kernels within the innermost step run along it."""
         if (unproven := component.find_unproven_index()) is not None:
             name, other = (self._name(component.nodes[n], inside) for n in unproven)
             raise RecurrenceError(
@@ -162,7 +163,7 @@ class _Solver:
                 *self._placeholders(name, other),
             )
         first: Illegal | None = None
-        nested: list[BuiltRecurrence] = []
+        nested: list[tuple[int, ...]] = []
         for axes in component.propose_time_axes():
             try:
                 built = component.build(axes)
@@ -171,9 +172,11 @@ class _Solver:
                 continue
             if all(not cyclic for _, cyclic in step_groups(built.node)):
                 return built
-            nested.append(built)
+            nested.append(axes)
         inner: RecurrenceError | None = None
-        for built in nested:
+        times = [axes for axes in nested if component.carries(axes)]
+        for axes in (*times, *(a for a in nested if a not in times)):
+            built = component.build(axes, [a for a in times if a != axes])
             try:
                 for group, cyclic in step_groups(built.node):
                     if cyclic:

@@ -71,9 +71,9 @@ class Edge:
     high: int | None
 
 
-def time_first(dim: int, rank: int) -> tuple[int, ...]:
-    """Return the order of `rank` dimensions that moves dimension `dim` to the front."""
-    return (dim, *(d for d in range(rank) if d != dim))
+def dims_first(dims: Sequence[int], rank: int) -> tuple[int, ...]:
+    """Return the order of `rank` dimensions that moves the dimensions `dims` to the front."""
+    return tuple(dict.fromkeys((*dims, *range(rank))))
 
 
 def moved(e: Expr, by: int) -> Expr:

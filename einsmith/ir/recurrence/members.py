@@ -34,12 +34,12 @@ from einsmith.ir.recurrence.drafts import (
     Draft,
     Edge,
     clipped,
+    dims_first,
     map_piece,
     moved,
     node_reads,
     potentials,
     shifted,
-    time_first,
 )
 from einsmith.ir.rewrite.simplify import canonical, simplify_template
 
@@ -137,13 +137,20 @@ def _find_first_dependent(d: Draft, limits: Mapping[int, int], begin: int, end: 
 
 
 class Members:
-    """The members of the recurrence of drafts whose layout is known."""
+    """The members of the recurrence of drafts whose layout is known. Their first `depth` dimensions are the times of
+    the recurrence and of those within its steps."""
 
     def __init__(
-        self, args: Arguments, exposed: set[int], drafts: Sequence[Draft], layout: StepLayout, checkpoint: int = 0
+        self,
+        args: Arguments,
+        exposed: set[int],
+        drafts: Sequence[Draft],
+        layout: StepLayout,
+        checkpoint: int = 0,
+        depth: int = 1,
     ):
         self.args, self.exposed, self.drafts, self.layout = args, exposed, drafts, layout
-        self.checkpoint = checkpoint
+        self.checkpoint, self.depth = checkpoint, depth
         self.initial: dict[int, Tensor] = {}
         self.base = [self._base(n) for n in range(len(drafts))]
         self.ready: list[tuple[Draft, int]] = []  # members in order, and their origins
@@ -235,7 +242,7 @@ class Members:
         groups: dict[tuple, list[Piece]] = {}
         for p in clipped_parts:
             groups.setdefault((p.offset[1:], p.step[1:], p.extents[1:]), []).append(p)
-        if any(_boxes_meet(a, b) for a, b in combinations(groups, 2)):
+        if any(boxes_meet(a, b) for a, b in combinations(groups, 2)):
             groups = {((0,) * (len(d.shape) - 1), (1,) * (len(d.shape) - 1), d.shape[1:]): clipped_parts}
         out = []
         for (offset, step, extents), parts in groups.items():
@@ -314,21 +321,19 @@ class Members:
         return prune_recurrence(node)
 
     def _transpose_args(self) -> None:
-        """Transpose arguments of which a step reads a slice along a dimension other than the first, so that it comes
-        first."""
-        step_dims: dict[int, set[int]] = {}
+        """Transpose arguments of which steps read slices, so that the dimensions of the slices come first, in the order
+        of the times."""
+        sliced_dims: dict[int, set[tuple[int, ...]]] = {}
         for d, _ in self.ready:
             for p in d.parts:
                 for r in dict.fromkeys(e for e in postorder(p.bodies) if isinstance(e, Read) and e.slot >= ARGS):
-                    along = {k for k, i in enumerate(r.index) if Axis(0) in postorder([i])}
-                    sliced = len(along) == 1 and all(len(linear(r.index[k]).terms) == 1 for k in along)
-                    step_dims.setdefault(r.slot, set()).update(along if sliced else {0})
+                    dims = [k for t in range(self.depth) if (k := _find_slice(r, t)) is not None]
+                    sliced_dims.setdefault(r.slot, set()).add(dims_first(dims, len(r.index)))
         copies: dict[int, tuple[int, tuple[int, ...]]] = {}
-        for slot, along in step_dims.items():
+        for slot, orders in sliced_dims.items():
             a = self.args.tensors[slot - ARGS]
-            if len(along) == 1 and along != {0}:
-                (first,) = along
-                order = time_first(first, len(a.shape))
+            order = next(iter(orders))
+            if len(orders) == 1 and order != tuple(range(len(order))):
                 at: list[Expr] = [Const(0, dt.i32)] * len(order)
                 for place, dim in enumerate(order):
                     at[dim] = Axis(place)
@@ -348,6 +353,13 @@ class Members:
         self.ready = [(transpose_reads(d), o) for d, o in self.ready]
 
 
+def _find_slice(r: Read, time: int) -> int | None:
+    """Return the dimension of which a read accesses one position for each position along a time; None if there is no
+    such dimension, or several depend on the time."""
+    along = [k for k, i in enumerate(r.index) if Axis(time) in postorder([i])]
+    return along[0] if len(along) == 1 and len(linear(r.index[along[0]]).terms) == 1 else None
+
+
 def _neutral(combiner: str, dtype: DType) -> float | int:
     """Return the identity element of a combiner."""
     if combiner in ("sum", "prod"):
@@ -358,7 +370,7 @@ def _neutral(combiner: str, dtype: DType) -> float | int:
     return int(info.min if combiner == "max" else info.max)
 
 
-def _boxes_meet(a: tuple, b: tuple) -> bool:
+def boxes_meet(a: tuple, b: tuple) -> bool:
     """Return whether two boxes (offset, step, extents) may share a position; only their bounds are compared, not the
     strides."""
     for o1, s1, n1, o2, s2, n2 in zip(*a, *b, strict=True):
