@@ -36,7 +36,8 @@ NO_PRODUCTS = Products(lambda t: False, lambda t, dtype: t)
 class PassContext:
     """Context that passes are given. target: the machine; cost: predicted seconds of a kernel on it; observe(name,
     before, after, seconds): called after each pass; stored: the type of 16 bits in which activations are stored, None
-    for float32; products: what is known of products; limits: those of rows and of other positions."""
+    for float32; products: what is known of products; limits: those of rows and of other positions;
+    circular: whether loops may store members in circular buffers."""
 
     target: Target = Target()
     cost: Cost = no_cost
@@ -44,6 +45,7 @@ class PassContext:
     stored: DType | None = None
     products: Products = NO_PRODUCTS
     limits: tuple[RowLimit, ...] = ()
+    circular: bool = True
 
     @property
     def can_price(self) -> bool:

@@ -14,6 +14,7 @@ from functools import partial
 
 from einsmith.base import environment
 from einsmith.base.errors import KnobError
+from einsmith.cost.gpu import GpuTarget
 from einsmith.ir.nodes import Graph
 from einsmith.passes.algebra.available_expressions import available_expressions
 from einsmith.passes.algebra.common_subexpressions import common_subexpressions
@@ -49,6 +50,9 @@ from einsmith.schedule.graph_decisions import WITHOUT, is_of_tensor
 from einsmith.schedule.pipeline import PLAN_PASSES, Pass, check_order, optional_names
 
 GraphPass = Pass[Graph, PassContext]
+
+CIRCULAR_BUFFERS = "circular buffers"
+"""Name by which circular buffers of loops can be left out."""
 
 
 def graph_pass(name: str, f: Callable[[Graph], Graph], needs: str = "", provides: str = "", on: str = "") -> GraphPass:
@@ -129,7 +133,10 @@ def left_out() -> tuple[str, ...]:
 
 
 def _lower_loops(graph: Graph, context: PassContext) -> Graph:
-    return lower_loops(graph, partial(run_passes, context=_of_step(context)))
+    # The persistent kernel that runs a loop on a card moves its pointers by equal distances.
+    circular = context.circular and not context.limits and not isinstance(context.target, GpuTarget)
+    circular = circular and CIRCULAR_BUFFERS not in left_out()
+    return lower_loops(graph, partial(run_passes, context=_of_step(context)), circular)
 
 
 def _length_limits(graph: Graph, context: PassContext) -> Graph:
@@ -142,7 +149,7 @@ def _strip_mine(graph: Graph, context: PassContext) -> Graph:
 
 def _of_step(context: PassContext) -> PassContext:
     """Return the context of passes over the graph of a loop's step, whose results are not those of the limits."""
-    return replace(context, limits=())
+    return replace(context, limits=(), circular=context.circular and not context.limits)
 
 
 PASSES = check_order(
@@ -167,7 +174,9 @@ PASSES = check_order(
         priced_pass("parallel fusion", parallel_fusion, "inlined", on="pieces, shifted index"),
         graph_pass("split index set", split_index_set, "inlined", on="condition"),
         # A loop's steps are separate graphs, which go through all passes when the loop is created.
-        priced_pass("lower loops", _lower_loops, "inlined", "loops", on="recurrence"),
+        replace(
+            priced_pass("lower loops", _lower_loops, "inlined", "loops", on="recurrence"), parts=(CIRCULAR_BUFFERS,)
+        ),
         priced_pass("strip mine", _strip_mine, "loops", on="loop"),
         graph_pass("horizontal fusion", horizontal_fusion, "loops", on="reductions"),
         priced_pass("recompute", recompute, "loops", on="elementwise"),

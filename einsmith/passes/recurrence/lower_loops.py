@@ -17,7 +17,7 @@ with numbers from memory (`live_steps`); the boundary between their segments is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from einsmith.base import dtypes as dt
@@ -53,7 +53,7 @@ from einsmith.ir.rebuild import prune_args, rebuild, replace, substitute, with_a
 from einsmith.ir.recurrence.define import distances, recurrence, step_groups, step_parts
 from einsmith.ir.rewrite.simplify import canonical, simplify, simplify_template
 from einsmith.ir.views import storage
-from einsmith.passes.recurrence.accumulators import find_totals, read_totals, start_of_total
+from einsmith.passes.recurrence.accumulators import count_positions_read, initial_slots, is_total, read_slots
 from einsmith.passes.recurrence.copy_propagation import propagate_copies
 from einsmith.passes.recurrence.live_steps import find_limit, find_members_read_beyond
 from einsmith.passes.recurrence.loop_invariant import hoist_invariants
@@ -68,8 +68,9 @@ _MAX_SEGMENTS = 4
 _TIME = Axis(0)
 
 
-def lower_loops(graph: Graph, passes: Passes) -> Graph:
-    """Return the graph with every recurrence as a loop; `passes` are run on the graph of a step."""
+def lower_loops(graph: Graph, passes: Passes, circular: bool = True) -> Graph:
+    """Return the graph with every recurrence as a loop; `passes` are run on the graph of a step. circular: whether
+    members of which only the next few steps read the values are stored in circular buffers."""
     if not any(isinstance(n, Recurrence) for n in postorder(graph.roots)):
         return graph
     graph = propagate_copies(graph)
@@ -78,15 +79,19 @@ def lower_loops(graph: Graph, passes: Passes) -> Graph:
         if isinstance(node, Item) and isinstance(node.node, Recurrence):
             read_outside.setdefault(node.node, set()).add(node.member)
     memo: dict = {}
-    totals = find_totals(graph)
+    positions_read = count_positions_read(graph)
+    slots: dict[Recurrence, Mapping[int, int]] = {}
     nodes = list(postorder(graph.roots))
     read_beyond = find_members_read_beyond(nodes, graph.roots)
     for node in nodes:
         if isinstance(node, Recurrence):
             args = tuple(rebuild(node.args, lambda n: None, memo))
             new = Recurrence(node.steps, node.reverse, node.origins, node.members, args)
-            memo[node] = _Lowering(new, read_outside[node], read_beyond.get(node, set()), totals[node], passes).lower()
-        elif isinstance(node, Compute) and (reader := read_totals(node, totals, memo)) is not None:
+            lowering = _Lowering(
+                new, read_outside[node], read_beyond.get(node, set()), positions_read[node], passes, circular
+            )
+            memo[node], slots[node] = lowering.lower(), lowering.slots
+        elif isinstance(node, Compute) and (reader := read_slots(node, slots, memo)) is not None:
             memo[node] = reader
     return replace(graph, lambda n: None, memo)
 
@@ -119,7 +124,9 @@ class _Lowering:
         node: the recurrence.
         read_outside: the members that are read outside of it.
         read_beyond: the members whose values at steps from its limit on are read (`passes.recurrence.live_steps`).
-        totals: the members that are stored in one slot (`passes.recurrence.accumulators`).
+        positions_read: of how many last steps each member is read outside (`passes.recurrence.accumulators`).
+        totals: the members that are stored in one slot.
+        slots: the number of slots of each member that is stored in fewer than it has positions.
         passes: the passes over the graph of a step.
         args: arguments of the loop: the recurrence's, and those added during the lowering.
         arg_count: number of arguments of the recurrence.
@@ -127,15 +134,18 @@ class _Lowering:
     """
 
     def __init__(
-        self, node: Recurrence, read_outside: set[int], read_beyond: set[int], totals: frozenset[int], passes: Passes
+        self,
+        node: Recurrence,
+        read_outside: set[int],
+        read_beyond: set[int],
+        positions_read: Sequence[int],
+        passes: Passes,
+        circular: bool,
     ):
-        self.node, self.read_outside, self.read_beyond, self.totals, self.passes = (
-            node,
-            read_outside,
-            read_beyond,
-            totals,
-            passes,
-        )
+        self.node, self.read_outside, self.read_beyond, self.passes = node, read_outside, read_beyond, passes
+        self.positions_read, self.circular = positions_read, circular
+        self.totals = frozenset(j for j, n in enumerate(positions_read) if n <= 1 and is_total(node, j))
+        self.slots = dict.fromkeys(self.totals, 1)
         self.args: list[Tensor] = list(node.args)
         self.arg_count = len(node.args)
         self.stored = set(read_outside)
@@ -146,6 +156,8 @@ class _Lowering:
         steps = [step for first, n in self._find_ranges() for step in self._divide_at_limit(first, n)]
         for step in steps:
             self.stored |= {p.number for p in step.inputs if p.kind == "member"}
+        circular = self._find_circular(steps) if self.circular else {}
+        self.slots |= circular
         segments = [s for step in steps for s in self._split_idle(self._lower_segment(step), step)]
         if node.reverse:
             segments.reverse()
@@ -155,13 +167,32 @@ class _Lowering:
             pieces = tuple(p for p in node.members[j].parts if isinstance(p, Piece) and p not in steps_of)
             if pieces:
                 t = Template(node.members[j].shape, node.members[j].params, pieces)
-                t = start_of_total(node, j) if j in self.totals else t
+                t = initial_slots(node, j, self.slots[j]) if j in self.slots else t
                 start_value = prune_args(t, (*node.args, *(leaf(s, d) for d, s in node.results)))
                 initial.append(
                     (j, simplify_template(start_value.template), tuple(map(node.args.index, start_value.args)))
                 )
-        results = ((d, (1, *s[1:]) if j in self.totals else s) for j, (d, s) in enumerate(node.results))
-        return LoweredLoop(node.reverse, tuple(results), tuple(initial), tuple(segments), tuple(self.args))
+        results = ((d, (self.slots.get(j, s[0]), *s[1:])) for j, (d, s) in enumerate(node.results))
+        return LoweredLoop(
+            node.reverse, tuple(results), tuple(initial), tuple(segments), tuple(self.args), tuple(circular)
+        )
+
+    def _find_circular(self, steps: Sequence[_LoopStep]) -> dict[int, int]:
+        """Return the number of slots of the members that are stored in a circular buffer: only the next few steps read
+        them, and outside only the values of the last few steps are read."""
+        reach = {j: 1 for j in self.stored - self.totals}
+        for step in steps:
+            for p in (p for p in step.inputs if p.kind == "member" and p.number in reach):
+                if p.first is None or (p.stride != 1 and step.steps > 1):
+                    del reach[p.number]
+                else:
+                    distance = abs(self.node.origins[p.number] + step.first - p.first)
+                    reach[p.number] = max(reach[p.number], distance)
+        return {
+            j: n + 1
+            for j, n in sorted(reach.items())
+            if max(n + 1, self.positions_read[j]) < self.node.results[j][1][0] and self.positions_read[j] <= n + 1
+        }
 
     def _find_ranges(self) -> list[tuple[int, int]]:
         """Return (first step, number of steps) of each part of the time in which every condition on t alone is
