@@ -45,6 +45,7 @@ from einsmith.passes.context import PassContext
 from einsmith.passes.occurrences import occurrences
 from einsmith.passes.recurrence.limit_loops import limit_loops
 from einsmith.passes.recurrence.lower_loops import lower_loops
+from einsmith.passes.recurrence.merge_loops import merge_loops
 from einsmith.passes.recurrence.strip_mine import strip_mine
 from einsmith.schedule.graph_decisions import WITHOUT, is_of_tensor
 from einsmith.schedule.pipeline import PLAN_PASSES, Pass, check_order, optional_names
@@ -134,9 +135,17 @@ def left_out() -> tuple[str, ...]:
 
 def _lower_loops(graph: Graph, context: PassContext) -> Graph:
     # The persistent kernel that runs a loop on a card moves its pointers by equal distances.
-    circular = context.circular and not context.limits and not isinstance(context.target, GpuTarget)
-    circular = circular and CIRCULAR_BUFFERS not in left_out()
+    circular = _can_change_loops(context) and CIRCULAR_BUFFERS not in left_out()
     return lower_loops(graph, partial(run_passes, context=_of_step(context)), circular)
+
+
+def _merge_loops(graph: Graph, context: PassContext) -> Graph:
+    # Cards run all steps of what is outside of a loop at once; limits are proven of tensors outside of loops.
+    return merge_loops(graph, context) if _can_change_loops(context) else graph
+
+
+def _can_change_loops(context: PassContext) -> bool:
+    return context.circular and not context.limits and not isinstance(context.target, GpuTarget)
 
 
 def _length_limits(graph: Graph, context: PassContext) -> Graph:
@@ -173,6 +182,7 @@ PASSES = check_order(
         priced_pass("join products", join_products, "inlined", on="reductions"),
         priced_pass("parallel fusion", parallel_fusion, "inlined", on="pieces, shifted index"),
         graph_pass("split index set", split_index_set, "inlined", on="condition"),
+        priced_pass("merge loops", _merge_loops, "inlined", on="recurrence"),
         # A loop's steps are separate graphs, which go through all passes when the loop is created.
         replace(
             priced_pass("lower loops", _lower_loops, "inlined", "loops", on="recurrence"), parts=(CIRCULAR_BUFFERS,)

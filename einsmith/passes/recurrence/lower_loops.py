@@ -62,7 +62,7 @@ from einsmith.schedule.planner import MIN_STEPS_TO_HOIST
 
 Passes = Callable[[Graph], Graph]
 
-_MAX_SEGMENTS = 4
+MAX_SEGMENTS = 4
 """Most segments into which conditions on t divide the steps; beyond, bodies compare the step's number."""
 
 _TIME = Axis(0)
@@ -203,7 +203,7 @@ class _Lowering:
             for piece in step_parts(self.node, j):
                 for e in postorder(piece.bodies):
                     cuts.update(cuts_of(e, _TIME, steps))
-        if len(cuts) >= _MAX_SEGMENTS:
+        if len(cuts) >= MAX_SEGMENTS:
             cuts = set()
         edges = [0, *sorted(cuts), steps]
         return [(a, b - a) for a, b in zip(edges, edges[1:], strict=False) if b > a]
