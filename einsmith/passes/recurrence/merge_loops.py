@@ -56,7 +56,7 @@ from einsmith.ir.rebuild import (
     substitute,
     with_args,
 )
-from einsmith.ir.recurrence.define import step_groups, step_parts
+from einsmith.ir.recurrence.define import step_parts
 from einsmith.ir.recurrence.drafts import map_piece, moved, time_first
 from einsmith.ir.rewrite.simplify import canonical, simplify_template
 from einsmith.passes.algebra.available_expressions import CHEAP_FUNCTIONS
@@ -101,12 +101,11 @@ def merge_loops(graph: Graph, context: PassContext) -> Graph:
 
 
 def _is_candidate(node: Recurrence, target: Target) -> bool:
-    """Return whether computations may be merged into a recurrence: it has large tensors, runs all of its steps, and has
-    no recurrence inside of a step."""
+    """Return whether computations may be merged into a recurrence: it has large tensors, and runs all of its steps."""
     tensors = [*node.args, *(Item(node, j) for j in range(len(node.members)))]
     if node.steps < MIN_STEPS_TO_HOIST or not any(_is_large(nbytes(t) // node.steps, target) for t in tensors):
         return False
-    return find_limit(node, len(node.args)) is None and not any(cyclic for _, cyclic in step_groups(node))
+    return find_limit(node, len(node.args)) is None
 
 
 def _is_large(step_bytes: int, target: Target) -> bool:
@@ -414,7 +413,7 @@ class _Merge:
             parts = [p for p in t.parts if isinstance(p, Piece)]
             if any((p.offset[dim], p.step[dim], p.extents[dim]) != (0, 1, t.shape[dim]) for p in parts):
                 continue
-            if source is a and not self._is_larger_than_operands(source, dim):
+            if not isinstance(a, Item) and not self._is_larger_than_operands(source, dim):
                 continue
             first = max(-by, 0)
             match = _Match((dim,) * len(parts), min(t.shape[dim] - by, steps) - first, first, dim)
@@ -459,9 +458,44 @@ class _Merge:
             if any(x is a or x in self.computed or not self.users[x] for x in own) or not _is_cheap(again.template):
                 return None
             a = again
+        while isinstance(a, Compute) and (viewed := self._find_viewed(a)) is not None:
+            a = viewed
         if not isinstance(a, Compute) or a.template.is_scatter or len(a.template.dtypes) != 1:
             return None
         return None if _has_data_index(a.template) else a
+
+    def _find_viewed(self, a: Compute) -> Compute | None:
+        """Return a tensor that reads one other at each element, such as a cut of it into segments of time, as computed
+        from that tensor's operands; None if others read that tensor, too, or for other tensors."""
+        part = a.template.parts[0]
+        if len(a.template.parts) > 1 or not isinstance(part, Piece) or not isinstance(part.body, Read):
+            return None
+        read = part.body
+        x = a.args[read.slot]
+        if not isinstance(x, Compute) or x.template.is_scatter or x in self.roots or len(self.users[x]) > 1:
+            return None
+        if part.extents != a.shape or len(x.template.dtypes) > 1 or any(map(has_read, read.index)):
+            return None
+        pieces = [p for p in x.template.parts if isinstance(p, Piece)]
+        rank = len(a.shape)
+        plain = {
+            d: i.position for d, i in enumerate(read.index) if isinstance(i, Axis) and a.shape[i.position] == x.shape[d]
+        }
+        new = []
+        for p in pieces:
+            places = [list(x) for x in zip(*((0, 1, n) for n in a.shape), strict=True)]
+            for d, span in enumerate(zip(p.offset, p.step, p.extents, strict=True)):
+                if span == (0, 1, x.shape[d]):
+                    continue
+                if d not in plain or list(plain.values()).count(plain[d]) > 1:
+                    return None
+                for values, value in zip(places, span, strict=True):
+                    values[plain[d]] = value
+            moves: dict[int, Expr] = dict(enumerate(read.index))
+            moves |= {len(x.shape) + r: Axis(rank + r) for r in range(len(p.domain) - len(x.shape))}
+            offset, step, extents = map(tuple, places)
+            new.append(_substitute(Piece(offset, step, extents, p.body), moves))
+        return prune_args(simplify_template(Template(a.shape, x.template.params, tuple(new))), x.args)
 
     def _is_larger_than_operands(self, a: Compute, dim: int) -> bool:
         """Return whether a position of an argument along `dim` has more elements than its operands have there, and not
@@ -476,7 +510,7 @@ class _Merge:
             indices = [e.index for p in t.parts for e in postorder(p.bodies) if isinstance(e, Read) and e.slot == s]
             moving = {d for index in indices for d, i in enumerate(index) if dim in axes_of(i)}
             if len(moving) == 1:
-                operands += size(x.shape) // x.shape[moving.pop()]
+                operands += size(x.shape) // min(x.shape[moving.pop()], t.shape[dim])
             elif moving or not self.target.fits_l2(nbytes(x)):
                 return False
         return elements > operands
@@ -526,6 +560,10 @@ class _Merge:
 
 def _combiner(p: Any) -> str | None:
     return p.body.combiner if isinstance(p.body, Reduce) else None
+
+
+def _substitute(p: Piece, axes: Mapping[int, Expr]) -> Piece:
+    return map_piece(p, lambda b: substitute(b, axes))
 
 
 def _renumber(p: Piece, slots: Mapping[int, int]) -> Piece:
