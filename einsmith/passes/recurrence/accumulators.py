@@ -9,11 +9,12 @@ The gradient of a tensor that every step reads is such a total, if it is compute
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
+from einsmith.ir.analysis.guarded import reads_under
 from einsmith.ir.nodes import (
     Axis,
     Compute,
-    Const,
     Graph,
     Item,
     Piece,
@@ -25,33 +26,71 @@ from einsmith.ir.nodes import (
 )
 from einsmith.ir.rebuild import map_bodies, rebuild
 from einsmith.ir.recurrence.define import distances, step_parts
-from einsmith.ir.recurrence.drafts import clipped, shifted
+from einsmith.ir.recurrence.drafts import clipped, moved, shifted
 
 
-def count_positions_read(graph: Graph) -> dict[Recurrence, list[int]]:
-    """Return, for each member of each recurrence, of how many last steps the values are read outside of the recurrence;
-    of all of them if it is read at positions that are not constant."""
+class Slots(NamedTuple):
+    """The slots of a member that is stored in fewer than it has positions: position p is in slot p modulo `number`.
+    `first`: the first position that is read after the last step; those that are read do not wrap around."""
+
+    number: int
+    first: int
+
+    @property
+    def shift(self) -> int:
+        """Return the slot of a position that is read after the last step, less the position."""
+        return self.first % self.number - self.first
+
+
+def find_positions_read(graph: Graph) -> dict[Recurrence, list[range]]:
+    """Return, for each member of each recurrence, the positions that are read outside of the recurrence."""
     nodes = list(postorder(graph.roots))
-    counts = {n: [0] * len(n.members) for n in nodes if isinstance(n, Recurrence)}
+    found = {n: [range(0)] * len(n.members) for n in nodes if isinstance(n, Recurrence)}
     for t in graph.roots:
-        if isinstance(t, Item) and t.node in counts:
-            counts[t.node][t.member] = t.shape[0]
+        if isinstance(t, Item) and t.node in found:
+            found[t.node][t.member] = range(t.shape[0])
     for n in nodes:
         for slot, a in enumerate(n.args):
-            if isinstance(a, Item) and a.node in counts:
-                count = _count_positions(n, slot, a) if isinstance(n, Compute) else a.shape[0]
-                counts[a.node][a.member] = max(counts[a.node][a.member], count)
-    return counts
+            if isinstance(a, Item) and a.node in found:
+                own, new = found[a.node], _find_positions(n, slot, a)
+                known = own[a.member]
+                if len(new):
+                    ends = min(known.start, new.start), max(known.stop, new.stop)
+                    own[a.member] = range(*ends) if len(known) else new
+    return found
 
 
-def _count_positions(n: Compute, slot: int, a: Item) -> int:
-    """Return of how many last steps a reader of a member reads the values."""
-    node, most = a.node, 0
-    last = node.origins[a.member] + (0 if node.reverse else node.steps - 1)
-    for e in (e for p in n.template.parts for b in p.bodies for e in reads(b) if e.slot == slot):
-        back = (e.index[0].value - last) * (1 if node.reverse else -1) if isinstance(e.index[0], Const) else -1
-        most = max(most, back + 1 if 0 <= back < node.steps else a.shape[0])
-    return most
+def _find_positions(n: Compute | Recurrence, slot: int, a: Item) -> range:
+    """Return the positions at which a node may read a member of a recurrence."""
+    whole = range(a.shape[0])
+    if not isinstance(n, Compute):
+        return whole
+    ends: list[tuple[int, int]] = []
+    for p in n.template.parts:
+        if not isinstance(p, Piece):
+            return whole
+        for e, facts in reads_under(p):
+            if e.slot == slot:
+                low, high = facts.bounds(e.index[0])
+                if low is None or high is None:
+                    return whole
+                ends.append((low, high))
+    return range(min(x for x, _ in ends), max(x for _, x in ends) + 1) if ends else range(0)
+
+
+def find_slots(node: Recurrence, j: int, reach: int, positions: range) -> Slots | None:
+    """Return the slots of a circular buffer for a member of which the next `reach` steps read the values, and readers
+    outside these positions; None if it is no shorter than the member, or readers would have to wrap around."""
+    last = node.origins[j] + (0 if node.reverse else node.steps - 1)
+    back = positions.stop - 1 - last if node.reverse else last - positions.start
+    if len(positions) and not (
+        back < node.steps and (positions.start >= last if node.reverse else positions.stop - 1 <= last)
+    ):
+        return None
+    least = max(reach + 1, back + 1 if len(positions) else 1)
+    fitting = (n for n in range(least, 2 * least) if positions.start % n + len(positions) <= n)
+    count = next(fitting, node.results[j][1][0])
+    return Slots(count, positions.start) if count < node.results[j][1][0] else None
 
 
 def is_total(node: Recurrence, j: int) -> bool:
@@ -92,22 +131,20 @@ def initial_slots(node: Recurrence, j: int, slots: int) -> Template:
     return Template((slots, *t.shape[1:]), t.params, tuple(parts))
 
 
-def read_slots(node: Compute, members: Mapping[Recurrence, Mapping[int, int]], memo: dict) -> Compute | None:
+def read_slots(node: Compute, members: Mapping[Recurrence, Mapping[int, Slots]], memo: dict) -> Compute | None:
     """Return a reader of members that are stored in a few slots changed to read these; None for other tensors.
-    `members`: the number of slots of each such member; `memo` maps the reader's arguments to their replacements."""
-    slots = {
-        s: members[a.node][a.member]
+    `memo` maps the reader's arguments to their replacements."""
+    shifts = {
+        s: members[a.node][a.member].shift
         for s, a in enumerate(node.args)
         if isinstance(a, Item) and isinstance(a.node, Recurrence) and a.member in members[a.node]
     }
-    if not slots:
+    if not shifts:
         return None
 
     def rule(e):
-        if isinstance(e, Read) and e.slot in slots:
-            at = e.index[0]
-            assert isinstance(at, Const)
-            return Read(e.slot, (Const(at.value % slots[e.slot], at.dtype), *e.index[1:]), e.dtype)
+        if isinstance(e, Read) and e.slot in shifts:
+            return Read(e.slot, (moved(e.index[0], shifts[e.slot]), *e.index[1:]), e.dtype)
         return None
 
     args = tuple(rebuild(node.args, lambda n: None, memo))

@@ -61,9 +61,9 @@ from einsmith.ir.recurrence.drafts import map_piece, moved, time_first
 from einsmith.ir.rewrite.simplify import canonical, simplify_template
 from einsmith.passes.algebra.available_expressions import CHEAP_FUNCTIONS
 from einsmith.passes.context import PassContext
+from einsmith.passes.recurrence.accumulators import find_positions_read
 from einsmith.passes.recurrence.copy_propagation import forward_copies, propagate_copies
-from einsmith.passes.recurrence.live_steps import find_limit
-from einsmith.passes.recurrence.lower_loops import MAX_SEGMENTS
+from einsmith.passes.recurrence.lower_loops import MAX_SEGMENTS, ends_early
 from einsmith.schedule.planner import MIN_STEPS_TO_HOIST
 
 MAX_POINTS_PER_ELEMENT = 2
@@ -92,8 +92,8 @@ def merge_loops(graph: Graph, context: PassContext) -> Graph:
         if node is None:
             return graph
         done.add(node)
-        if not _is_candidate(node, context.target):
-            continue
+        if not _is_candidate(node, context.target) or ends_early(node, nodes, graph.roots):
+            continue  # of a loop that ends early, what follows the end is not computed
         if (memo := _Merge(graph, nodes, node, context.target).run()) is not None:
             memo[node] = memo[Item(node, 0)].node
             graph = replace(graph, lambda n: None, memo)
@@ -101,11 +101,9 @@ def merge_loops(graph: Graph, context: PassContext) -> Graph:
 
 
 def _is_candidate(node: Recurrence, target: Target) -> bool:
-    """Return whether computations may be merged into a recurrence: it has large tensors, and runs all of its steps."""
+    """Return whether it may pay to merge computations into a recurrence: it has large tensors."""
     tensors = [*node.args, *(Item(node, j) for j in range(len(node.members)))]
-    if node.steps < MIN_STEPS_TO_HOIST or not any(_is_large(nbytes(t) // node.steps, target) for t in tensors):
-        return False
-    return find_limit(node, len(node.args)) is None
+    return node.steps >= MIN_STEPS_TO_HOIST and any(_is_large(nbytes(t) // node.steps, target) for t in tensors)
 
 
 def _is_large(step_bytes: int, target: Target) -> bool:
@@ -159,6 +157,7 @@ class _Merge:
         self.graph, self.nodes, self.node, self.target = graph, nodes, node, target
         self.users = readers_of(nodes)
         self.roots = set(graph.roots)
+        self.positions = find_positions_read(graph)
         self.kept: set[Tensor] = set()  # members of other recurrences from which others are computed again
         self.computed: set[Tensor] = set()  # arguments that have become members
         self.own_cuts = frozenset(
@@ -262,7 +261,12 @@ class _Merge:
 
     def _can_guard(self, t: Template, match: _Match) -> bool:
         """Return whether what a template computes along time can be guarded in steps where it does not exist."""
-        if match.extent < 2 or (cuts := self._cuts_with(match)) != self.cuts and len(cuts) >= MAX_SEGMENTS:
+        if (
+            2 * match.extent < self.node.steps
+            or match.extent < 2
+            or (cuts := self._cuts_with(match)) != self.cuts
+            and len(cuts) >= MAX_SEGMENTS
+        ):
             return False
         return match.extent == self.node.steps or all(_combiner(p) in (None, "sum") for p in t.parts)
 
@@ -455,7 +459,9 @@ class _Merge:
             copied = forward_copies(again)
             again = copied if isinstance(copied, Compute) else again
             own = [x for x in again.args if isinstance(x, Item) and x.node is n]
-            if any(x is a or x in self.computed or not self.users[x] for x in own) or not _is_cheap(again.template):
+            if any(x is a or x in self.computed or not self._is_stored(x) for x in own) or not _is_cheap(
+                again.template
+            ):
                 return None
             a = again
         while isinstance(a, Compute) and (viewed := self._find_viewed(a)) is not None:
@@ -463,6 +469,10 @@ class _Merge:
         if not isinstance(a, Compute) or a.template.is_scatter or len(a.template.dtypes) != 1:
             return None
         return None if _has_data_index(a.template) else a
+
+    def _is_stored(self, a: Item) -> bool:
+        """Return whether all steps of a member of another recurrence are read outside of it."""
+        return len(self.positions[a.node][a.member]) >= a.node.steps
 
     def _find_viewed(self, a: Compute) -> Compute | None:
         """Return a tensor that reads one other at each element, such as a cut of it into segments of time, as computed
