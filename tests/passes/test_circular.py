@@ -69,8 +69,22 @@ def test_outside_readers(steps, n, rng):
         f = lambda x, a, k=k: op(x=x, a=a)[steps - 1 - k]  # noqa: E731
         check(f, x, a)
         if steps > 6:
-            assert [bool(loop.circular) for loop in loops_of(f, x, a)] == [k < 3]
+            assert [loop.results[j][1][0] for loop in loops_of(f, x, a) for j in loop.circular] == [max(3, k + 1)]
     check(lambda x, a: op(x=x, a=a), x, a)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("steps, n", SIZES)
+def test_readers_of_several_steps(reverse, steps, n, rng):
+    """The slots are as many as it takes to read the last steps without a wrap."""
+    op = es.op(formula(1, reverse))
+    x, a = rng.standard_normal((steps, n)), rng.standard_normal(n)
+    for k in range(2, min(steps, 4)):
+        f = lambda x, a, k=k: op(x=x, a=a)[:k] if reverse else op(x=x, a=a)[steps - k :]  # noqa: E731
+        check(lambda x, a, f=f: f(x, a) * 2, x, a)
+        if steps > 6:
+            (loop,) = loops_of(lambda x, a, f=f: f(x, a) * 2, x, a)
+            assert all(k <= loop.results[j][1][0] < 4 * k for j in loop.circular) and loop.circular
 
 
 @pytest.mark.parametrize("checkpoint", [0, 3])

@@ -88,7 +88,7 @@ def find_slots(node: Recurrence, j: int, reach: int, positions: range) -> Slots 
     ):
         return None
     least = max(reach + 1, back + 1 if len(positions) else 1)
-    fitting = (n for n in range(least, 2 * least) if positions.start % n + len(positions) <= n)
+    fitting = (n for n in range(least, 4 * least) if positions.start % n + len(positions) <= n)
     count = next(fitting, node.results[j][1][0])
     return Slots(count, positions.start) if count < node.results[j][1][0] else None
 
