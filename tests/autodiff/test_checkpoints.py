@@ -108,7 +108,7 @@ def arena(steps: int, checkpoint: int) -> int:
 def test_memory_is_that_of_saved_states_and_of_one_segment(steps, checkpoint):
     """Beside the output and its cotangent, T/S + S times what a step makes."""
     step, output = 4 * B * H * 8, B * H * 8
-    assert arena(steps, 0) > 3 * steps * step
+    assert arena(steps, 0) > 2.5 * steps * step
     assert arena(steps, checkpoint) < 2.5 * (steps // checkpoint + checkpoint) * step + 2 * steps * output
 
 
