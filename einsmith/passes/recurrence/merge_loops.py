@@ -64,11 +64,8 @@ from einsmith.passes.context import PassContext
 from einsmith.passes.recurrence.accumulators import find_positions_read
 from einsmith.passes.recurrence.copy_propagation import forward_copies, propagate_copies
 from einsmith.passes.recurrence.lower_loops import MAX_SEGMENTS, ends_early
+from einsmith.passes.recurrence.split_segments import MAX_POINTS_PER_ELEMENT, split_segments
 from einsmith.schedule.planner import MIN_STEPS_TO_HOIST
-
-MAX_POINTS_PER_ELEMENT = 2
-"""Most points that a reader evaluates for each element that it reads of members in a step. A product that reads each
-element more often takes all steps at once, to load its other operand once."""
 
 MANY_STEPS = 512
 """Steps of a long recurrence."""
@@ -84,7 +81,7 @@ _OWN = 1 << 20
 def merge_loops(graph: Graph, context: PassContext) -> Graph:
     """Return the graph with computations along time merged into recurrences, the last one first: what reads the states
     of a forward and of a backward pass is merged into the latter, which has more of them."""
-    graph = propagate_copies(graph)
+    graph = split_segments(propagate_copies(graph), lambda step_bytes: _is_large(step_bytes, context.target))
     done: set[Recurrence] = set()
     while True:
         nodes = list(postorder(graph.roots))
