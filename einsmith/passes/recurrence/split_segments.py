@@ -51,13 +51,15 @@ def split_segments(graph: Graph, is_large: Callable[[int], bool]) -> Graph:
         cuts = {a for a in n.args if isinstance(a, Compute) and _find_cut(a, is_large) is not None}
         whole = inline_arguments(n, cuts) if cuts else n
         found = _find_cut(whole, is_large)
-        return None if found is None or _is_movement(whole) else _split(whole, *found)
+        return None if found is None or _is_copy(n) else _split(whole, *found)
 
     return replace(graph, rule)
 
 
-def _is_movement(n: Compute) -> bool:
-    return isinstance(n.template.parts[0].body, Read)
+def _is_copy(n: Compute) -> bool:
+    """Return whether a tensor only has the elements of another one at other positions, each once."""
+    body = n.template.parts[0].body
+    return isinstance(body, Read) and size(n.shape) == size(n.args[body.slot].shape)
 
 
 def _find_cut(n: Compute, is_large: Callable[[int], bool]) -> tuple[int, int] | None:
