@@ -45,19 +45,19 @@ class Slots(NamedTuple):
 def find_positions_read(graph: Graph) -> dict[Recurrence, list[range]]:
     """Return, for each member of each recurrence, the positions that are read outside of the recurrence."""
     nodes = list(postorder(graph.roots))
-    found = {n: [range(0)] * len(n.members) for n in nodes if isinstance(n, Recurrence)}
+    ranges = {n: [range(0)] * len(n.members) for n in nodes if isinstance(n, Recurrence)}
     for t in graph.roots:
-        if isinstance(t, Item) and t.node in found:
-            found[t.node][t.member] = range(t.shape[0])
+        if isinstance(t, Item) and t.node in ranges:
+            ranges[t.node][t.member] = range(t.shape[0])
     for n in nodes:
         for slot, a in enumerate(n.args):
-            if isinstance(a, Item) and a.node in found:
-                own, new = found[a.node], _find_positions(n, slot, a)
+            if isinstance(a, Item) and a.node in ranges:
+                own, new = ranges[a.node], _find_positions(n, slot, a)
                 known = own[a.member]
                 if len(new):
                     ends = min(known.start, new.start), max(known.stop, new.stop)
                     own[a.member] = range(*ends) if len(known) else new
-    return found
+    return ranges
 
 
 def _find_positions(n: Compute | Recurrence, slot: int, a: Item) -> range:

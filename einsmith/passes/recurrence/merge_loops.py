@@ -25,7 +25,6 @@ from einsmith.cost.roofline import launch_overhead
 from einsmith.ir.analysis.linear import LinearForm, linear
 from einsmith.ir.analysis.predicates import cuts_of
 from einsmith.ir.nodes import (
-    Apply,
     Axis,
     Compute,
     Const,
@@ -40,7 +39,6 @@ from einsmith.ir.nodes import (
     Tensor,
     apply,
     axes_of,
-    has_read,
     nbytes,
     postorder,
     size,
@@ -48,7 +46,6 @@ from einsmith.ir.nodes import (
 )
 from einsmith.ir.rebuild import (
     guarded,
-    prune_args,
     prune_recurrence,
     readers_of,
     rebuild,
@@ -59,20 +56,15 @@ from einsmith.ir.rebuild import (
 from einsmith.ir.recurrence.define import step_parts
 from einsmith.ir.recurrence.drafts import map_piece, moved, time_first
 from einsmith.ir.rewrite.simplify import canonical, simplify_template
-from einsmith.passes.algebra.available_expressions import CHEAP_FUNCTIONS
 from einsmith.passes.context import PassContext
-from einsmith.passes.recurrence.accumulators import find_positions_read
-from einsmith.passes.recurrence.copy_propagation import forward_copies, propagate_copies
+from einsmith.passes.recurrence.copy_propagation import propagate_copies
+from einsmith.passes.recurrence.loop_operands import Operands, has_data_index, is_larger_than_operands
 from einsmith.passes.recurrence.lower_loops import MAX_SEGMENTS, ends_early
 from einsmith.passes.recurrence.split_segments import MAX_POINTS_PER_ELEMENT, split_segments
 from einsmith.schedule.planner import MIN_STEPS_TO_HOIST
 
 MANY_STEPS = 512
 """Steps of a long recurrence."""
-_MIN_REPEATS = 8
-"""Fewest points for each value of a function that is more than an instruction, in an expression that is computed again:
-a value is then a small part of the points' work."""
-
 _TIME = Axis(0)
 _OWN = 1 << 20
 """Slot of the first member while a recurrence is under construction; lower slots are its arguments."""
@@ -154,7 +146,7 @@ class _Merge:
         self.graph, self.nodes, self.node, self.target = graph, nodes, node, target
         self.users = readers_of(nodes)
         self.roots = set(graph.roots)
-        self.positions = find_positions_read(graph)
+        self.operands = Operands(graph, self.users)
         self.kept: set[Tensor] = set()  # members of other recurrences from which others are computed again
         self.computed: set[Tensor] = set()  # arguments that have become members
         self.own_cuts = frozenset(
@@ -193,7 +185,7 @@ class _Merge:
         self.places: dict[Tensor, _Place] = dict(own)
         self.cuts = self.own_cuts
         below: set[Any] = {node}
-        found: dict[Compute, _Match] = {}
+        readers: dict[Compute, _Match] = {}
         checks_wait = {node} & set(postorder(t for t, _ in self.graph.checks))
         for n in self.nodes:
             if n is not node and not below.isdisjoint(n.args):
@@ -203,13 +195,13 @@ class _Merge:
             if any(a in below and a not in self.places for a in n.args):
                 continue
             match = self._match(n)
-            if match is None or not self._is_cheap(n, match) or (checks_wait and _has_data_index(n.template)):
+            if match is None or not self._is_cheap(n, match) or (checks_wait and has_data_index(n.template)):
                 continue
-            found[n] = match
+            readers[n] = match
             self.cuts = self._cuts_with(match)
             if match.dim is not None:
                 self.places[n] = _Place(-1, match.dim, match.shift, 0)
-        return found
+        return readers
 
     def _match(self, n: Compute) -> _Match | None:
         """Return how a node that reads members goes along time; None if its steps cannot be computed within those of
@@ -406,15 +398,15 @@ class _Merge:
             ):
                 continue
             place = self._find_step_read(slot)
-            source = self._find_definition(a) if place is not None else None
-            if place is None or source is None:
+            source = self.operands.find_definition(a, self.node) if place is not None else None
+            if place is None or source is None or self.computed.intersection(source.args):
                 continue
             dim, by = place
             t, steps = source.template, self.node.steps
             parts = [p for p in t.parts if isinstance(p, Piece)]
             if any((p.offset[dim], p.step[dim], p.extents[dim]) != (0, 1, t.shape[dim]) for p in parts):
                 continue
-            if not isinstance(a, Item) and not self._is_larger_than_operands(source, dim):
+            if not isinstance(a, Item) and not is_larger_than_operands(source, dim, self.target):
                 continue
             first = max(-by, 0)
             match = _Match((dim,) * len(parts), min(t.shape[dim] - by, steps) - first, first, dim)
@@ -433,7 +425,7 @@ class _Merge:
     def _find_step_read(self, slot: int) -> tuple[int, int] | None:
         """Return (dimension, d) if each step t reads an argument at position t + d of the dimension alone, and initial
         values do not read it."""
-        found: set[tuple[int, int]] | None = None
+        places: set[tuple[int, int]] | None = None
         for m in self.members:
             for p in m.pieces:
                 for e in postorder(p.bodies):
@@ -443,84 +435,8 @@ class _Merge:
                         return None
                     forms = [linear(i) - LinearForm(0, {_TIME: 1}) for i in e.index]
                     at = {(d, form.const) for d, form in enumerate(forms) if not form.terms}
-                    found = at if found is None else found & at
-        return min(found) if found else None
-
-    def _find_definition(self, a: Tensor) -> Compute | None:
-        """Return an argument as a tensor that a step may compute: itself, or a cheap function of stored members of
-        another recurrence; None for others."""
-        if isinstance(a, Item) and isinstance(a.node, Recurrence) and a.node is not self.node:
-            n = a.node
-            items = tuple(Item(n, j) for j in range(len(n.members)))
-            again = prune_args(n.members[a.member], (*n.args, *items))
-            copied = forward_copies(again)
-            again = copied if isinstance(copied, Compute) else again
-            own = [x for x in again.args if isinstance(x, Item) and x.node is n]
-            if any(x is a or x in self.computed or not self._is_stored(x) for x in own) or not _is_cheap(
-                again.template
-            ):
-                return None
-            a = again
-        while isinstance(a, Compute) and (viewed := self._find_viewed(a)) is not None:
-            a = viewed
-        if not isinstance(a, Compute) or a.template.is_scatter or len(a.template.dtypes) != 1:
-            return None
-        return None if _has_data_index(a.template) else a
-
-    def _is_stored(self, a: Item) -> bool:
-        """Return whether all steps of a member of another recurrence are read outside of it."""
-        return len(self.positions[a.node][a.member]) >= a.node.steps
-
-    def _find_viewed(self, a: Compute) -> Compute | None:
-        """Return a tensor that reads one other at each element, such as a cut of it into segments of time, as computed
-        from that tensor's operands; None if others read that tensor, too, or for other tensors."""
-        part = a.template.parts[0]
-        if len(a.template.parts) > 1 or not isinstance(part, Piece) or not isinstance(part.body, Read):
-            return None
-        read = part.body
-        x = a.args[read.slot]
-        if not isinstance(x, Compute) or x.template.is_scatter or x in self.roots or len(self.users[x]) > 1:
-            return None
-        if part.extents != a.shape or len(x.template.dtypes) > 1 or any(map(has_read, read.index)):
-            return None
-        pieces = [p for p in x.template.parts if isinstance(p, Piece)]
-        rank = len(a.shape)
-        plain = {
-            d: i.position for d, i in enumerate(read.index) if isinstance(i, Axis) and a.shape[i.position] == x.shape[d]
-        }
-        new = []
-        for p in pieces:
-            places = [list(x) for x in zip(*((0, 1, n) for n in a.shape), strict=True)]
-            for d, span in enumerate(zip(p.offset, p.step, p.extents, strict=True)):
-                if span == (0, 1, x.shape[d]):
-                    continue
-                if d not in plain or list(plain.values()).count(plain[d]) > 1:
-                    return None
-                for values, value in zip(places, span, strict=True):
-                    values[plain[d]] = value
-            moves: dict[int, Expr] = dict(enumerate(read.index))
-            moves |= {len(x.shape) + r: Axis(rank + r) for r in range(len(p.domain) - len(x.shape))}
-            offset, step, extents = map(tuple, places)
-            new.append(_substitute(Piece(offset, step, extents, p.body), moves))
-        return prune_args(simplify_template(Template(a.shape, x.template.params, tuple(new))), x.args)
-
-    def _is_larger_than_operands(self, a: Compute, dim: int) -> bool:
-        """Return whether a position of an argument along `dim` has more elements than its operands have there, and not
-        many more points. Operands that do not depend on the position stay in the caches."""
-        t = a.template
-        elements = size(t.shape) // t.shape[dim]
-        points = sum(size(p.domain) for p in t.parts) // t.shape[dim]
-        if points > MAX_POINTS_PER_ELEMENT * elements:
-            return False
-        operands = 0
-        for s, x in enumerate(a.args):
-            indices = [e.index for p in t.parts for e in postorder(p.bodies) if isinstance(e, Read) and e.slot == s]
-            moving = {d for index in indices for d, i in enumerate(index) if dim in axes_of(i)}
-            if len(moving) == 1:
-                operands += size(x.shape) // min(x.shape[moving.pop()], t.shape[dim])
-            elif moving or not self.target.fits_l2(nbytes(x)):
-                return False
-        return elements > operands
+                    places = at if places is None else places & at
+        return min(places) if places else None
 
     def _redirect(self, slot: int, dim: int, by: int, number: int) -> None:
         """Let the steps read member `number` instead of an argument, of which they read position t + `by` of `dim`."""
@@ -569,27 +485,5 @@ def _combiner(p: Any) -> str | None:
     return p.body.combiner if isinstance(p.body, Reduce) else None
 
 
-def _substitute(p: Piece, axes: Mapping[int, Expr]) -> Piece:
-    return map_piece(p, lambda b: substitute(b, axes))
-
-
 def _renumber(p: Piece, slots: Mapping[int, int]) -> Piece:
     return map_piece(p, lambda b: substitute(b, {}, slots))
-
-
-def _has_data_index(t: Template) -> bool:
-    """Return whether a template reads at positions that come from tensors."""
-    return any(has_read(i) for p in t.parts for e in postorder(p.bodies) if isinstance(e, Read) for i in e.index)
-
-
-def _is_cheap(t: Template) -> bool:
-    """Return whether a template has no reduction, and functions that are more than an instruction only of expressions
-    with few of its points."""
-    for p in t.parts:
-        if not isinstance(p, Piece) or isinstance(p.body, Reduce):
-            return False
-        for e in postorder(p.bodies):
-            if isinstance(e, Apply) and e.dtype.is_float and e.fn not in CHEAP_FUNCTIONS:
-                if size(p.domain[a] for a in axes_of(e)) * _MIN_REPEATS > size(p.domain):
-                    return False
-    return True

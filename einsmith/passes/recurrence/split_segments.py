@@ -50,8 +50,8 @@ def split_segments(graph: Graph, is_large: Callable[[int], bool]) -> Graph:
             return None
         cuts = {a for a in n.args if isinstance(a, Compute) and _find_cut(a, is_large) is not None}
         whole = inline_arguments(n, cuts) if cuts else n
-        found = _find_cut(whole, is_large)
-        return None if found is None or _is_copy(n) else _split(whole, *found)
+        cut = _find_cut(whole, is_large)
+        return None if cut is None or _is_copy(n) else _split(whole, *cut)
 
     return replace(graph, rule)
 
