@@ -8,8 +8,11 @@ needs to load S alone.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from einsmith.cost.facts import Target
+from einsmith.cost.roofline import launch_overhead
+from einsmith.ir.analysis.linear import LinearForm, linear
 from einsmith.ir.nodes import (
     Apply,
     Axis,
@@ -37,6 +40,8 @@ from einsmith.passes.recurrence.accumulators import find_positions_read
 from einsmith.passes.recurrence.copy_propagation import forward_copies
 from einsmith.passes.recurrence.split_segments import MAX_POINTS_PER_ELEMENT
 
+MANY_STEPS = 512
+"""Steps of a long recurrence."""
 _MIN_REPEATS = 8
 """Fewest points for each value of a function that is more than an instruction, in an expression that is computed again:
 a value is then a small part of the points' work."""
@@ -111,6 +116,19 @@ class Operands:
         return prune_args(simplify_template(Template(a.shape, x.template.params, tuple(new))), x.args), x
 
 
+def is_large(step_bytes: int, target: Target) -> bool:
+    """Return whether a tensor of so many bytes a step does not stay in the cores' own caches over many steps, and takes
+    longer to load than a launch to begin. The number of steps does not count, so that programs of all lengths have the
+    same kernels."""
+    least = launch_overhead(1, target) * target.core_bandwidth
+    return step_bytes >= least and not target.fits_l2(step_bytes * MANY_STEPS)
+
+
+def leaves_last_level(step_bytes: int, target: Target) -> bool:
+    """Return whether a tensor of so many bytes a step has left all caches after many steps."""
+    return step_bytes * MANY_STEPS > target.last_level
+
+
 def is_larger_than_operands(a: Compute, dim: int, target: Target) -> bool:
     """Return whether a position of a tensor along `dim` has more elements than its operands have there, and not many
     more points. Operands that do not depend on the position stay in the caches."""
@@ -128,6 +146,21 @@ def is_larger_than_operands(a: Compute, dim: int, target: Target) -> bool:
         elif moving or not target.fits_l2(nbytes(x)):
             return False
     return elements > operands
+
+
+def is_read(e: Expr, slot: int) -> bool:
+    """Return whether an expression is a read of a slot."""
+    return isinstance(e, Read) and e.slot == slot
+
+
+def find_position(reads: Sequence[Any], axis: Axis) -> tuple[int, int] | None:
+    """Return (dimension, d) if all of the reads are at position axis + d of the dimension."""
+    places: set[tuple[int, int]] | None = None
+    for e in reads:
+        forms = [linear(i) - LinearForm(0, {axis: 1}) for i in e.index]
+        at = {(d, form.const) for d, form in enumerate(forms) if not form.terms}
+        places = at if places is None else places & at
+    return min(places) if places else None
 
 
 def has_data_index(t: Template) -> bool:

@@ -21,8 +21,7 @@ from typing import Any, NamedTuple
 
 from einsmith.base.dtypes import DType
 from einsmith.cost.facts import Target
-from einsmith.cost.roofline import launch_overhead
-from einsmith.ir.analysis.linear import LinearForm, linear
+from einsmith.ir.analysis.linear import linear
 from einsmith.ir.analysis.predicates import cuts_of
 from einsmith.ir.nodes import (
     Axis,
@@ -58,13 +57,19 @@ from einsmith.ir.recurrence.drafts import map_piece, moved, time_first
 from einsmith.ir.rewrite.simplify import canonical, simplify_template
 from einsmith.passes.context import PassContext
 from einsmith.passes.recurrence.copy_propagation import propagate_copies
-from einsmith.passes.recurrence.loop_operands import Operands, has_data_index, is_larger_than_operands
+from einsmith.passes.recurrence.loop_operands import (
+    Operands,
+    find_position,
+    has_data_index,
+    is_large,
+    is_larger_than_operands,
+    is_read,
+    leaves_last_level,
+)
 from einsmith.passes.recurrence.lower_loops import MAX_SEGMENTS, ends_early
 from einsmith.passes.recurrence.split_segments import MAX_POINTS_PER_ELEMENT, split_segments
 from einsmith.schedule.planner import MIN_STEPS_TO_HOIST
 
-MANY_STEPS = 512
-"""Steps of a long recurrence."""
 _TIME = Axis(0)
 _OWN = 1 << 20
 """Slot of the first member while a recurrence is under construction; lower slots are its arguments."""
@@ -73,7 +78,7 @@ _OWN = 1 << 20
 def merge_loops(graph: Graph, context: PassContext) -> Graph:
     """Return the graph with computations along time merged into recurrences, the last one first: what reads the states
     of a forward and of a backward pass is merged into the latter, which has more of them."""
-    graph = split_segments(propagate_copies(graph), lambda step_bytes: _is_large(step_bytes, context.target))
+    graph = split_segments(propagate_copies(graph), lambda step_bytes: is_large(step_bytes, context.target))
     done: set[Recurrence] = set()
     while True:
         nodes = list(postorder(graph.roots))
@@ -92,20 +97,7 @@ def merge_loops(graph: Graph, context: PassContext) -> Graph:
 def _is_candidate(node: Recurrence, target: Target) -> bool:
     """Return whether it may pay to merge computations into a recurrence: it has large tensors."""
     tensors = [*node.args, *(Item(node, j) for j in range(len(node.members)))]
-    return node.steps >= MIN_STEPS_TO_HOIST and any(_is_large(nbytes(t) // node.steps, target) for t in tensors)
-
-
-def _is_large(step_bytes: int, target: Target) -> bool:
-    """Return whether a tensor of so many bytes a step does not stay in the cores' own caches over many steps, and takes
-    longer to load than a launch to begin. The number of steps does not count, so that programs of all lengths have the
-    same kernels."""
-    least = launch_overhead(1, target) * target.core_bandwidth
-    return step_bytes >= least and not target.fits_l2(step_bytes * MANY_STEPS)
-
-
-def _leaves_last_level(step_bytes: int, target: Target) -> bool:
-    """Return whether a tensor of so many bytes a step has left all caches after many steps."""
-    return step_bytes * MANY_STEPS > target.last_level
+    return node.steps >= MIN_STEPS_TO_HOIST and any(is_large(nbytes(t) // node.steps, target) for t in tensors)
 
 
 class _Place(NamedTuple):
@@ -161,12 +153,15 @@ class _Merge:
     def run(self) -> dict[Any, Any] | None:
         """Return the replacements of the recurrence's members and of what is merged; None if nothing is."""
         refused: set[Tensor] = set()
+        streamed = self._find_streamed({})
         while True:
-            readers = self._find_readers(refused)
+            readers = self._find_readers(refused, streamed)
             bad = self._find_useless(readers)
-            if not bad:
+            more = self._find_streamed(readers)
+            if not bad and more.keys() <= streamed.keys():
                 break
             refused |= bad
+            streamed = more | streamed
         self._start()
         for n, match in readers.items():
             self._add_reader(n, match)
@@ -178,38 +173,60 @@ class _Merge:
 
     # ------------------------------------------------------------------------------------------------- which readers
 
-    def _find_readers(self, refused: Collection[Tensor]) -> dict[Compute, _Match]:
-        """Return the readers that can be merged, in order, and how they go along time."""
+    def _find_readers(self, refused: Collection[Tensor], streamed: Mapping[Tensor, _Place]) -> dict[Compute, _Match]:
+        """Return the nodes that can be merged, in order, and how they go along time. refused: those that are not merged
+        although they can be; streamed: the arguments whose readers are merged, too."""
         node = self.node
         own = [(Item(node, j), _Place(j, 0, 0, at)) for j, at in enumerate(node.origins)]
         self.places: dict[Tensor, _Place] = dict(own)
         self.cuts = self.own_cuts
         below: set[Any] = {node}
+        above = set(postorder([node]))
         readers: dict[Compute, _Match] = {}
         checks_wait = {node} & set(postorder(t for t, _ in self.graph.checks))
         for n in self.nodes:
             if n is not node and not below.isdisjoint(n.args):
                 below.add(n)
-            if not isinstance(n, Compute) or n in refused or n not in below:
+            if not isinstance(n, Compute) or n in refused or n in above:
                 continue
             if any(a in below and a not in self.places for a in n.args):
                 continue
-            match = self._match(n)
+            match = self._match(n, self.places if n in below else streamed)
             if match is None or not self._is_cheap(n, match) or (checks_wait and has_data_index(n.template)):
                 continue
             readers[n] = match
+            below.add(n)
             self.cuts = self._cuts_with(match)
             if match.dim is not None:
                 self.places[n] = _Place(-1, match.dim, match.shift, 0)
         return readers
 
-    def _match(self, n: Compute) -> _Match | None:
-        """Return how a node that reads members goes along time; None if its steps cannot be computed within those of
-        the recurrence."""
+    def _find_streamed(self, readers: Mapping[Compute, _Match]) -> dict[Tensor, _Place]:
+        """Return the large arguments of which each step, or what `readers` compute in it, reads one position of a
+        dimension, t + `origin`."""
+        places: dict[Tensor, _Place] = {}
+        for slot, a in enumerate(self.node.args):
+            if is_large(nbytes(a) // self.node.steps, self.target):
+                pieces = [p for j in range(len(self.node.members)) for p in step_parts(self.node, j)]
+                at = find_position([e for p in pieces for e in postorder(p.bodies) if is_read(e, slot)], _TIME)
+                if at is not None:
+                    places[a] = _Place(-1, at[0], 0, at[1])
+        for n, match in readers.items():
+            for slot, a in enumerate(n.args):
+                if a not in self.places and a not in places and a in self._find_large(n, match):
+                    for p, axis in zip(n.template.parts, match.axes, strict=True):
+                        at = find_position([e for e in postorder(p.bodies) if is_read(e, slot)], Axis(axis))
+                        if at is not None:
+                            places[a] = _Place(-1, at[0], 0, at[1] - match.shift)
+        return places
+
+    def _match(self, n: Compute, known_places: Mapping[Tensor, _Place]) -> _Match | None:
+        """Return how a node goes along time that reads members, or arguments, at these places; None if its steps cannot
+        be computed within those of the recurrence."""
         t, node = n.template, self.node
         if t.is_scatter or len(t.dtypes) != 1:
             return None
-        places = {s: self.places[a] for s, a in enumerate(n.args) if a in self.places}
+        places = {s: known_places[a] for s, a in enumerate(n.args) if a in known_places}
         axes: list[int | None] = []
         shifts: list[int] = []
         for p in t.parts:
@@ -245,6 +262,8 @@ class _Merge:
         if (first, step) != (0, 1) or (dim is not None and extent != t.shape[dim]):
             return None
         shift = min(node.steps - extent, *shifts) if node.reverse else max(0, *shifts)
+        if known_places is not self.places:
+            shift = min(max(shift, 0), node.steps - extent)  # arguments have all positions before the first step
         match = _Match(tuple(a if a is not None else dim or 0 for a in axes), extent, shift, dim)
         return match if shift >= 0 and shift + extent <= node.steps and self._can_guard(t, match) else None
 
@@ -273,7 +292,7 @@ class _Merge:
 
     def _find_large(self, n: Compute, match: _Match) -> list[Tensor]:
         """Return the large operands that a node reads along time."""
-        return [a for a in n.args if _is_large(self._count_elements(n, a, match) * a.dtype.itemsize, self.target)]
+        return [a for a in n.args if is_large(self._count_elements(n, a, match) * a.dtype.itemsize, self.target)]
 
     def _count_elements(self, n: Compute, a: Tensor, match: _Match) -> int:
         """Return the elements of an operand that a node reads in a step; 0 unless it reads it along time."""
@@ -295,7 +314,7 @@ class _Merge:
         def is_spared(n: Compute, a: Tensor) -> bool:
             step_bytes = self._count_elements(n, a, readers[n]) * a.dtype.itemsize
             freed = a not in self.roots and merged.issuperset(self.users[a])
-            return freed or _leaves_last_level(step_bytes, self.target)
+            return freed or leaves_last_level(step_bytes, self.target)
 
         return {n for n in readers if not any(is_spared(n, a) for a in self._find_large(n, readers[n]))}
 
@@ -393,7 +412,7 @@ class _Merge:
             if (
                 a in self.roots
                 or a in self.kept
-                or not _is_large(nbytes(a) // self.node.steps, self.target)
+                or not is_large(nbytes(a) // self.node.steps, self.target)
                 or not merged.issuperset(self.users[a])
             ):
                 continue
@@ -425,18 +444,14 @@ class _Merge:
     def _find_step_read(self, slot: int) -> tuple[int, int] | None:
         """Return (dimension, d) if each step t reads an argument at position t + d of the dimension alone, and initial
         values do not read it."""
-        places: set[tuple[int, int]] | None = None
+        reads = []
         for m in self.members:
             for p in m.pieces:
-                for e in postorder(p.bodies):
-                    if not isinstance(e, Read) or e.slot != slot:
-                        continue
-                    if not m.origin <= p.offset[0] < m.origin + self.node.steps:
-                        return None
-                    forms = [linear(i) - LinearForm(0, {_TIME: 1}) for i in e.index]
-                    at = {(d, form.const) for d, form in enumerate(forms) if not form.terms}
-                    places = at if places is None else places & at
-        return min(places) if places else None
+                own = [e for e in postorder(p.bodies) if is_read(e, slot)]
+                if own and not m.origin <= p.offset[0] < m.origin + self.node.steps:
+                    return None
+                reads += own
+        return find_position(reads, _TIME)
 
     def _redirect(self, slot: int, dim: int, by: int, number: int) -> None:
         """Let the steps read member `number` instead of an argument, of which they read position t + `by` of `dim`."""
