@@ -148,6 +148,20 @@ def is_larger_than_operands(a: Compute, dim: int, target: Target) -> bool:
     return elements > operands
 
 
+def count_elements(n: Compute, a: Tensor, axes: Sequence[int]) -> int:
+    """Return the elements of an operand that a node reads at a position of time; 0 unless it reads it along time. axes:
+    the axis of each part of the node that is time."""
+    slots = {s for s, x in enumerate(n.args) if x is a}
+    dims = {
+        tuple(d for d, i in enumerate(e.index) if axis in axes_of(i))
+        for p, axis in zip(n.template.parts, axes, strict=True)
+        for e in postorder(p.bodies)
+        if isinstance(e, Read) and e.slot in slots
+    }
+    (moving,) = dims if len(dims) == 1 else ((),)
+    return size(a.shape) // a.shape[moving[0]] if len(moving) == 1 else 0
+
+
 def is_read(e: Expr, slot: int) -> bool:
     """Return whether an expression is a read of a slot."""
     return isinstance(e, Read) and e.slot == slot

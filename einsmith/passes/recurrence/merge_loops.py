@@ -37,7 +37,6 @@ from einsmith.ir.nodes import (
     Template,
     Tensor,
     apply,
-    axes_of,
     nbytes,
     postorder,
     size,
@@ -59,6 +58,7 @@ from einsmith.passes.context import PassContext
 from einsmith.passes.recurrence.copy_propagation import propagate_copies
 from einsmith.passes.recurrence.loop_operands import (
     Operands,
+    count_elements,
     find_position,
     has_data_index,
     is_large,
@@ -285,38 +285,29 @@ class _Merge:
     def _is_cheap(self, n: Compute, match: _Match) -> bool:
         """Return whether a reader evaluates about one point for each element that it reads of large tensors, and stores
         no more elements."""
-        elements = sum(self._count_elements(n, a, match) for a in self._find_large(n, match))
+        elements = sum(count_elements(n, a, match.axes) for a in self._find_large(n, match))
         points = sum(size(p.domain) for p in n.template.parts) // match.extent
-        stored = size(n.shape) if match.dim is None else size(n.shape) // match.extent
-        return points <= MAX_POINTS_PER_ELEMENT * elements and stored <= elements
+        return points <= MAX_POINTS_PER_ELEMENT * elements and _count_stored(n, match) <= elements
 
     def _find_large(self, n: Compute, match: _Match) -> list[Tensor]:
         """Return the large operands that a node reads along time."""
-        return [a for a in n.args if is_large(self._count_elements(n, a, match) * a.dtype.itemsize, self.target)]
-
-    def _count_elements(self, n: Compute, a: Tensor, match: _Match) -> int:
-        """Return the elements of an operand that a node reads in a step; 0 unless it reads it along time."""
-        slots = {s for s, x in enumerate(n.args) if x is a}
-        dims = {
-            tuple(d for d, i in enumerate(e.index) if axis in axes_of(i))
-            for p, axis in zip(n.template.parts, match.axes, strict=True)
-            for e in postorder(p.bodies)
-            if isinstance(e, Read) and e.slot in slots
-        }
-        (moving,) = dims if len(dims) == 1 else ((),)
-        return size(a.shape) // a.shape[moving[0]] if len(moving) == 1 else 0
+        return [a for a in n.args if is_large(count_elements(n, a, match.axes) * a.dtype.itemsize, self.target)]
 
     def _find_useless(self, readers: Mapping[Compute, _Match]) -> set[Tensor]:
         """Return the readers that neither spare the memory of a tensor, all of whose readers are merged, nor the
-        traffic of one that leaves the caches."""
+        traffic of one that leaves the caches; and those whose results take as much."""
         merged = {self.node, *readers}
 
-        def is_spared(n: Compute, a: Tensor) -> bool:
-            step_bytes = self._count_elements(n, a, readers[n]) * a.dtype.itemsize
-            freed = a not in self.roots and merged.issuperset(self.users[a])
-            return freed or leaves_last_level(step_bytes, self.target)
+        def is_freed(a: Tensor) -> bool:
+            return a not in self.roots and merged.issuperset(self.users[a])
 
-        return {n for n in readers if not any(is_spared(n, a) for a in self._find_large(n, readers[n]))}
+        def spares(n: Compute, match: _Match) -> bool:
+            large = {a: count_elements(n, a, match.axes) for a in self._find_large(n, match)}
+            if 2 * _count_stored(n, match) > sum(large.values()) and not is_freed(n):
+                return False
+            return any(is_freed(a) or leaves_last_level(x * a.dtype.itemsize, self.target) for a, x in large.items())
+
+        return {n for n, match in readers.items() if not spares(n, match)}
 
     # -------------------------------------------------------------------------------------------------- construction
 
@@ -494,6 +485,11 @@ class _Merge:
             view = canonical(template(n.shape, [(n.dtype, item.shape)], Read(0, tuple(index), n.dtype)), (item,))
             memo[n] = item if match.dim == 0 and item.shape == n.shape else view
         return memo
+
+
+def _count_stored(n: Compute, match: _Match) -> int:
+    """Return the elements of a step's results; those of a total."""
+    return size(n.shape) if match.dim is None else size(n.shape) // match.extent
 
 
 def _combiner(p: Any) -> str | None:
