@@ -303,7 +303,7 @@ class _Merge:
 
         def spares(n: Compute, match: _Match) -> bool:
             large = {a: count_elements(n, a, match.axes) for a in self._find_large(n, match)}
-            if 2 * _count_stored(n, match) > sum(large.values()) and not is_freed(n):
+            if match.dim is not None and 2 * _count_stored(n, match) > sum(large.values()) and not is_freed(n):
                 return False
             return any(is_freed(a) or leaves_last_level(x * a.dtype.itemsize, self.target) for a, x in large.items())
 
