@@ -8,6 +8,7 @@ from typing import Any
 
 from einsmith.autodiff.adjoint.node import chooses, plan_adjoint
 from einsmith.autodiff.plan import constant_value
+from einsmith.autodiff.recurrence.absorb import absorb_reductions
 from einsmith.autodiff.recurrence.derivatives import pull_back
 from einsmith.autodiff.recurrence.recompute import checkpoint_of, differentiate_with_recomputation
 from einsmith.autodiff.split_bodies import split_body
@@ -42,7 +43,8 @@ def gradients(
     cotangents = [g and convert(g, out.dtype.arithmetic) for out, g in zip(outputs, cotangents, strict=True)]
     steps: dict = {}
     outputs = in_steps(outputs, steps)
-    rewritten, results = _sweep(outputs, cotangents, [steps.get(t, t) for t in wrt])
+    outputs, targets = absorb_reductions(outputs, [steps.get(t, t) for t in wrt])
+    rewritten, results = _sweep(outputs, cotangents, targets)
     return rewritten, [convert(g, t.dtype) for g, t in zip(results, wrt, strict=True)]
 
 

@@ -235,7 +235,7 @@ class _CheckedRun:
         assert isinstance(step, BeginLoop)
         for k, m in enumerate(step.moves):
             base = int(self.table[self.p.slots[begin, k]])
-            self.table[self.p.slots[m.step, m.pointer]] = np.uint64((base + m.offset + m.delta * turn) % 2**64)
+            self.table[self.p.slots[m.step, m.pointer]] = np.uint64((base + m.bytes_in_turn(turn)) % 2**64)
 
     def commit_update(self, key: Any, place: PointerTarget) -> None:
         """Make an update the value of the memory that it was stored to."""

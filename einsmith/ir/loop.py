@@ -61,20 +61,25 @@ class LoweredLoop(Node):
 
     First the `initial` templates (member, template of pieces that need not cover it, numbers of its arguments) are
     written into their members. Then the segments run in order, each from its last step to its first if `reverse`.
-    Members that no segment writes and no initial template fills stay undefined: nothing reads them.
+    Members that no segment writes and no initial template fills stay undefined: nothing reads them. The members
+    `circular` are circular buffers: position p of the steps is p modulo their extent.
     """
 
-    __slots__ = ("reverse", "results", "initial", "segments", "args")
-    fields = ("reverse", "results", "initial", "segments", "args")
+    __slots__ = ("reverse", "results", "initial", "segments", "args", "circular")
+    fields = ("reverse", "results", "initial", "segments", "args", "circular")
     reverse: bool
     results: tuple[tuple[DType, tuple[int, ...]], ...]
     initial: tuple[tuple[int, Template, tuple[int, ...]], ...]
     segments: tuple[LoopSegment, ...]
     args: tuple[Tensor, ...]
+    circular: tuple[int, ...]
+
+    def __new__(cls, reverse, results, initial, segments, args, circular: tuple[int, ...] = ()):
+        return super().__new__(cls, reverse, results, initial, segments, args, circular)
 
     def with_args(self, args: tuple[Tensor, ...]) -> LoweredLoop:
         """Return this loop with other arguments."""
-        return LoweredLoop(self.reverse, self.results, self.initial, self.segments, args)
+        return LoweredLoop(self.reverse, self.results, self.initial, self.segments, args, self.circular)
 
     def invariant_inputs(self, segment: LoopSegment) -> dict[Tensor, Tensor]:
         """Return the loop-invariant inputs of a segment's body, each with the argument of the loop that it is in every

@@ -37,7 +37,7 @@ class PassContext:
     """Context that passes are given. target: the machine; cost: predicted seconds of a kernel on it; observe(name,
     before, after, seconds): called after each pass; stored: the type of 16 bits in which activations are stored, None
     for float32; products: what is known of products; limits: those of rows and of other positions; is_step: whether the
-    graph is that of a loop's step."""
+    graph is that of a loop's step; circular: whether loops may store members in circular buffers."""
 
     target: Target = Target()
     cost: Cost = no_cost
@@ -46,6 +46,7 @@ class PassContext:
     products: Products = NO_PRODUCTS
     limits: tuple[RowLimit, ...] = ()
     is_step: bool = False
+    circular: bool = True
 
     @property
     def can_price(self) -> bool:

@@ -14,6 +14,7 @@ from functools import partial
 
 from einsmith.base import environment
 from einsmith.base.errors import KnobError
+from einsmith.cost.gpu import GpuTarget
 from einsmith.ir.nodes import Graph
 from einsmith.passes.algebra.available_expressions import available_expressions
 from einsmith.passes.algebra.common_subexpressions import common_subexpressions
@@ -44,6 +45,7 @@ from einsmith.passes.context import PassContext
 from einsmith.passes.occurrences import occurrences
 from einsmith.passes.recurrence.limit_loops import limit_loops
 from einsmith.passes.recurrence.lower_loops import lower_loops
+from einsmith.passes.recurrence.merge_loops import merge_loops
 from einsmith.passes.recurrence.skew import skew
 from einsmith.passes.recurrence.split_loops import split_loops
 from einsmith.passes.recurrence.strip_mine import strip_mine
@@ -51,6 +53,9 @@ from einsmith.schedule.graph_decisions import WITHOUT, is_of_tensor
 from einsmith.schedule.pipeline import PLAN_PASSES, Pass, check_order, optional_names
 
 GraphPass = Pass[Graph, PassContext]
+
+CIRCULAR_BUFFERS = "circular buffers"
+"""Name by which circular buffers of loops can be left out."""
 
 
 def graph_pass(name: str, f: Callable[[Graph], Graph], needs: str = "", provides: str = "", on: str = "") -> GraphPass:
@@ -131,7 +136,18 @@ def left_out() -> tuple[str, ...]:
 
 
 def _lower_loops(graph: Graph, context: PassContext) -> Graph:
-    return lower_loops(graph, partial(run_passes, context=_of_step(context)))
+    # The persistent kernel that runs a loop on a card moves its pointers by equal distances.
+    circular = _can_change_loops(context) and CIRCULAR_BUFFERS not in left_out()
+    return lower_loops(graph, partial(run_passes, context=_of_step(context)), circular)
+
+
+def _merge_loops(graph: Graph, context: PassContext) -> Graph:
+    # Cards run all steps of what is outside of a loop at once; limits are proven of tensors outside of loops.
+    return merge_loops(graph, context) if _can_change_loops(context) else graph
+
+
+def _can_change_loops(context: PassContext) -> bool:
+    return context.circular and not context.limits and not isinstance(context.target, GpuTarget)
 
 
 def _length_limits(graph: Graph, context: PassContext) -> Graph:
@@ -148,7 +164,7 @@ def _strip_mine(graph: Graph, context: PassContext) -> Graph:
 
 def _of_step(context: PassContext) -> PassContext:
     """Return the context of passes over the graph of a loop's step, whose results are not those of the limits."""
-    return replace(context, limits=(), is_step=True)
+    return replace(context, limits=(), is_step=True, circular=context.circular and not context.limits)
 
 
 PASSES = check_order(
@@ -173,8 +189,11 @@ PASSES = check_order(
         priced_pass("join products", join_products, "inlined", on="reductions"),
         priced_pass("parallel fusion", parallel_fusion, "inlined", on="pieces, shifted index"),
         graph_pass("split index set", split_index_set, "inlined", on="condition"),
+        priced_pass("merge loops", _merge_loops, "inlined", on="recurrence"),
         # A loop's steps are separate graphs, which go through all passes when the loop is created.
-        priced_pass("lower loops", _lower_loops, "inlined", "loops", on="recurrence"),
+        replace(
+            priced_pass("lower loops", _lower_loops, "inlined", "loops", on="recurrence"), parts=(CIRCULAR_BUFFERS,)
+        ),
         priced_pass("strip mine", _strip_mine, "loops", on="loop"),
         graph_pass("horizontal fusion", horizontal_fusion, "loops", on="reductions"),
         priced_pass("recompute", recompute, "loops", on="elementwise"),

@@ -352,7 +352,10 @@ class Assembler:
         def slice_of(t: Tensor, first: int, stride: int, at: At, offset: int, part: Tensor) -> int:
             row = size(t.shape[1:]) * t.dtype.itemsize
             offset += 0 if segment.rows else segment.find_part(nbytes(part), row)
-            moves.append(Move(*at, first * row + offset, stride * row))
+            if isinstance(t, Item) and t.node is call.loop and t.member in call.loop.circular:
+                moves.append(Move(*at, offset, stride * row, t.shape[0] * row, first % t.shape[0] * row))
+            else:
+                moves.append(Move(*at, first * row + offset, stride * row))
             bases.append(0)
             k = len(bases) - 1
             bases[k] = outer(t, (begin, k), 0)

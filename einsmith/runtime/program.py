@@ -147,7 +147,7 @@ class Program:
                 )
                 for i, move in enumerate(step.moves):
                     target = base + 8 * self.slots[move.step, move.pointer]
-                    words = [target, base + 8 * self.slots[n, i], move.offset, move.delta]
+                    words = [target, base + 8 * self.slots[n, i], move.offset, move.delta, move.ring, move.start]
                     table[at : at + entry_program.MOVE_WORDS] = np.array(words, np.int64).view(np.uint64)
                     at += entry_program.MOVE_WORDS
             elif isinstance(step, EndLoop):

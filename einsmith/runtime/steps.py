@@ -86,12 +86,20 @@ class AllReduce:
 class Move(NamedTuple):
     """The address of a pointer in a loop. In turn t, counted from 0, pointer `pointer` of step `step` is the loop's
     base with this move's number, + offset + delta * t bytes. The step is a launch, or an inner loop, whose bases count
-    as its pointers."""
+    as its pointers. `ring` not 0: start + delta * t, modulo `ring` bytes, takes the place of delta * t (a circular
+    buffer)."""
 
     step: int
     pointer: int | str
     offset: int
     delta: int
+    ring: int = 0
+    start: int = 0
+
+    def bytes_in_turn(self, turn: int) -> int:
+        """Return the bytes from the base to the address in a turn."""
+        way = self.start + self.delta * turn
+        return self.offset + (way % self.ring if self.ring else way)
 
 
 @dataclass(frozen=True)

@@ -167,7 +167,7 @@ class Steps:
         turns = range(max(first or 0, 0), step.most if stop is None else min(stop, step.most))
         for t in reversed(turns) if step.reverse else turns:
             for k, m in enumerate(step.moves):
-                self.table[self.slots[m.step, m.pointer]] = (self.at(n, k) + m.offset + m.delta * t) % 2**64
+                self.table[self.slots[m.step, m.pointer]] = (self.at(n, k) + m.bytes_in_turn(t)) % 2**64
             self.part(n + 1, last)
 
 

@@ -104,6 +104,51 @@ def _term(w: Writer, source: str, t: str, lead: list[str], left: list[str], back
     return f"where({inside}, {read}, {w.pick(('0', '1'))})"
 
 
+def states(w: Writer) -> None:
+    """A state that gains outer products, of which reductions over its axes and over time are read outside. Time may be
+    any of its axes."""
+    w.budget = min(w.budget, 20_000)
+    lead = w.some_axes(2, most=20)
+    t = w.axis(lead, most=30)
+    left = [t, *lead] if w.chance(2) else w.choose.shuffled([t, *lead])
+    w.shapes["T0"], w.extents[t] = tuple(left), w.axes[t]
+    reverse, back = w.chance(3), w.pick((1, 1, 1, 2))
+    inside = f"{t} < size({t}) - {back}" if reverse else f"{t} >= {back}"
+
+    def read(axes: list[str], ordered: bool = False) -> str:
+        return w.read(axes, ordered, dtype=None if w.kind == "bool" else w.dtype)  # products of narrow types round
+
+    def at(d: int) -> str:
+        return ", ".join(f"{t}{'+' if reverse else '-'}{d}" if a == t and d else a for a in left)
+
+    start = w.pick(("0", "0", "1", read(lead, True)))
+    old = f"where({inside}, T0[{at(back)}], {start})"
+    decay = read(w.choose.some([t, *lead]) or [t])
+    gain = f"{read([t, lead[0]])} * {read([t, lead[1]])}"
+    w.lines.append(f"T0[{', '.join(left)}] = {_bounded(w, f'{old} * {decay} + {gain}')}")
+    for _ in range(w.pick((1, 2, 3))):
+        scope = [t, *lead]
+        state = w.pick((f"T0[{at(0)}]", f"T0[{at(0)}]", f"where({inside}, T0[{at(back)}], 0)"))
+        e = f"{state} * {read(w.choose.some(scope) or [t])}"
+        if w.chance(3):
+            e = f"{e} * T0[{at(0)}]"
+        over = w.choose.some(scope)
+        if over:
+            e = f"{w.combiner()}[{', '.join(over)}]({e})"
+        kept = w.choose.shuffled([a for a in scope if a not in over])
+        result = w.define(kept, e, w.chance(2))
+        if t in kept and w.chance(2):
+            w.define(
+                *(
+                    ([a for a in kept if a != t], f"sum[{t}]({result})")
+                    if w.chance(2)
+                    else (kept, w.chain(result, kept))
+                )
+            )
+    if not w.outputs:
+        w.outputs.append(f"T{len(w.shapes) - 1}")
+
+
 def grid(w: Writer) -> None:
     """A tensor over two axes that reads itself above and to the left: dynamic programs."""
     w.budget = min(w.budget, 3_000)

@@ -51,6 +51,7 @@ THEMES: dict[str, Callable[[Choices], Case]] = {
     "gather": _written(productions.gather), "scatter": _written(productions.scatter),
     "pieces": _written(productions.pieces), "typed": _written(productions.typed),
     "recurrence": _written(recurrent.recurrence), "grid": _written(recurrent.grid),
+    "states": _written(recurrent.states),
     "mixture": _mixture, "graph": graphs.graph, "chain": _written(chains.chain, chains.KINDS),
 }  # fmt: skip
 NAMES = (*THEMES, "illegal")

@@ -59,11 +59,12 @@ their number, the tasks of all of them. A notice: kind, pointer to a byte, descr
 written. A wait: kind, unused, descriptor of the pipe from which a byte is read. A header of loops that run at the same
 time, which are the next records: kind, their number, the loops, the records of each, unused, the header's number.
 
-A move of a loop is the words target, base, offset, delta: in turn t, counted from 0, the word at `target` is the word
-at `base` + offset + delta * t. A loop that runs downward begins with its last turn.
+A move of a loop is the words target, base, offset, delta, ring, start: in turn t, counted from 0, the word at `target`
+is the word at `base` + offset + start + delta * t, of which start + delta * t is taken modulo `ring` where that is not
+0 (a circular buffer of so many bytes). A loop that runs downward begins with its last turn.
 """
 LAUNCH, CHECK_ZERO, CHECK_F32, CHECK_F64, LOOP, LOOP_END, LOOP_DOWN, TOGETHER, NOTIFY, AWAIT, APART = range(11)
-MOVE_WORDS = 4
+MOVE_WORDS = 6
 
 SPIN_NANOSECONDS = 50_000
 """Nanoseconds for which a thread without work spins before it sleeps."""

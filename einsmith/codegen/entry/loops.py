@@ -48,7 +48,7 @@ place:
   %first = select i1 %down, i64 %last, i64 %start
   br label %head
 head:
-  %k = phi i64 [ 0, %place ], [ %k1, %move ]
+  %k = phi i64 [ 0, %place ], [ %k1, %put ]
   %more = icmp ult i64 %k, %n
   br i1 %more, label %move, label %out
 move:
@@ -60,11 +60,23 @@ move:
   %target = load ptr, ptr %m0, align 8
   %base = load ptr, ptr %m1, align 8
   %offset = load i64, ptr %m2, align 8
+  %m4 = getelementptr i64, ptr %m0, i64 4
+  %m5 = getelementptr i64, ptr %m0, i64 5
   %delta = load i64, ptr %m3, align 8
+  %ring = load i64, ptr %m4, align 8
+  %begin = load i64, ptr %m5, align 8
   %from = load i64, ptr %base, align 8
   %a = add i64 %from, %offset
   %gone = mul i64 %delta, %first
-  %b = add i64 %a, %gone
+  %far = add i64 %begin, %gone
+  %circular = icmp ne i64 %ring, 0
+  br i1 %circular, label %wrap, label %put
+wrap:
+  %wrapped = urem i64 %far, %ring
+  br label %put
+put:
+  %way = phi i64 [ %far, %move ], [ %wrapped, %wrap ]
+  %b = add i64 %a, %way
   store i64 %b, ptr %target, align 8
   %k1 = add i64 %k, 1
   br label %head
@@ -93,7 +105,7 @@ again:
   %direction = select i1 %down, i64 -1, i64 1
   br label %head
 head:
-  %k = phi i64 [ 0, %again ], [ %k1, %move ]
+  %k = phi i64 [ 0, %again ], [ %k1, %put ]
   %more = icmp ult i64 %k, %n
   br i1 %more, label %move, label %out
 move:
@@ -101,11 +113,32 @@ move:
   %m0 = getelementptr i8, ptr %moves, i64 %bytes
   %m3 = getelementptr i64, ptr %m0, i64 3
   %target = load ptr, ptr %m0, align 8
+  %m4 = getelementptr i64, ptr %m0, i64 4
   %delta = load i64, ptr %m3, align 8
+  %ring = load i64, ptr %m4, align 8
   %step = mul i64 %delta, %direction
   %now = load i64, ptr %target, align 8
   %then = add i64 %now, %step
-  store i64 %then, ptr %target, align 8
+  %circular = icmp ne i64 %ring, 0
+  br i1 %circular, label %wrap, label %put
+wrap:
+  %m1 = getelementptr i64, ptr %m0, i64 1
+  %m2 = getelementptr i64, ptr %m0, i64 2
+  %base = load ptr, ptr %m1, align 8
+  %from = load i64, ptr %base, align 8
+  %offset = load i64, ptr %m2, align 8
+  %low = add i64 %from, %offset
+  %way = sub i64 %then, %low
+  %before_low = icmp slt i64 %way, 0
+  %past_high = icmp sge i64 %way, %ring
+  %up = add i64 %then, %ring
+  %back = sub i64 %then, %ring
+  %lower = select i1 %past_high, i64 %back, i64 %then
+  %wrapped = select i1 %before_low, i64 %up, i64 %lower
+  br label %put
+put:
+  %value = phi i64 [ %then, %move ], [ %wrapped, %wrap ]
+  store i64 %value, ptr %target, align 8
   %k1 = add i64 %k, 1
   br label %head
 out:

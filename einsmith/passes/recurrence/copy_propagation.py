@@ -21,10 +21,11 @@ from einsmith.ir.rewrite.simplify import canonical, simplify_template
 
 def propagate_copies(graph: Graph) -> Graph:
     """Return the graph in which no read goes through a member that only copies another."""
-    return replace(graph, _propagate)
+    return replace(graph, forward_copies)
 
 
-def _propagate(n: Any) -> Compute | Recurrence | None:
+def forward_copies(n: Any) -> Compute | Recurrence | None:
+    """Return a node that reads copies changed to read the members that they copy; None for other nodes."""
     """Return a node of equal value that reads no copies of members of other recurrences; None if it reads none now."""
     if not isinstance(n, (Compute, Recurrence)):
         return None

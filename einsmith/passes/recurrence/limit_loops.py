@@ -50,7 +50,7 @@ def limit_loops(graph: Graph, limits: Sequence[RowLimit]) -> Graph:
     for loop in loops:
         args = rebuild(loop.args, lambda n: None, memo)
         segments = tuple(_limit_segment(loop, s, args, limits, limited, held) for s in loop.segments)
-        memo[loop] = LoweredLoop(loop.reverse, loop.results, loop.initial, segments, tuple(args))
+        memo[loop] = LoweredLoop(loop.reverse, loop.results, loop.initial, segments, tuple(args), loop.circular)
     return replace(graph, lambda n: None, memo)
 
 

@@ -17,8 +17,9 @@ with numbers from memory (`live_steps`); the boundary between their segments is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType
@@ -53,7 +54,14 @@ from einsmith.ir.rebuild import prune_args, rebuild, replace, substitute, with_a
 from einsmith.ir.recurrence.define import distances, recurrence, step_groups, step_parts
 from einsmith.ir.rewrite.simplify import canonical, simplify, simplify_template
 from einsmith.ir.views import storage
-from einsmith.passes.recurrence.accumulators import find_totals, read_totals, start_of_total
+from einsmith.passes.recurrence.accumulators import (
+    Slots,
+    find_positions_read,
+    find_slots,
+    initial_slots,
+    is_total,
+    read_slots,
+)
 from einsmith.passes.recurrence.copy_propagation import propagate_copies
 from einsmith.passes.recurrence.live_steps import find_limit, find_members_read_beyond
 from einsmith.passes.recurrence.loop_invariant import hoist_invariants
@@ -62,14 +70,15 @@ from einsmith.schedule.planner import MIN_STEPS_TO_HOIST
 
 Passes = Callable[[Graph], Graph]
 
-_MAX_SEGMENTS = 4
+MAX_SEGMENTS = 4
 """Most segments into which conditions on t divide the steps; beyond, bodies compare the step's number."""
 
 _TIME = Axis(0)
 
 
-def lower_loops(graph: Graph, passes: Passes) -> Graph:
-    """Return the graph with every recurrence as a loop; `passes` are run on the graph of a step."""
+def lower_loops(graph: Graph, passes: Passes, circular: bool = True) -> Graph:
+    """Return the graph with every recurrence as a loop; `passes` are run on the graph of a step. circular: whether
+    members of which only the next few steps read the values are stored in circular buffers."""
     if not any(isinstance(n, Recurrence) for n in postorder(graph.roots)):
         return graph
     graph = propagate_copies(graph)
@@ -78,17 +87,31 @@ def lower_loops(graph: Graph, passes: Passes) -> Graph:
         if isinstance(node, Item) and isinstance(node.node, Recurrence):
             read_outside.setdefault(node.node, set()).add(node.member)
     memo: dict = {}
-    totals = find_totals(graph)
+    positions_read = find_positions_read(graph)
+    slots: dict[Recurrence, Mapping[int, Slots]] = {}
     nodes = list(postorder(graph.roots))
     read_beyond = find_members_read_beyond(nodes, graph.roots)
     for node in nodes:
         if isinstance(node, Recurrence):
             args = tuple(rebuild(node.args, lambda n: None, memo))
             new = Recurrence(node.steps, node.reverse, node.origins, node.members, args)
-            memo[node] = _Lowering(new, read_outside[node], read_beyond.get(node, set()), totals[node], passes).lower()
-        elif isinstance(node, Compute) and (reader := read_totals(node, totals, memo)) is not None:
+            lowering = _Lowering(
+                new, read_outside[node], read_beyond.get(node, set()), positions_read[node], passes, circular
+            )
+            memo[node], slots[node] = lowering.lower(), lowering.slots
+        elif isinstance(node, Compute) and (reader := read_slots(node, slots, memo)) is not None:
             memo[node] = reader
     return replace(graph, lambda n: None, memo)
+
+
+def ends_early(node: Recurrence, nodes: Sequence[Any], roots: Collection[Tensor]) -> bool:
+    """Return whether the loop of a recurrence among `nodes` has two parts whose boundary is computed at run time."""
+    if find_limit(node, len(node.args)) is None:
+        return False
+    read_outside = {n.member for n in nodes if isinstance(n, Item) and n.node is node}
+    read_beyond = find_members_read_beyond(nodes, roots).get(node, set())
+    lowering = _Lowering(node, read_outside, read_beyond, [range(0)] * len(node.members), lambda graph: graph, False)
+    return any(len(lowering.divide_at_limit(first, n)) > 1 for first, n in lowering.find_ranges())
 
 
 # ------------------------------------------------------------------------------------------------------- recurrences
@@ -119,7 +142,9 @@ class _Lowering:
         node: the recurrence.
         read_outside: the members that are read outside of it.
         read_beyond: the members whose values at steps from its limit on are read (`passes.recurrence.live_steps`).
-        totals: the members that are stored in one slot (`passes.recurrence.accumulators`).
+        positions_read: the positions at which each member is read outside (`passes.recurrence.accumulators`).
+        totals: the members that are stored in one slot.
+        slots: those of the members that are stored in fewer than they have positions.
         passes: the passes over the graph of a step.
         args: arguments of the loop: the recurrence's, and those added during the lowering.
         arg_count: number of arguments of the recurrence.
@@ -127,15 +152,22 @@ class _Lowering:
     """
 
     def __init__(
-        self, node: Recurrence, read_outside: set[int], read_beyond: set[int], totals: frozenset[int], passes: Passes
+        self,
+        node: Recurrence,
+        read_outside: set[int],
+        read_beyond: set[int],
+        positions_read: Sequence[range],
+        passes: Passes,
+        circular: bool,
     ):
-        self.node, self.read_outside, self.read_beyond, self.totals, self.passes = (
-            node,
-            read_outside,
-            read_beyond,
-            totals,
-            passes,
+        self.node, self.read_outside, self.read_beyond, self.passes = node, read_outside, read_beyond, passes
+        self.positions_read, self.circular = positions_read, circular
+        self.totals = frozenset(
+            j
+            for j, positions in enumerate(positions_read)
+            if positions in (range(0), self._last(j)) and is_total(node, j)
         )
+        self.slots = {j: Slots(1, positions_read[j].start) for j in self.totals}
         self.args: list[Tensor] = list(node.args)
         self.arg_count = len(node.args)
         self.stored = set(read_outside)
@@ -143,9 +175,11 @@ class _Lowering:
     def lower(self) -> LoweredLoop:
         """Return the recurrence as a loop."""
         node = self.node
-        steps = [step for first, n in self._find_ranges() for step in self._divide_at_limit(first, n)]
+        steps = [step for first, n in self.find_ranges() for step in self.divide_at_limit(first, n)]
         for step in steps:
             self.stored |= {p.number for p in step.inputs if p.kind == "member"}
+        circular = self._find_circular(steps) if self.circular else {}
+        self.slots |= circular
         segments = [s for step in steps for s in self._split_idle(self._lower_segment(step), step)]
         if node.reverse:
             segments.reverse()
@@ -155,15 +189,38 @@ class _Lowering:
             pieces = tuple(p for p in node.members[j].parts if isinstance(p, Piece) and p not in steps_of)
             if pieces:
                 t = Template(node.members[j].shape, node.members[j].params, pieces)
-                t = start_of_total(node, j) if j in self.totals else t
+                t = initial_slots(node, j, self.slots[j].number) if j in self.slots else t
                 start_value = prune_args(t, (*node.args, *(leaf(s, d) for d, s in node.results)))
                 initial.append(
                     (j, simplify_template(start_value.template), tuple(map(node.args.index, start_value.args)))
                 )
-        results = ((d, (1, *s[1:]) if j in self.totals else s) for j, (d, s) in enumerate(node.results))
-        return LoweredLoop(node.reverse, tuple(results), tuple(initial), tuple(segments), tuple(self.args))
+        results = (
+            (d, (self.slots[j].number if j in self.slots else s[0], *s[1:])) for j, (d, s) in enumerate(node.results)
+        )
+        return LoweredLoop(
+            node.reverse, tuple(results), tuple(initial), tuple(segments), tuple(self.args), tuple(circular)
+        )
 
-    def _find_ranges(self) -> list[tuple[int, int]]:
+    def _last(self, j: int) -> range:
+        """Return the position of the last step of a member."""
+        at = self.node.origins[j] + (0 if self.node.reverse else self.node.steps - 1)
+        return range(at, at + 1)
+
+    def _find_circular(self, steps: Sequence[_LoopStep]) -> dict[int, Slots]:
+        """Return the slots of the members that are stored in a circular buffer: only the next few steps read them, and
+        outside only the values of the last few steps are read."""
+        reach = {j: 1 for j in self.stored - self.totals}
+        for step in steps:
+            for p in (p for p in step.inputs if p.kind == "member" and p.number in reach):
+                if p.first is None or (p.stride != 1 and step.steps > 1):
+                    del reach[p.number]
+                else:
+                    distance = abs(self.node.origins[p.number] + step.first - p.first)
+                    reach[p.number] = max(reach[p.number], distance)
+        slots = ((j, find_slots(self.node, j, n, self.positions_read[j])) for j, n in sorted(reach.items()))
+        return {j: x for j, x in slots if x is not None}
+
+    def find_ranges(self) -> list[tuple[int, int]]:
         """Return (first step, number of steps) of each part of the time in which every condition on t alone is
         constant."""
         steps = self.node.steps
@@ -172,12 +229,12 @@ class _Lowering:
             for piece in step_parts(self.node, j):
                 for e in postorder(piece.bodies):
                     cuts.update(cuts_of(e, _TIME, steps))
-        if len(cuts) >= _MAX_SEGMENTS:
+        if len(cuts) >= MAX_SEGMENTS:
             cuts = set()
         edges = [0, *sorted(cuts), steps]
         return [(a, b - a) for a, b in zip(edges, edges[1:], strict=False) if b > a]
 
-    def _divide_at_limit(self, first: int, n: int) -> list[_LoopStep]:
+    def divide_at_limit(self, first: int, n: int) -> list[_LoopStep]:
         """Return a range of steps as one or two parts. Two parts, whose boundary is computed at run time, pay if
         conditions that limit t by a number from memory leave the later part little work (a batch of sequences of
         different lengths)."""

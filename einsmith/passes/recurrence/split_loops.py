@@ -59,7 +59,7 @@ def _split_loop(loop: LoweredLoop, context: PassContext) -> LoweredLoop:
     for s in loop.segments:
         parts = split_segment(s, context.target.cores, context)
         segments += parts if len(parts) > 1 else [_with_body(s, _split_graph(s.body, context), s.part)]
-    return LoweredLoop(loop.reverse, loop.results, loop.initial, tuple(segments), loop.args)
+    return LoweredLoop(loop.reverse, loop.results, loop.initial, tuple(segments), loop.args, loop.circular)
 
 
 def _with_body(s: LoopSegment, body: Graph, part: tuple[int, int]) -> LoopSegment:

@@ -262,7 +262,7 @@ class _Flattening:
             return
         for turn in reversed(range(step.most)) if step.reverse else range(step.most):
             for k, move in enumerate(step.moves):
-                self.words[move.step, move.pointer] = self.words[n, k] + move.offset + move.delta * turn
+                self.words[move.step, move.pointer] = self.words[n, k] + move.bytes_in_turn(turn)
             first, stop = (self.words.get((n, name), 0) for name in ("first", "stop"))
             here = ((self.guards.turn(turn), first, stop),) if first or stop else ()
             yield from self._part(n + 1, last, (*bounds, *here))
@@ -274,6 +274,8 @@ class _Flattening:
         possible or does not pay. `last`, `bounds`: see `_part`."""
         inside = range(n + 1, last)
         if step.most < 2 or any(not isinstance(self.steps[k], RunLaunch | Together) for k in inside):
+            return None
+        if any(m.ring for m in step.moves):
             return None
         moves = {(m.step, m.pointer): (self.words[n, k] + m.offset, m.delta) for k, m in enumerate(step.moves)}
         launches: list[DeviceLaunch] = []
