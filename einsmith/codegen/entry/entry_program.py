@@ -57,9 +57,8 @@ end of a loop: kind, the loop's beginning. A header of launches that run togethe
 their number, the tasks of all of them. A notice: kind, pointer to a byte, descriptor of the pipe to which the byte is
 written. A wait: kind, unused, descriptor of the pipe from which a byte is read.
 
-A move of a loop is the words target, base, offset, delta, ring, start: in turn t, counted from 0, the word at `target`
-is the word at `base` + offset + start + delta * t, of which start + delta * t is taken modulo `ring` where that is not
-0 (a circular buffer of so many bytes). A loop that runs downward begins with its last turn.
+A move of a loop is the words target, base, offset, delta, ring, start: in turn t from 0 on, the word at `target` is the
+word at `base` + offset + start + delta * t, the last two modulo `ring` where it is not 0. Downward, the last turn is first.
 """
 LAUNCH, CHECK_ZERO, CHECK_F32, CHECK_F64, LOOP, LOOP_END, LOOP_DOWN, TOGETHER, NOTIFY, AWAIT = range(10)
 MOVE_WORDS = 6
