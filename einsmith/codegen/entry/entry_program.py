@@ -58,7 +58,7 @@ their number, the tasks of all of them. A notice: kind, pointer to a byte, descr
 written. A wait: kind, unused, descriptor of the pipe from which a byte is read.
 
 A move of a loop is the words target, base, offset, delta, ring, start: in turn t from 0 on, the word at `target` is the
-word at `base` + offset + start + delta * t, the last two modulo `ring` where it is not 0. Downward, the last turn is first.
+word at `base` + offset + start + delta * t, the last two modulo `ring` where it is not 0. A loop downward begins with its last.
 """
 LAUNCH, CHECK_ZERO, CHECK_F32, CHECK_F64, LOOP, LOOP_END, LOOP_DOWN, TOGETHER, NOTIFY, AWAIT = range(10)
 MOVE_WORDS = 6
