@@ -57,7 +57,7 @@ end of a loop: kind, the loop's beginning. A header of launches that run togethe
 their number, the tasks of all of them. A notice: kind, pointer to a byte, descriptor of the pipe to which the byte is
 written. A wait: kind, unused, descriptor of the pipe from which a byte is read.
 
-A move of a loop: target, base, offset, delta, ring, start. In turn t from 0 on, the word at `target` is the one at `base`
+A move of a loop: target, base, offset, delta, ring, start. In turn t from 0 on, the word at `target` is that at `base`
 + offset + start + delta * t, the last two modulo `ring` where it is not 0. A loop downward begins with its last turn.
 """
 LAUNCH, CHECK_ZERO, CHECK_F32, CHECK_F64, LOOP, LOOP_END, LOOP_DOWN, TOGETHER, NOTIFY, AWAIT = range(10)
