@@ -59,9 +59,8 @@ their number, the tasks of all of them. A notice: kind, pointer to a byte, descr
 written. A wait: kind, unused, descriptor of the pipe from which a byte is read. A header of loops that run at the same
 time, which are the next records: kind, their number, the loops, the records of each, unused, the header's number.
 
-A move of a loop is the words target, base, offset, delta, ring, start: in turn t, counted from 0, the word at `target`
-is the word at `base` + offset + start + delta * t, of which start + delta * t is taken modulo `ring` where that is not
-0 (a circular buffer of so many bytes). A loop that runs downward begins with its last turn.
+A move of a loop: target, base, offset, delta, ring, start. In turn t from 0 on, the word at `target` is that at `base`
++ offset + start + delta * t, the last two modulo `ring` where it is not 0. A loop downward begins with its last turn.
 """
 LAUNCH, CHECK_ZERO, CHECK_F32, CHECK_F64, LOOP, LOOP_END, LOOP_DOWN, TOGETHER, NOTIFY, AWAIT, APART = range(11)
 MOVE_WORDS = 6

@@ -1,9 +1,11 @@
-"""Store a total that a loop accumulates in a single slot instead of one slot per step.
+"""Store members of loops in fewer slots than they have positions: totals in one, states in circular buffers.
 
 before: recurrence over t = 0 .. 9 of S[t+1, i] = S[t, i] + f(t, i), S[0, i] = 0;  R[i] = S[10, i]
 after:  S[0, i] = 0;  in each step S[0, i] = S[0, i] + f(t, i);  R[i] = S[0, i]
 
-The gradient of a tensor that every step reads is such a total, if it is computed within the steps.
+The gradient of a tensor that every step reads is such a total, if it is computed within the steps. A member of which
+the next n steps read the values, and readers outside only those of the last steps, has n + 1 slots; its position p is
+in slot p modulo n + 1.
 """
 
 from __future__ import annotations

@@ -82,14 +82,13 @@ def lower_loops(graph: Graph, passes: Passes, circular: bool = True) -> Graph:
     if not any(isinstance(n, Recurrence) for n in postorder(graph.roots)):
         return graph
     graph = propagate_copies(graph)
+    nodes = list(postorder(graph.roots))
     read_outside: dict[Recurrence, set[int]] = {}
-    for node in postorder(graph.roots):
+    for node in nodes:
         if isinstance(node, Item) and isinstance(node.node, Recurrence):
             read_outside.setdefault(node.node, set()).add(node.member)
     memo: dict = {}
-    positions_read = find_positions_read(graph)
-    slots: dict[Recurrence, Mapping[int, Slots]] = {}
-    nodes = list(postorder(graph.roots))
+    positions_read, slots = find_positions_read(graph), dict[Recurrence, Mapping[int, Slots]]()
     read_beyond = find_members_read_beyond(nodes, graph.roots)
     for node in nodes:
         if isinstance(node, Recurrence):
@@ -102,6 +101,12 @@ def lower_loops(graph: Graph, passes: Passes, circular: bool = True) -> Graph:
         elif isinstance(node, Compute) and (reader := read_slots(node, slots, memo)) is not None:
             memo[node] = reader
     return replace(graph, lambda n: None, memo)
+
+
+def find_cuts(node: Recurrence) -> frozenset[int]:
+    """Return the steps at which conditions on t alone change."""
+    pieces = [p for j in range(len(node.members)) for p in step_parts(node, j)]
+    return frozenset(cut for p in pieces for e in postorder(p.bodies) for cut in cuts_of(e, _TIME, node.steps))
 
 
 def ends_early(node: Recurrence, nodes: Sequence[Any], roots: Collection[Tensor]) -> bool:
@@ -224,13 +229,9 @@ class _Lowering:
         """Return (first step, number of steps) of each part of the time in which every condition on t alone is
         constant."""
         steps = self.node.steps
-        cuts: set[int] = set()
-        for j in range(len(self.node.members)):
-            for piece in step_parts(self.node, j):
-                for e in postorder(piece.bodies):
-                    cuts.update(cuts_of(e, _TIME, steps))
+        cuts = find_cuts(self.node)
         if len(cuts) >= MAX_SEGMENTS:
-            cuts = set()
+            cuts = frozenset()
         edges = [0, *sorted(cuts), steps]
         return [(a, b - a) for a, b in zip(edges, edges[1:], strict=False) if b > a]
 

@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 from einsmith.base.dtypes import DType
 from einsmith.cost.facts import Target
 from einsmith.ir.analysis.linear import linear
-from einsmith.ir.analysis.predicates import cuts_of
 from einsmith.ir.nodes import (
     Axis,
     Compute,
@@ -30,6 +29,7 @@ from einsmith.ir.nodes import (
     Expr,
     Graph,
     Item,
+    Leaf,
     Piece,
     Read,
     Recurrence,
@@ -66,7 +66,7 @@ from einsmith.passes.recurrence.loop_operands import (
     is_read,
     leaves_last_level,
 )
-from einsmith.passes.recurrence.lower_loops import MAX_SEGMENTS, ends_early
+from einsmith.passes.recurrence.lower_loops import MAX_SEGMENTS, ends_early, find_cuts
 from einsmith.passes.recurrence.split_segments import MAX_POINTS_PER_ELEMENT, split_segments
 from einsmith.schedule.planner import MIN_STEPS_TO_HOIST
 
@@ -141,13 +141,7 @@ class _Merge:
         self.operands = Operands(graph, self.users)
         self.kept: set[Tensor] = set()  # members of other recurrences from which others are computed again
         self.computed: set[Tensor] = set()  # arguments that have become members
-        self.own_cuts = frozenset(
-            cut
-            for j in range(len(node.members))
-            for p in step_parts(node, j)
-            for e in postorder(p.bodies)
-            for cut in cuts_of(e, _TIME, node.steps)
-        )
+        self.own_cuts = find_cuts(node)
         self.cuts = self.own_cuts
 
     def run(self) -> dict[Any, Any] | None:
@@ -299,13 +293,16 @@ class _Merge:
         merged = {self.node, *readers}
 
         def is_freed(a: Tensor) -> bool:
-            return a not in self.roots and merged.issuperset(self.users[a])
+            return not isinstance(a, Leaf) and a not in self.roots and merged.issuperset(self.users[a])
 
         def spares(n: Compute, match: _Match) -> bool:
-            large = {a: count_elements(n, a, match.axes) for a in self._find_large(n, match)}
-            if match.dim is not None and 2 * _count_stored(n, match) > sum(large.values()) and not is_freed(n):
-                return False
-            return any(is_freed(a) or leaves_last_level(x * a.dtype.itemsize, self.target) for a, x in large.items())
+            spared = 0
+            for a in self._find_large(n, match):
+                elements = count_elements(n, a, match.axes)
+                if is_freed(a) or leaves_last_level(elements * a.dtype.itemsize, self.target):
+                    spared += elements
+            is_small = match.dim is None or 2 * _count_stored(n, match) <= spared
+            return spared > 0 and (is_small or is_freed(n))
 
         return {n for n, match in readers.items() if not spares(n, match)}
 
