@@ -122,8 +122,8 @@ def block_kernels(
 
 def shared_memory(rows: Rows, kernels: Sequence[BlockKernel]) -> dict[int, int]:
     """Return, for the place of each local buffer that the kernels of a block hand over, the place whose memory it uses:
-    its own, or one that no later kernel reads, and that the kernel which writes it reads, if at all, only at the
-    element that it computes."""
+    its own, or one that an earlier kernel wrote, that no later kernel reads, and that the kernel which writes it reads,
+    if at all, only at the element that it computes."""
     local = range(len(rows.buffers), len(rows.buffers) + len(rows.local))
     lives: dict[int, tuple[int, int]] = {}
     for n, (_, places) in enumerate(kernels):
@@ -133,7 +133,9 @@ def shared_memory(rows: Rows, kernels: Sequence[BlockKernel]) -> dict[int, int]:
     for place, (first, last) in sorted(lives.items(), key=lambda x: x[1]):
         for owner, (end, held) in free.items():
             x, y = (rows.local[p - len(rows.buffers)] for p in (owner, place))
-            if x.nbytes == y.nbytes and (end < first or (end == first and _replaces(kernels[first], held, place))):
+            # A result that nothing reads ends with the kernel that writes it, beside its other results.
+            is_operand = end == first and lives[held][0] < first
+            if x.nbytes == y.nbytes and (end < first or (is_operand and _replaces(kernels[first], held, place))):
                 break
         else:
             owner = place

@@ -348,6 +348,36 @@ def test_other_uses_wait_for_the_maximum(name: str, rng, nested) -> None:
     agree(run([x, y, b])[1], run.graph, [x, y, b], name)
 
 
+UNREAD = """s[i,j] = sum[d](x[i,d]*y[j,d])
+e[i,j] = exp(min(s[i,j], 2))
+o[i,v] = sum[j](e[i,j]*b[j,v])
+t[i,j] = sum[v](o[i,v]*b[j,v])
+p[i,v] = sum[j](tanh(s[i,j]*t[i,j])*b[j,v])"""
+"""Scores and their exponentials are of one kernel; the sweep that computes it again reads the scores only."""
+AGAIN = {
+    "unread result": es.op(UNREAD),
+    "gradients": gradients_of(es.op(UNREAD)),
+}
+
+
+@pytest.mark.parametrize("name", AGAIN)
+def test_sweeps_that_compute_tiles_again(name: str, rng, nested, monkeypatch) -> None:
+    configs, forced = cost.configs, []
+
+    def again(rows, target):
+        every = configs(rows, target)
+        some = [c for c in every if c.again]
+        forced.extend(some)
+        return some or every
+
+    args = [rng.standard_normal(s, np.float32) for s in ((37, 3), (90, 3), (90, 2))]
+    with monkeypatch.context() as m:  # ends before `nested` does
+        m.setattr(cost, "configs", again)
+        run = compile_with(AGAIN[name], args, 1, 1)
+        assert forced
+        agree(run(args)[1], run.graph, args, name)
+
+
 @pytest.mark.thinned(2)
 def test_a_running_maximum_may_lie_anywhere(rng, nested) -> None:
     """It is a result of the program, of which a block of rows is no contiguous part."""
