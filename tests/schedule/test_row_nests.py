@@ -289,6 +289,23 @@ def test_sums_follow_a_running_maximum(name: str, order: str, rng, nested) -> No
     agree(run([x, y, b])[1], run.graph, [x, y, b], f"{name}, {order}, {threads} threads")
 
 
+WIDER = """s[i,j] = sum[d](x[i,d]*y[j,d])
+m[i] = max[j](s[i,j])
+o[i] = sum[j](exp(s[i,j] - m[i])*b[j,1])/sum[j](exp(s[i,j] - m[i]))"""
+
+
+def arguments_of_two_types(rng, rows: int) -> list:
+    """Return the arguments of WIDER: scores are of single, weighted sums of double precision."""
+    return [*(rng.standard_normal((n, 3), np.float32) for n in (rows, 90)), rng.standard_normal((90, 2))]
+
+
+def test_a_sum_follows_a_maximum_of_another_type(rng, nested) -> None:
+    args = arguments_of_two_types(rng, 37)
+    run = compile_with(es.op(WIDER), args, 1, 1)
+    assert running_sums(run)
+    agree(run(args)[1], run.graph, args, "wider sums")
+
+
 def test_a_row_without_any_value_is_no_number(rng, nested) -> None:
     """As in the formula, in which the minimum is infinity."""
     x, y, b, c = (rng.standard_normal(s, np.float32) for s in ((37, 3), (90, 3), (90, 2), (37,)))
@@ -491,6 +508,13 @@ def test_tasks_find_the_first_position(combiner: str, dtype, rng, shared_out) ->
         run = compile_for_four(f, [x, y])
         agree(run([x, y])[1], run.graph, [x, y], combiner)
     assert any(row_blocks.finds_position(m) for rows in shared_out for m in rows.members)
+
+
+def test_tasks_sum_in_another_type_than_the_maximum(rng, shared_out) -> None:
+    args = arguments_of_two_types(rng, 11)
+    run = compile_for_four(es.op(WIDER), args)
+    assert any(m.follows is not None for rows in shared_out for m in rows.members)
+    agree(run(args)[1], run.graph, args, "wider sums")
 
 
 def test_tasks_without_any_value_count_for_nothing(rng, shared_out) -> None:
