@@ -292,9 +292,10 @@ def _increase(before: Expr, after: Expr, number: Expr) -> Expr:
 
 
 def _scaled(x: Expr, factor: Expr) -> Expr:
-    """Return a sum so far times a factor. One whose running result was the identity may be no number; it is left
-    out."""
+    """Return a sum so far times a factor, which is of the running result's type, as the exponentials are that the sum
+    is of. One whose running result was the identity may be no number; it is left out."""
     none = apply("lt", factor, Const(0.0, factor.dtype))
+    factor = factor if factor.dtype == x.dtype else Apply("cast", (factor,), x.dtype)
     return apply("where", none, Const(0.0, x.dtype), apply("mul", x, factor))
 
 

@@ -122,8 +122,8 @@ def block_kernels(
 
 def shared_memory(rows: Rows, kernels: Sequence[BlockKernel]) -> dict[int, int]:
     """Return, for the place of each local buffer that the kernels of a block hand over, the place whose memory it uses:
-    its own, or one that no later kernel reads, and that the kernel which writes it reads, if at all, only at the
-    element that it computes."""
+    its own, or one that an earlier kernel wrote, that no later kernel reads, and that the kernel which writes it reads,
+    if at all, only at the element that it computes."""
     local = range(len(rows.buffers), len(rows.buffers) + len(rows.local))
     lives: dict[int, tuple[int, int]] = {}
     for n, (_, places) in enumerate(kernels):
@@ -133,7 +133,9 @@ def shared_memory(rows: Rows, kernels: Sequence[BlockKernel]) -> dict[int, int]:
     for place, (first, last) in sorted(lives.items(), key=lambda x: x[1]):
         for owner, (end, held) in free.items():
             x, y = (rows.local[p - len(rows.buffers)] for p in (owner, place))
-            if x.nbytes == y.nbytes and (end < first or (end == first and _replaces(kernels[first], held, place))):
+            # A result that nothing reads ends with the kernel that writes it, beside its other results.
+            is_operand = end == first and lives[held][0] < first
+            if x.nbytes == y.nbytes and (end < first or (is_operand and _replaces(kernels[first], held, place))):
                 break
         else:
             owner = place
@@ -212,7 +214,9 @@ def _sweeps(
         outside |= {t for p, f in zip(own_parts, some, strict=True) if f.reduces for t in p.results}
         fused = join_forms(own_parts, rows, some, outside)
         at = tuple(place_of[t] for t in fused.tensors)
-        sweep = _follow(fused, members, followers(parts, members, forms, elsewhere) or {}, parts)
+        scales = followers(parts, members, forms, elsewhere)
+        assert scales is not None  # as `_groups` has found
+        sweep = _follow(fused, members, scales, parts)
         if condition is not None:
             buffer_of = {p: b for k, places_ in kernels for p, b in zip(places_, k.buffers, strict=True)}
             at = (*at, *sorted(names_in(condition.expr) - set(at)))
@@ -398,13 +402,15 @@ def _exchange(part: RowPart, read: Callable[[Tensor], Tensor], new: Mapping[Tens
 
 def _groups(parts: Sequence[RowPart], rows: int, local: Collection[Tensor], again: bool) -> list[list[int]]:
     """Return the parts in sweeps over `rows` rows, each as early as its operands permit, in a valid order; without
-    running results where something outside of a sweep needs what was made of them, and is not made `again`."""
+    running results where something outside of a sweep needs what was made of them, and does not make it `again`, as
+    other sweeps do."""
     groups = _levels(parts, rows, _forms)
-    for members in groups:
-        forms = _forms(parts, members, rows)
-        others = {t for n, p in enumerate(parts) if n not in members for t in p.tensors if not again}
+    forms = [_forms(parts, members, rows) for members in groups]
+    reading = [members for members, some in zip(groups, forms, strict=True) if some is None or not again]
+    for members, some in zip(groups, forms, strict=True):
+        others = {t for other in reading if other is not members for n in other for t in parts[n].tensors}
         others |= {t for n in members for t in parts[n].results if t not in local}
-        by_part = None if forms is None else dict(zip(members, forms, strict=True))
+        by_part = None if some is None else dict(zip(members, some, strict=True))
         if by_part is not None and followers(parts, members, by_part, others) is None:
             return _levels(parts, rows, _strict_forms)
     return groups

@@ -289,6 +289,23 @@ def test_sums_follow_a_running_maximum(name: str, order: str, rng, nested) -> No
     agree(run([x, y, b])[1], run.graph, [x, y, b], f"{name}, {order}, {threads} threads")
 
 
+WIDER = """s[i,j] = sum[d](x[i,d]*y[j,d])
+m[i] = max[j](s[i,j])
+o[i] = sum[j](exp(s[i,j] - m[i])*b[j,1])/sum[j](exp(s[i,j] - m[i]))"""
+
+
+def arguments_of_two_types(rng, rows: int) -> list:
+    """Return the arguments of WIDER: scores are of single, weighted sums of double precision."""
+    return [*(rng.standard_normal((n, 3), np.float32) for n in (rows, 90)), rng.standard_normal((90, 2))]
+
+
+def test_a_sum_follows_a_maximum_of_another_type(rng, nested) -> None:
+    args = arguments_of_two_types(rng, 37)
+    run = compile_with(es.op(WIDER), args, 1, 1)
+    assert running_sums(run)
+    agree(run(args)[1], run.graph, args, "wider sums")
+
+
 def test_a_row_without_any_value_is_no_number(rng, nested) -> None:
     """As in the formula, in which the minimum is infinity."""
     x, y, b, c = (rng.standard_normal(s, np.float32) for s in ((37, 3), (90, 3), (90, 2), (37,)))
@@ -346,6 +363,44 @@ def test_other_uses_wait_for_the_maximum(name: str, rng, nested) -> None:
     run = compile_with(es.op(OTHERWISE[name]), [x, y, b], 1, 1)
     assert not running_sums(run)
     agree(run([x, y, b])[1], run.graph, [x, y, b], name)
+
+
+UNREAD = """s[i,j] = sum[d](x[i,d]*y[j,d])
+e[i,j] = exp(min(s[i,j], 2))
+o[i,v] = sum[j](e[i,j]*b[j,v])
+t[i,j] = sum[v](o[i,v]*b[j,v])
+p[i,v] = sum[j](tanh(s[i,j]*t[i,j])*b[j,v])"""
+"""Scores and their exponentials are of one kernel; the sweep that computes it again reads the scores only."""
+PARTLY_READ = """s[i,j] = sum[d](x[i,d]*y[j,d])
+m[i] = max[j](s[i,j])
+e[i,j] = exp(s[i,j] - m[i])*sum[d](abs(y[j,d] - x[i,d]))
+l[i] = sum[j](e[i,j])
+w[i,v] = sum[k](tanh(e[i,k+20]*b[k,v]))
+return l, w"""
+"""Weights of which a kernel reads some outside of any sweep, so that they wait for the maximum."""
+AGAIN = {
+    "unread result": es.op(UNREAD),
+    "gradients": gradients_of(es.op(UNREAD)),
+    "partly read result": es.op(PARTLY_READ, {"k": 50}, inputs=("x", "y", "b")),
+}
+
+
+@pytest.mark.parametrize("name", AGAIN)
+def test_sweeps_that_compute_tiles_again(name: str, rng, nested, monkeypatch) -> None:
+    configs, forced = cost.configs, []
+
+    def again(rows, target):
+        every = configs(rows, target)
+        some = [c for c in every if c.again]
+        forced.extend(some)
+        return some or every
+
+    args = [rng.standard_normal(s, np.float32) for s in ((37, 3), (90, 3), (90, 2))]
+    with monkeypatch.context() as m:  # ends before `nested` does
+        m.setattr(cost, "configs", again)
+        run = compile_with(AGAIN[name], args, 1, 1)
+        assert forced
+        agree(run(args)[1], run.graph, args, name)
 
 
 @pytest.mark.thinned(2)
@@ -453,6 +508,13 @@ def test_tasks_find_the_first_position(combiner: str, dtype, rng, shared_out) ->
         run = compile_for_four(f, [x, y])
         agree(run([x, y])[1], run.graph, [x, y], combiner)
     assert any(row_blocks.finds_position(m) for rows in shared_out for m in rows.members)
+
+
+def test_tasks_sum_in_another_type_than_the_maximum(rng, shared_out) -> None:
+    args = arguments_of_two_types(rng, 11)
+    run = compile_for_four(es.op(WIDER), args)
+    assert any(m.follows is not None for rows in shared_out for m in rows.members)
+    agree(run(args)[1], run.graph, args, "wider sums")
 
 
 def test_tasks_without_any_value_count_for_nothing(rng, shared_out) -> None:
