@@ -91,8 +91,13 @@ def clusters(
         cut: results that no kernel reads that computes them.
     """
     large = _streamed(parts, after, unfused, kept, target, refusals)
-    # A kernel that has to run between those of a large result joins them, however small what it passes on.
-    streamed = {*large, *(t for members in large.values() for t in passed_on(parts[n] for n in members))} - {*cut}
+    streamed = {*large} - {*cut}
+    for t, members in large.items():
+        # A kernel that has to run between those of a large result joins them, however small what it passes on. What
+        # passes on larger results is a layer that the result bypasses.
+        between = passed_on(parts[n] for n in members)
+        if max(map(nbytes, between)) <= nbytes(t):
+            streamed |= between - {*cut}
     while True:
         state = _merge(parts, after, unfused, streamed, target, cut)
         refused = {
