@@ -75,7 +75,9 @@ def repeat_products(
                 reason = f"computed again for the backward pass: {reasons[0].reason}"
                 refusals |= dict.fromkeys(chains[t], reasons[0]._replace(reason=reason))
         chains = {t: chain for t, chain in chains.items() if t not in failed}
-    return replace(plan, refusals={t: refusals.get(t, refusal) for t, refusal in plan.refusals.items()})
+    stored = plan.stored
+    own = {t: refusals.get(t, refusal) for t, refusal in plan.refusals.items()}
+    return replace(plan, refusals=own | {t: refusal for t, refusal in refusals.items() if t in stored})
 
 
 def _chains(graph: Graph, smallest: int, most_work: float) -> dict[Compute, frozenset[Compute]]:

@@ -184,7 +184,7 @@ def task_count(rows: Rows, config: RowsConfig) -> tuple[int, int]:
     return -(-blocks // chunk), chunk
 
 
-class Work(NamedTuple):
+class RowWork(NamedTuple):
     """The seconds on one core that a kernel of a block takes for all blocks.
 
     seconds: those that may overlap with memory traffic. special: those of special functions, which do not."""
@@ -217,11 +217,11 @@ class Blocks:
         """Seconds in which all cores move the operands and results that each kernel of a block is the first to
         touch."""
         self.lower_bounds = [
-            Work(self.blocks * (self.one.seconds_for_bytes(x, x, 1) + target.overheads.block_seconds)) for x in sizes
+            RowWork(self.blocks * (self.one.seconds_for_bytes(x, x, 1) + target.overheads.block_seconds)) for x in sizes
         ]
         """Lower bound of the work that each kernel of a block has for all blocks, from its bytes in cache."""
 
-    def work(self, n: int, chooser: Chooser) -> Work:
+    def work(self, n: int, chooser: Chooser) -> RowWork:
         """Return the work of kernel n of a block for all blocks."""
         kernel = kernels_of(self.rows, self.config)[n].kernel
         cost: Cost = chooser.choose(kernel, self.one).cost
@@ -229,9 +229,9 @@ class Blocks:
         if isinstance(kernel, Rows) and kernel.active is not None:
             active = _active_fraction(self.rows, self.config, n, kernel, kernel.active)
             seconds, special = seconds * active, special * active
-        return Work(self.blocks * seconds, self.blocks * special)
+        return RowWork(self.blocks * seconds, self.blocks * special)
 
-    def cost(self, work: Sequence[Work]) -> Cost:
+    def cost(self, work: Sequence[RowWork]) -> Cost:
         """Return the cost if the kernels of a block have this work.
 
         While a member computes on a small block, the following rows are being fetched, so that all work and all memory

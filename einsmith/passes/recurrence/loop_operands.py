@@ -47,7 +47,7 @@ _MIN_REPEATS = 8
 a value is then a small part of the points' work."""
 
 
-class Operands:
+class StepOperands:
     """The operands of a graph's recurrences. users: the nodes that read each tensor."""
 
     def __init__(self, graph: Graph, users: Mapping[Tensor, Sequence[Tensor]]):
@@ -131,7 +131,7 @@ def leaves_last_level(step_bytes: int, target: Target) -> bool:
 
 def is_larger_than_operands(a: Compute, dim: int, target: Target) -> bool:
     """Return whether a position of a tensor along `dim` has more elements than its operands have there, and not many
-    more points. Operands that do not depend on the position stay in the caches."""
+    more points. StepOperands that do not depend on the position stay in the caches."""
     t = a.template
     elements = size(t.shape) // t.shape[dim]
     points = sum(size(p.domain) for p in t.parts) // t.shape[dim]

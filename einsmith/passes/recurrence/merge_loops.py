@@ -57,7 +57,7 @@ from einsmith.ir.rewrite.simplify import canonical, simplify_template
 from einsmith.passes.context import PassContext
 from einsmith.passes.recurrence.copy_propagation import propagate_copies
 from einsmith.passes.recurrence.loop_operands import (
-    Operands,
+    StepOperands,
     count_elements,
     find_position,
     has_data_index,
@@ -100,7 +100,7 @@ def _is_candidate(node: Recurrence, target: Target) -> bool:
     return node.steps >= MIN_STEPS_TO_HOIST and any(is_large(nbytes(t) // node.steps, target) for t in tensors)
 
 
-class _Place(NamedTuple):
+class _MemberPlace(NamedTuple):
     """Where a recurrence holds a tensor: position x of the tensor's dimension `dim` is position x + `by` of `member`,
     whose position at t = 0 is `origin`."""
 
@@ -138,7 +138,7 @@ class _Merge:
         self.graph, self.nodes, self.node, self.target = graph, nodes, node, target
         self.users = readers_of(nodes)
         self.roots = set(graph.roots)
-        self.operands = Operands(graph, self.users)
+        self.operands = StepOperands(graph, self.users)
         self.kept: set[Tensor] = set()  # members of other recurrences from which others are computed again
         self.computed: set[Tensor] = set()  # arguments that have become members
         self.own_cuts = find_cuts(node)
@@ -167,12 +167,14 @@ class _Merge:
 
     # ------------------------------------------------------------------------------------------------- which readers
 
-    def _find_readers(self, refused: Collection[Tensor], streamed: Mapping[Tensor, _Place]) -> dict[Compute, _Match]:
+    def _find_readers(
+        self, refused: Collection[Tensor], streamed: Mapping[Tensor, _MemberPlace]
+    ) -> dict[Compute, _Match]:
         """Return the nodes that can be merged, in order, and how they go along time. refused: those that are not merged
         although they can be; streamed: the arguments whose readers are merged, too."""
         node = self.node
-        own = [(Item(node, j), _Place(j, 0, 0, at)) for j, at in enumerate(node.origins)]
-        self.places: dict[Tensor, _Place] = dict(own)
+        own = [(Item(node, j), _MemberPlace(j, 0, 0, at)) for j, at in enumerate(node.origins)]
+        self.places: dict[Tensor, _MemberPlace] = dict(own)
         self.cuts = self.own_cuts
         below: set[Any] = {node}
         above = set(postorder([node]))
@@ -192,29 +194,29 @@ class _Merge:
             below.add(n)
             self.cuts = self._cuts_with(match)
             if match.dim is not None:
-                self.places[n] = _Place(-1, match.dim, match.shift, 0)
+                self.places[n] = _MemberPlace(-1, match.dim, match.shift, 0)
         return readers
 
-    def _find_streamed(self, readers: Mapping[Compute, _Match]) -> dict[Tensor, _Place]:
+    def _find_streamed(self, readers: Mapping[Compute, _Match]) -> dict[Tensor, _MemberPlace]:
         """Return the large arguments of which each step, or what `readers` compute in it, reads one position of a
         dimension, t + `origin`."""
-        places: dict[Tensor, _Place] = {}
+        places: dict[Tensor, _MemberPlace] = {}
         for slot, a in enumerate(self.node.args):
             if is_large(nbytes(a) // self.node.steps, self.target):
                 pieces = [p for j in range(len(self.node.members)) for p in step_parts(self.node, j)]
                 at = find_position([e for p in pieces for e in postorder(p.bodies) if is_read(e, slot)], _TIME)
                 if at is not None:
-                    places[a] = _Place(-1, at[0], 0, at[1])
+                    places[a] = _MemberPlace(-1, at[0], 0, at[1])
         for n, match in readers.items():
             for slot, a in enumerate(n.args):
                 if a not in self.places and a not in places and a in self._find_large(n, match):
                     for p, axis in zip(n.template.parts, match.axes, strict=True):
                         at = find_position([e for e in postorder(p.bodies) if is_read(e, slot)], Axis(axis))
                         if at is not None:
-                            places[a] = _Place(-1, at[0], 0, at[1] - match.shift)
+                            places[a] = _MemberPlace(-1, at[0], 0, at[1] - match.shift)
         return places
 
-    def _match(self, n: Compute, known_places: Mapping[Tensor, _Place]) -> _Match | None:
+    def _match(self, n: Compute, known_places: Mapping[Tensor, _MemberPlace]) -> _Match | None:
         """Return how a node goes along time that reads members, or arguments, at these places; None if its steps cannot
         be computed within those of the recurrence."""
         t, node = n.template, self.node
