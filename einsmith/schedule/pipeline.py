@@ -13,7 +13,7 @@ from typing import Generic, Protocol, TypeVar
 from einsmith.base import recording
 from einsmith.base.errors import MemoryLimitError
 from einsmith.base.sizes import show_size
-from einsmith.cost.facts import Target
+from einsmith.cost.facts import CPU, Target
 from einsmith.ir.nodes import Graph, Leaf, nbytes
 from einsmith.schedule.compiled_kernel import CompiledKernel
 from einsmith.schedule.kernel import Beyond, Kernel
@@ -201,7 +201,7 @@ def _choose_layouts(plan: Plan, c: PlanContext) -> Plan:
 
 def _split_losses(plan: Plan, c: PlanContext) -> Plan:
     """Separate kernels that are joined by rows where the orders of their tensors have made them slower."""
-    return split_losses(plan, c.cost, c.target)
+    return split_losses(plan, c.cost, c.target) if c.target.backend == CPU else plan  # cards pay for each launch
 
 
 def fit_memory(plan: Plan, c: PlanContext) -> Plan:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, M
 from math import inf
 from typing import NamedTuple, Protocol
 
-from einsmith.cost.facts import Target
+from einsmith.cost.facts import CPU, Target
 from einsmith.ir.analysis.pointwise import total_operations
 from einsmith.ir.nodes import Reduce, Tensor, nbytes
 from einsmith.ir.views import storage
@@ -92,9 +92,9 @@ def clusters(
     """
     large = _streamed(parts, after, unfused, kept, target, refusals)
     streamed = {*large} - {*cut}
-    for t, members in large.items():
+    for t, members in large.items() if target.backend == CPU else ():
         # A kernel that has to run between those of a large result joins them, however small what it passes on. What
-        # passes on larger results is a layer that the result bypasses.
+        # passes on larger results is a layer that the result bypasses. On cards a chain is one of sweeps alone.
         between = passed_on(parts[n] for n in members)
         if max(map(nbytes, between)) <= nbytes(t):
             streamed |= between - {*cut}

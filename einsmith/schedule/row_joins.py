@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
+from math import inf
 from typing import NamedTuple
 
 from einsmith.base.sizes import show_size
@@ -145,7 +146,8 @@ class RowJoiner:
     def _pays_as_stream(self, members: Sequence[int], whole: KernelCall, kernel: Rows) -> bool:
         """Return whether kernels that stream take less time fused."""
         cost, target = self.options.cost, self.options.target
-        if cost is None or (kernel.row_bytes <= target.l1 and not self.options.prices_rows):
+        is_priced = self.options.prices_rows and target.backend == CPU
+        if cost is None or (kernel.row_bytes <= target.l1 and not is_priced):
             return True
         prices = stream_prices(whole, cost, target, self._before.of(members[0], whole))
         assert prices is not None
@@ -168,7 +170,10 @@ class RowJoiner:
         most = self.options.most
         held, least = sum(map(nbytes, set(map(storage, whole.tensors)))), self._held_bytes(whole.parts)
         used_up = sum(b.nbytes for b in kernel.local)
-        if most and held > min(least, MAX_PASSED_RATIO * used_up):
+        most_held = min(least, MAX_PASSED_RATIO * used_up) if most else inf
+        if target.backend != CPU:
+            most_held = used_up  # on cards a chain is one of sweeps alone
+        if held > most_held:
             saved = f"uses up {show_size(used_up)} and separate kernels hold {show_size(least)}"
             self._refuse(members, Refusal(f"the fused kernel holds {show_size(held)} at once, where it {saved}"))
             return False
