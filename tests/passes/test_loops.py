@@ -298,8 +298,8 @@ def test_a_training_step_is_the_same_code_at_every_length(cell, loss, lengths):
 @every_length
 def test_the_training_step_of_a_small_batch_has_as_many_kernels_at_every_length(cell, lengths):
     """Where chunks have too few rows, a kernel outside of the loops has its number of steps in it as a constant, and
-    the tiles that suit that many rows: such kernels differ, and prices decide which of them are fused, but the code does
-    not grow with the steps. Those of the loops are the same, byte for byte."""
+    the tiles that suit that many rows: such kernels differ, and prices decide which of them are fused, but the code
+    does not grow with the steps. Those of the loops are the same, byte for byte."""
     found = []
     for steps in lengths:
         run = trained(cell, steps, 16, last_state)
