@@ -57,11 +57,14 @@ def _positive(*shape: int) -> Callable[[np.random.Generator], np.ndarray]:
     return lambda rng: rng.uniform(0.1, 0.9, shape)
 
 
-def _decays(*shape: int) -> Callable[[np.random.Generator], np.ndarray]:
+def decays(*shape: int) -> Callable[[np.random.Generator], np.ndarray]:
+    """Return a function that draws logarithms of decays."""
     return lambda rng: -0.1 * np.abs(rng.standard_normal(shape))
 
 
-def _unit(*shape: int) -> Callable[[np.random.Generator], np.ndarray]:
+def unit(*shape: int) -> Callable[[np.random.Generator], np.ndarray]:
+    """Return a function that draws vectors of length 1."""
+
     def draw(rng: np.random.Generator) -> np.ndarray:
         x = rng.standard_normal(shape)
         return x / np.linalg.norm(x, axis=-1, keepdims=True)
@@ -118,7 +121,7 @@ B[b,i,g] = where(t[b,i,g] < 1, (4 - 6*t[b,i,g]**2 + 3*t[b,i,g]**3)/6, where(t[b,
 y[b,o] = sum[i](w[o,i]*x[b,i]*sigmoid(x[b,i])) + sum[i,g](c[o,i,g]*s[o,i]*B[b,i,g])
 return y"""
 _GRID = np.broadcast_to(np.linspace(-2.2, 2.2, 12), (784, 12))
-_CHUNKS: dict[str, Any] = {"Q": _unit(16, 32, 8, 64), "K": _unit(16, 32, 8, 64), "V": (16, 32, 8, 64)}
+_CHUNKS: dict[str, Any] = {"Q": unit(16, 32, 8, 64), "K": unit(16, 32, 8, 64), "V": (16, 32, 8, 64)}
 _BATCH = r"\b([names])\[b,((?:[^][]|\[[^]]*\])*)\]"
 """An index of one of these tensors that begins with the batch, and what follows."""
 
@@ -148,7 +151,7 @@ OPERATORS = {
     "gated linear attention": Forms(
         _STATE,
         _named("exp(c[h,n,31,k] - c[h,n,i,k])*K[n,i,h,k]", "d[h,n,i,k]"),
-        _CHUNKS | {"g": _decays(16, 32, 8, 64)},
+        _CHUNKS | {"g": decays(16, 32, 8, 64)},
     ),
     "gated delta rule": Forms(
         _DELTA,
@@ -157,7 +160,7 @@ OPERATORS = {
             (r"exp\(c\[h,n,i\]\)\*sum\[k\]\(Q\[n,i,h,k\]\*p", "sum[k](exp(c[h,n,i])*Q[n,i,h,k]*p"),
             *_named("exp(c[h,n,i])*Q[n,i,h,k]", "q[h,n,i,k]"),
         ],
-        _CHUNKS | {"g": _decays(16, 32, 8), "beta": _positive(16, 32, 8)},
+        _CHUNKS | {"g": decays(16, 32, 8), "beta": _positive(16, 32, 8)},
     ),
     "Mamba-2": Forms(
         _SPACE,
@@ -165,7 +168,7 @@ OPERATORS = {
             *_named("exp(c[m,h,63] - c[m,h,i])*dt[m,i,h]*x[m,i,h,p]", "w[m,h,i,p]"),
             *_named("dt[m,j,h]*x[m,j,h,p]", "X[m,h,j,p]"),
         ],
-        {"x": (16, 64, 16, 64), "dt": _positive(16, 64, 16), "A": _decays(16), "B": (16, 64, 64), "C": (16, 64, 64)},
+        {"x": (16, 64, 16, 64), "dt": _positive(16, 64, 16), "A": decays(16), "B": (16, 64, 64), "C": (16, 64, 64)},
     ),
     "soft-DTW": Forms(_WARP, [(_BATCH.replace("names", "pqsmr"), r"\1[\2,b]")], {"x": (16, 128, 8), "y": (16, 128, 8)}),
     "RNN transducer": Forms(
