@@ -5,6 +5,8 @@ from __future__ import annotations
 from tests.fuzz import places
 from tests.fuzz.writer import TYPES, Writer
 
+FLOATS = ("f32",) * 5 + ("exact", "f64")
+"""Kinds of products of many factors: those of narrow integers wrap."""
 _FEW = (2, 3, 5, 1, 7, 8, 9, 17)
 
 

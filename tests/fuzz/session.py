@@ -43,7 +43,7 @@ def _mixture(choose: Choices) -> Case:
 
 
 THEMES: dict[str, Callable[[Choices], Case]] = {
-    "contraction": _written(productions.contraction), "bilinear": _written(productions.bilinear),
+    "contraction": _written(productions.contraction), "bilinear": _written(productions.bilinear, productions.FLOATS),
     "convolution": _written(productions.convolution),
     "window": _written(productions.window), "rows": _written(productions.rows),
     "reduction": _written(productions.reduction), "pointwise": _written(productions.pointwise),
