@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ import numpy as np
 
 import einsmith as es
 from benchmarks.driver import FRESH, KEPT, Parser, Results, in_turns, table
-from benchmarks.natural_forms import TOLERANCE, decays, unit
+from benchmarks.natural_forms import compare, decays, draw, unit, with_gradients
 from einsmith.base import environment
 
 RUNS = 7
@@ -122,40 +122,21 @@ LOOPS = {
 
 def measure(loop: Loop, without: str, seed: int = 0, threads: int = 1) -> dict[str, Any]:
     """Return the seconds and the arena (MiB) of the programs with and without some passes, and how far they are
-    apart. Raises ValueError where that is too far."""
-    rng = np.random.default_rng(seed)
-    arrays = [rng.standard_normal(x) if isinstance(x, tuple) else np.asarray(x(rng)) for x in loop.inputs.values()]
-    arrays = [x.astype(np.float32) if x.dtype.kind == "f" else x for x in arrays]
-    names = list(loop.inputs)
+    apart."""
+    arrays, names = draw(loop.inputs, seed), list(loop.inputs)
     at = [n for n, x in enumerate(arrays) if x.dtype.kind == "f" and names[n] not in loop.constant]
     es.set_threads(threads)
     op = es.op(loop.text, inputs=", ".join(names), extents=dict(loop.extents) or None, checkpoint=loop.checkpoint)
-
-    def both(c: Any, *x: Any) -> Any:
-        def of_floats(*floats: Any) -> Any:
-            return op(*(dict(zip(at, floats, strict=True)).get(n, a) for n, a in enumerate(x)))
-
-        y, pull_back = es.vjp(of_floats, *(x[n] for n in at))
-        return y, *pull_back(c)
-
-    result = op(*arrays)
-    c = np.random.default_rng(1).standard_normal(result.shape).astype(result.dtype)
-    calls: dict[str, Callable[[], Any]] = {}
+    calls: dict[str, partial[Any]] = {}
     results, arenas = {}, {}
     for name, left_out in (("with", ""), ("without", without)):
-        program = es.jit(both)
+        calls[name] = with_gradients(op, arrays, at)
         with environment.setting(environment.WITHOUT, left_out):
-            results[name] = program(c, *arrays)
-        found = re.search(r"arena ([\d.]+) MiB", str(program.plan))
+            results[name] = calls[name]()
+        found = re.search(r"arena ([\d.]+) MiB", str(calls[name].func.plan))  # type: ignore[attr-defined]
         assert found is not None
         arenas[name] = float(found.group(1))
-        calls[name] = partial(program, c, *arrays)
-    apart = max(
-        float(np.abs(a - b).max() / (np.abs(b).max() + 1e-30))
-        for a, b in zip(results["with"], results["without"], strict=True)
-    )
-    if not apart < TOLERANCE:
-        raise ValueError(f"the programs differ by {apart:.1e} of the largest element")
+    apart = compare(results["with"], results["without"])
     return {"seconds": {n: min(x) for n, x in in_turns(calls, RUNS).items()}, "arena": arenas, "apart": apart}
 
 

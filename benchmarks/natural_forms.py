@@ -65,11 +65,11 @@ def decays(*shape: int) -> Callable[[np.random.Generator], np.ndarray]:
 def unit(*shape: int) -> Callable[[np.random.Generator], np.ndarray]:
     """Return a function that draws vectors of length 1."""
 
-    def draw(rng: np.random.Generator) -> np.ndarray:
+    def directions(rng: np.random.Generator) -> np.ndarray:
         x = rng.standard_normal(shape)
         return x / np.linalg.norm(x, axis=-1, keepdims=True)
 
-    return draw
+    return directions
 
 
 _STATE = r"""c[h,n,i,k] = g[n,i,h,k] + where(i > 0, c[h,n,i-1,k], 0)
@@ -179,36 +179,49 @@ OPERATORS = {
 }
 
 
-def measure(forms: Forms, seed: int = 0, threads: int = 1) -> dict[str, Any]:
-    """Return the seconds of both forms, and how far they are apart. Raises ValueError where that is too far."""
+def draw(inputs: Mapping[str, Any], seed: int) -> list[np.ndarray]:
+    """Return the arrays of inputs, each a shape or a function from a generator to the array; floats in float32."""
     rng = np.random.default_rng(seed)
-    arrays = [rng.standard_normal(x) if isinstance(x, tuple) else np.asarray(x(rng)) for x in forms.inputs.values()]
-    arrays = [x.astype(np.float32) if x.dtype.kind == "f" else x for x in arrays]
+    arrays = [rng.standard_normal(x) if isinstance(x, tuple) else np.asarray(x(rng)) for x in inputs.values()]
+    return [x.astype(np.float32) if x.dtype.kind == "f" else x for x in arrays]
+
+
+def with_gradients(op: Callable[..., Any], arrays: Sequence[np.ndarray], at: Sequence[int]) -> partial[Any]:
+    """Return a call of the program of a function and its gradients by the arrays numbered `at`, which is compiled when
+    it is first called."""
+
+    def both(c: Any, *x: Any) -> Any:
+        def of_floats(*floats: Any) -> Any:
+            return op(*(dict(zip(at, floats, strict=True)).get(n, a) for n, a in enumerate(x)))
+
+        y, pull_back = es.vjp(of_floats, *(x[n] for n in at))
+        return y, *pull_back(c)
+
+    result = es.jit(op)(*arrays)
+    c = np.random.default_rng(1).standard_normal(result.shape).astype(result.dtype)
+    return partial(es.jit(both), c, *arrays)
+
+
+def compare(one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> float:
+    """Return how far results are apart, relative to the largest element. Raises ValueError where that is too far."""
+    pairs = zip(one, other, strict=True)
+    apart = max(float(np.abs(a - b).max() / (np.abs(b).max() + 1e-30)) for a, b in pairs)
+    if not apart < TOLERANCE:
+        raise ValueError(f"the results differ by {apart:.1e} of the largest element")
+    return apart
+
+
+def measure(forms: Forms, seed: int = 0, threads: int = 1) -> dict[str, Any]:
+    """Return the seconds of both forms, and how far they are apart."""
+    arrays = draw(forms.inputs, seed)
     at = [n for n, x in enumerate(arrays) if x.dtype.kind == "f"]
     es.set_threads(threads)
-    calls: dict[str, Callable[[], Any]] = {}
-    for name, text in (("natural", forms.text), ("best", forms.best)):
-        op = es.op(text, inputs=", ".join(forms.inputs), extents=forms.extents or None)
-
-        def both(c: Any, *x: Any, op: Any = op) -> Any:
-            def of_floats(*floats: Any) -> Any:
-                return op(*(dict(zip(at, floats, strict=True)).get(n, a) for n, a in enumerate(x)))
-
-            y, pull_back = es.vjp(of_floats, *(x[n] for n in at))
-            return y, *pull_back(c)
-
-        result = es.jit(op)(*arrays)
-        c = np.random.default_rng(1).standard_normal(result.shape).astype(result.dtype)
-        calls[name] = partial(es.jit(both), c, *arrays)
-    results = {name: call() for name, call in calls.items()}
-    apart = max(
-        float(np.abs(a - b).max() / (np.abs(b).max() + 1e-30))
-        for a, b in zip(results["natural"], results["best"], strict=True)
-    )
-    if not apart < TOLERANCE:
-        raise ValueError(f"the forms differ by {apart:.1e} of the largest element")
-    times = in_turns(calls, RUNS)
-    return {name: min(seconds) for name, seconds in times.items()} | {"apart": apart}
+    calls = {
+        name: with_gradients(es.op(text, inputs=", ".join(forms.inputs), extents=forms.extents or None), arrays, at)
+        for name, text in (("natural", forms.text), ("best", forms.best))
+    }
+    apart = compare(*(call() for call in calls.values()))
+    return {name: min(seconds) for name, seconds in in_turns(calls, RUNS).items()} | {"apart": apart}
 
 
 def main() -> int:

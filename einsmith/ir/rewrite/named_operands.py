@@ -24,7 +24,7 @@ def name_operands(node: Tensor | Recurrence) -> Tensor | Recurrence | None:
     one has more elements than the arguments and the result together. In a recurrence these are the operands that read
     no member."""
     if isinstance(node, Compute):
-        named = node.template.memo(("name_operands", None), lambda t: _name_operands(t, len(t.params)))
+        named = _name_operands(node.template, len(node.args))
         return None if named is None else apply_steps(named, node)
     if not isinstance(node, Recurrence):
         return None
@@ -34,7 +34,7 @@ def name_operands(node: Tensor | Recurrence) -> Tensor | Recurrence | None:
     results = [Item(node, n) for n in range(len(members))]
     places: list[int] = []  # of each member, the number of its first operand
     for n, t in enumerate(node.members):
-        named = t.memo(("name_operands", count), lambda t: _name_operands(t, count))
+        named = _name_operands(t, count)
         places.append(len(operands))
         if named is not None:
             operands += (canonical(step, (*node.args, *results)) for step in named[:-1])
@@ -54,15 +54,19 @@ def name_operands(node: Tensor | Recurrence) -> Tensor | Recurrence | None:
 
 def _name_operands(t: Template, count: int) -> tuple[Template, ...] | None:
     """Return the templates of the operands that read the first `count` slots alone, then the template that reads
-    them; None where there are none."""
-    steps: list[Template] = []
-    parts = list(t.parts)
-    for number, total in sums_of(t):
-        own = steps.copy()
-        last = _name(total, own, count)
-        if len(own) > len(steps) and not any(map(may_leave, own)):
-            steps, parts[number] = own, with_body(t.parts[number], last)
-    return (*steps, reading(t, steps, parts)) if steps else None
+    them; None where there are none. Computed once per template and count."""
+
+    def compute(t: Template) -> tuple[Template, ...] | None:
+        steps: list[Template] = []
+        parts = list(t.parts)
+        for number, total in sums_of(t):
+            own = steps.copy()
+            last = _name(total, own, count)
+            if len(own) > len(steps) and not any(map(may_leave, own)):
+                steps, parts[number] = own, with_body(t.parts[number], last)
+        return (*steps, reading(t, steps, parts)) if steps else None
+
+    return t.memo(("name_operands", count), compute)
 
 
 def _name(total: SumSteps, steps: list[Template], count: int) -> Template:

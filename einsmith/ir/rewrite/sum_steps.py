@@ -220,8 +220,12 @@ def _is_term_of(atom: Expr, c: Coordinate) -> bool:
     return isinstance(atom, Axis) and any(atom.position == a for a, _ in c.terms)
 
 
-def sums_of(t: Template) -> Iterator[tuple[int, SumSteps]]:
-    """Yield each piece of a template that is a sum of several factors, by its number."""
+def sums_of(t: Template) -> tuple[tuple[int, SumSteps], ...]:
+    """Return each piece of a template that is a sum of several factors, by its number. Computed once per template."""
+    return t.memo("sums of products", lambda t: tuple(_find_sums(t)))
+
+
+def _find_sums(t: Template) -> Iterator[tuple[int, SumSteps]]:
     for number, part in enumerate(t.parts):
         if not isinstance(part, Piece) or not isinstance(part.body, Reduce) or 0 in part.domain:
             continue

@@ -25,11 +25,14 @@ def contraction_order(graph: Graph) -> Graph:
     nodes = list(postorder(graph.roots))
     sums = [node for node in nodes if isinstance(node, Compute)]
     possible = Counter[Tensor](step for node in sums for step in {step for _, step in possible_steps(node)})
-    present: dict[Tensor, float] = {step: inf for step in possible if step in set(sums)}
+    known = set(nodes)
+    present: dict[Tensor, float] = dict.fromkeys(known.intersection(possible), inf)
     ordered = _order(sums, {**possible, **present})
-    # Not every sum takes the steps that it could have.
-    taken = Counter[Tensor](step for new in ordered.values() for step in {*postorder([new])} if step in possible)
-    ordered = _order(sums, {**taken, **present})
+    if possible:  # not every sum takes the steps that it could have
+        taken = Counter[Tensor](s for new in ordered.values() for s in postorder([new], known) if s in possible)
+        ordered = _order(sums, {**taken, **present})
+    if not ordered:
+        return graph
     memo: dict[Any, Any] = {}
     for node in nodes:
         for n in postorder([ordered.get(node, node)], memo):
