@@ -14,9 +14,10 @@ from types import MappingProxyType
 
 from einsmith.ir.analysis.linear import LinearForm, linear
 from einsmith.ir.analysis.pointwise import pointwise_body
+from einsmith.ir.analysis.reads import has_data_index
 from einsmith.ir.interned import Node
 from einsmith.ir.loop import LoweredLoop
-from einsmith.ir.nodes import Axis, Compute, Leaf, Piece, Read, Reduce, Template, Tensor, has_read, postorder, reads
+from einsmith.ir.nodes import Axis, Compute, Leaf, Piece, Read, Reduce, Template, Tensor, postorder, reads
 from einsmith.ir.views import is_view, producer, storage
 
 _MAX_BUFFERS = 24
@@ -64,12 +65,7 @@ def needs_check(node: Compute | LoweredLoop) -> bool:
         inner = (n for s in node.segments for n in postorder(s.body.roots) if isinstance(n, (Compute, LoweredLoop)))
         return any(map(needs_check, inner))
 
-    def has_data_index(t: Template) -> bool:
-        if t.is_scatter:
-            return True
-        return any(has_read(i) for p in t.parts for b in p.bodies for e in reads(b) for i in e.index)
-
-    return node.template.memo("needs_check", has_data_index)
+    return node.template.memo("needs_check", lambda t: t.is_scatter or has_data_index(t))
 
 
 def reads_only_own_element(node: Compute | LoweredLoop, pick: Callable[[Tensor], bool]) -> bool:

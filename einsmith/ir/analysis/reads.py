@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from einsmith.ir.analysis.linear import LinearForm, linear
-from einsmith.ir.nodes import Axis, Expr, Read, outermost
+from einsmith.ir.nodes import Axis, Expr, Read, Template, has_read, outermost, reads
 
 Uses = tuple[tuple[LinearForm, ...], frozenset[int]]
 """The index of every read, and the axes that are used other than as a term of a read's index."""
@@ -22,6 +22,11 @@ def uses(exprs: tuple[Expr, ...]) -> Uses:
 def item_sizes(exprs: tuple[Expr, ...]) -> tuple[int, ...]:
     """Return the bytes of an element at each of the indices of `uses`."""
     return tuple([size for _, size in _walk(exprs)[0]])
+
+
+def has_data_index(t: Template) -> bool:
+    """Return whether a template reads at positions that are read from tensors."""
+    return any(has_read(i) for p in t.parts for b in p.bodies for r in reads(b) for i in r.index)
 
 
 def _walk(exprs: tuple[Expr, ...]) -> tuple[list[tuple[LinearForm, int]], set[int]]:

@@ -100,8 +100,7 @@ def _common_factors(e: Expr) -> list[Factor] | None:
             right.remove(f)
     if not common:
         return None
-    one = Const(1, e.dtype)
-    rest = [multiply(x or [(one, False)], False) for x in (left, right)]
+    rest = [multiply(x or [(Const(1, e.dtype), False)], False) for x in (left, right)]
     rest = [apply("neg", x) if minus else x for x, minus in zip(rest, (left_minus, right_minus), strict=True)]
     return [*common, (apply(e.fn, *rest), False)]
 

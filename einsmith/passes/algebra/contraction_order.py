@@ -22,14 +22,13 @@ from einsmith.ir.rewrite.contraction_order import order_contraction, possible_st
 
 def contraction_order(graph: Graph) -> Graph:
     """Return the graph with every sum of products computed in steps of the least time."""
-    nodes = list(postorder(graph.roots))
+    nodes = dict.fromkeys(postorder(graph.roots))
     sums = [node for node in nodes if isinstance(node, Compute)]
     possible = Counter[Tensor](step for node in sums for step in {step for _, step in possible_steps(node)})
-    known = set(nodes)
-    present: dict[Tensor, float] = dict.fromkeys(known.intersection(possible), inf)
+    present: dict[Tensor, float] = dict.fromkeys(nodes.keys() & possible, inf)
     ordered = _order(sums, {**possible, **present})
     if possible:  # not every sum takes the steps that it could have
-        taken = Counter[Tensor](s for new in ordered.values() for s in postorder([new], known) if s in possible)
+        taken = Counter[Tensor](s for new in ordered.values() for s in postorder([new], nodes) if s in possible)
         ordered = _order(sums, {**taken, **present})
     if not ordered:
         return graph
@@ -43,5 +42,4 @@ def contraction_order(graph: Graph) -> Graph:
 
 def _order(sums: list[Compute], readers: Mapping[Tensor, float]) -> dict[Tensor, Tensor]:
     """Return the sums that are computed in steps, with the last step of each."""
-    ordered = {node: order_contraction(node, readers) for node in sums}
-    return {node: new for node, new in ordered.items() if new is not None}
+    return {node: new for node in sums if (new := order_contraction(node, readers)) is not None}

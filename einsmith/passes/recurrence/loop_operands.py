@@ -13,6 +13,7 @@ from typing import Any
 from einsmith.cost.facts import Target
 from einsmith.cost.roofline import launch_overhead
 from einsmith.ir.analysis.linear import LinearForm, linear
+from einsmith.ir.analysis.reads import has_data_index
 from einsmith.ir.nodes import (
     Apply,
     Axis,
@@ -131,7 +132,7 @@ def leaves_last_level(step_bytes: int, target: Target) -> bool:
 
 def is_larger_than_operands(a: Compute, dim: int, target: Target) -> bool:
     """Return whether a position of a tensor along `dim` has more elements than its operands have there, and not many
-    more points. StepOperands that do not depend on the position stay in the caches."""
+    more points. Operands that do not depend on the position stay in the caches."""
     t = a.template
     elements = size(t.shape) // t.shape[dim]
     points = sum(size(p.domain) for p in t.parts) // t.shape[dim]
@@ -175,11 +176,6 @@ def find_position(reads: Sequence[Any], axis: Axis) -> tuple[int, int] | None:
         at = {(d, form.const) for d, form in enumerate(forms) if not form.terms}
         places = at if places is None else places & at
     return min(places) if places else None
-
-
-def has_data_index(t: Template) -> bool:
-    """Return whether a template reads at positions that come from tensors."""
-    return any(has_read(i) for p in t.parts for e in postorder(p.bodies) if isinstance(e, Read) for i in e.index)
 
 
 def _substitute(p: Piece, axes: Mapping[int, Expr]) -> Piece:

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from einsmith.base.dtypes import DType
 from einsmith.cost.facts import Target
 from einsmith.ir.analysis.linear import linear
+from einsmith.ir.analysis.reads import has_data_index
 from einsmith.ir.nodes import (
     Axis,
     Compute,
@@ -60,7 +61,6 @@ from einsmith.passes.recurrence.loop_operands import (
     StepOperands,
     count_elements,
     find_position,
-    has_data_index,
     is_large,
     is_larger_than_operands,
     is_read,
