@@ -17,9 +17,11 @@ from einsmith.base.errors import DeviceError
 from einsmith.base.system import processors
 from einsmith.cli.kernel_report import seconds_of, summary, terms, text_of
 from einsmith.cli.programs import program, to_be_written
+from einsmith.cost.facts import Target
 from einsmith.cost.gpu import CARDS
 from einsmith.driver import registry
 from einsmith.driver.bound_program import BoundProgram
+from einsmith.driver.compile import predicted
 from einsmith.driver.live import kinds_of, live_bytes
 from einsmith.driver.streaming import results_of
 from einsmith.ir.nodes import ROLES, Tensor, nbytes, size
@@ -27,8 +29,9 @@ from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Cost
 from einsmith.schedule.decision_report import report_decisions
 from einsmith.schedule.kernel import Rows
-from einsmith.schedule.plan import KernelCall, Plan
+from einsmith.schedule.plan import JoinPrices, KernelCall, Plan
 from einsmith.schedule.printer import label, layouts, namer, show_calls
+from einsmith.schedule.split_kernel import split_stages
 from einsmith.tuning.kernels import override
 from einsmith.tuning.kernels.decisions import choice_of, name_of
 
@@ -111,9 +114,9 @@ def gather(run: BoundProgram, inputs: Sequence[np.ndarray], candidates: int, mea
     """Return the report on a program, ready for JSON; times are in seconds.
 
     measure: also the median time of each kernel inside whole runs, for all turns of its loop together (a prediction is
-    for one of the `turns`), and of each shown candidate alone, with warm caches. `fusion`, per turn: of kernels that
-    were joined by rows, their number, the predicted seconds that decided (`schedule.row_joins`), `fused` and `apart`,
-    and the `reward`, the difference; None where no price decided. `call`: number of the kernel's call in the plan, or
+    for one of the `turns`), and of each shown candidate alone, with warm caches. `fusion`, per turn: the number of
+    kernels that were joined, their predicted seconds, `fused` and `apart`, and the `reward`, the difference; None where
+    no price decided. `call`: number of the kernel's call in the plan, or
     of the loop that contains it. `bytes`: size of the tensors that one turn reads and writes, each counted once.
     `tuned`: whether the configuration was found by measuring
     (`einsmith tune --list`); `unfollowed`: why a tuned configuration is not compiled, else "". `share`: fraction of the
@@ -190,7 +193,7 @@ def _kernel(run: BoundProgram, n: int, candidates: int, measure: bool) -> dict[s
         "tasks": [tasks for _, tasks, _ in compiled.launches],
         "code": run.describe_code(n),
         "predicted": terms(choice.cost),
-        "fusion": _fusion(call),
+        "fusion": _fusion(call, run.target),
         "turns": run.turns[n],
         "considered": len(choice.alternatives),
         "candidates": _candidates(run, choice, candidates, measure),
@@ -243,14 +246,17 @@ def _edges(plan: Plan) -> list[dict[str, Any]]:
     return out
 
 
-def _fusion(call: KernelCall) -> dict[str, Any] | None:
-    """Return the number of kernels that a call joins by rows, the predicted seconds that decided, and those saved.
+def _fusion(call: KernelCall, target: Target) -> dict[str, Any] | None:
+    """Return the number of kernels that a call joins, the predicted seconds of it and of these, and those saved: by
+    rows as they decided, by stages (`schedule.losses`) as kernels of one stage each.
 
-    None where no price decided: stages of one kernel are always fused, and whether a kernel takes sums of its results
-    depends on others (`schedule.sum_calls`)."""
-    if call.prices is None:
-        return None
-    return {"kernels": len(call.parts)} | call.prices._asdict() | {"reward": call.prices.apart - call.prices.fused}
+    None where nothing is joined, and where no price of the call alone decided: whether a kernel takes sums of its
+    results depends on others (`schedule.sum_calls`)."""
+    count, prices = len(call.parts), call.prices
+    if prices is None and not isinstance(call.kernel, Rows) and len(call.kernel.stages) > 1:
+        stages = [predicted(x.kernel, target) for x in split_stages(call.kernel)]
+        count, prices = len(stages), JoinPrices(predicted(call.kernel, target), sum(stages))
+    return None if prices is None else {"kernels": count} | prices._asdict() | {"reward": prices.apart - prices.fused}
 
 
 def _part(name: str, kernels: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -55,7 +55,7 @@ def describe_layout(layout: Mapping[str, Any]) -> str:
 
 
 def describe_fusion(kernel: Mapping[str, Any]) -> str:
-    """Describe the stages of a fused kernel, and the predicted gain of joining kernels by rows."""
+    """Describe the stages of a fused kernel, and the predicted gain of joining them."""
     f = kernel["fusion"]
     gain = ""
     if f:
@@ -65,9 +65,9 @@ def describe_fusion(kernel: Mapping[str, Any]) -> str:
 
 
 def fused_in_all(report: Mapping[str, Any]) -> str:
-    """Describe fusion in the whole program, and the predicted gain of joining kernels by rows."""
+    """Describe fusion in the whole program, and the predicted gain of joining them."""
     f = report["fusion"]
-    return f"{f['launched']} kernels instead of {f['apart']}, those joined by rows gain {us(f['reward'])}"
+    return f"{f['launched']} kernels instead of {f['apart']}, which gains {us(f['reward'])}"
 
 
 def candidate_lines(kernel: Mapping[str, Any]) -> list[str]:

@@ -206,6 +206,7 @@ def compile_graph(
         target,
         predicted,
         autoconfig.floor,
+        autoconfig.least_of_stages,
         GeneratedCode(frozenset(bound), frozenset(constants), target, backend, threads),
         frozenset(bound),
         frozenset(constants),

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any, cast
 
 from einsmith.base.caches import Bound, Cache
@@ -17,6 +18,7 @@ from einsmith.base.locks import cached_property
 from einsmith.cost.facts import CPU, Target
 from einsmith.kernels.composite.by_kind import ByKind
 from einsmith.kernels.composite.col2im import Col2im
+from einsmith.kernels.composite.parts import Composite
 from einsmith.kernels.composite.split_axes import SplitAxes
 from einsmith.kernels.composite.summed import Summed
 from einsmith.kernels.composite.winograd import Winograd
@@ -118,7 +120,7 @@ def choose(kernel: Kernel, target: Target) -> Choice:
 
     Raises:
         CompileError: no pattern matches."""
-    choice = choose_below(kernel, target, float("inf"))
+    choice = choose_below(kernel, target, inf)
     if choice is None:
         names = ", ".join(p.name for p in eligible_patterns(kernel, target))
         raise CompileError(f"no pattern ({names}) takes the kernel {describe(kernel)}")
@@ -134,6 +136,18 @@ def choose_below(kernel: Kernel, target: Target, limit: float) -> Choice | None:
         if choice is not None:
             _CHOSEN.put(key, choice)
     return choice if choice is not None and choice.cost.rank < limit else None
+
+
+def least_of_stages(kernel: Kernel, whole: Kernel, target: Target) -> float:
+    """Return the least seconds that the first stages of a fused kernel, `whole`, are expected to take as a kernel of
+    their own: in the configuration of the whole, which is priced in a fraction of the time of a choice. 0 where they
+    have other patterns to choose from."""
+    choice = choose(whole, target)
+    if isinstance(choice.pattern, Composite):
+        return 0.0
+    if any(p.match(kernel) and not p.match(whole) for p in eligible_patterns(kernel, target)):
+        return 0.0
+    return cost_of(choice.pattern, kernel, choice.config, target).seconds
 
 
 def floor(kernel: Kernel, target: Target) -> float:
@@ -156,19 +170,21 @@ def _patterns(target: Target) -> Sequence[Pattern]:
 
 
 def _choose(kernel: Kernel, target: Target, limit: float) -> Choice | None:
-    start = time.thread_time()
+    start, unbounded = time.thread_time(), limit == inf
     best: tuple[Pattern, Any, Cost] | None = None
     dominated: set[str] = set()
+    is_cut_off = False  # whether the limit alone has excluded a pattern, which may dominate the best one
     for pattern in eligible_patterns(kernel, target):
         if pattern.name in dominated or not pattern.match(kernel):
             continue
-        if limit < float("inf") and pattern.bound(kernel, target) >= limit:
-            continue
-        config = pattern.best(kernel, target, limit)
+        config = None if limit < inf and pattern.bound(kernel, target) >= limit else pattern.best(kernel, target, limit)
         if config is None:
+            is_cut_off |= best is None and not unbounded
             continue
         cost = cost_of(pattern, kernel, config, target)
         if cost.rank < limit:
             best, limit = (pattern, config, cost), cost.rank
             dominated.update(pattern.dominates(kernel, config))
+    if best is not None and is_cut_off:
+        return _choose(kernel, target, inf)
     return None if best is None else Choice(*best, kernel, target, time.thread_time() - start)

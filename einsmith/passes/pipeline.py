@@ -223,5 +223,6 @@ RENAMED = {
     "shared functions": "common subexpressions",
     "joined scatters": "merge scatters",
     "turned gathers": "gather layouts",
+    "losses of rows": "losses",
 }
 """Former names of passes that can be left out, for the error that names the present one."""

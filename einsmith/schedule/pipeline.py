@@ -22,13 +22,13 @@ from einsmith.schedule.layout.apply import apply_layouts
 from einsmith.schedule.layout.choice import layouts_of
 from einsmith.schedule.limited_positions import RowLimit, find_limits
 from einsmith.schedule.limits import UnlimitedError, check_limited, find_short, limit_rows
-from einsmith.schedule.plan import Cost, KernelCall, Plan, find_outside, output_tensors
+from einsmith.schedule.losses import LossSplitter
+from einsmith.schedule.plan import Cost, KernelCall, Plan, StagesCost, find_outside, output_tensors
 from einsmith.schedule.planner import fuse
 from einsmith.schedule.rematerialize import KernelCost, fit
 from einsmith.schedule.repeat_products import repeat_products
 from einsmith.schedule.residency import plan_seconds
 from einsmith.schedule.row_clusters import smallest_unstored
-from einsmith.schedule.row_joins import split_losses
 from einsmith.schedule.together import Work, run_together
 
 MORE_BYTES = 4096
@@ -39,10 +39,10 @@ MOST_COPYING = 0.1
 """Largest part of a call's time, at the capacity, in which arrays may be copied so that sizes share a program."""
 
 EPILOGUE_SUMS, ROW_PRICES, LAYOUTS, LOSSES, TOGETHER = (
-    "epilogue sums", "prices of short rows", "layouts", "losses of rows", "together",
+    "epilogue sums", "prices of short rows", "layouts", "losses", "together",
 )  # fmt: skip
 """Names by which planning, or a part of it, can be left out: sums that kernels take of their results, prices that
-decide on the fusion of rows that L1 holds, orders of dimensions, the separation of rows that orders have made slower,
+decide on the fusion of rows that L1 holds, orders of dimensions, the separation of kernels that are slower fused,
 and kernels that run in one launch with others."""
 
 Subject = TypeVar("Subject")
@@ -115,8 +115,9 @@ class PlanContext:
     """What passes over plans share.
 
     target: the machine. cost: predicted seconds of a kernel on it; floor: a lower bound of them, whatever the orders of
-    the kernel's tensors. code: the machine code of kernels. bound: leaves whose memory lives as long as the program;
-    constants: those of them whose values stay from run to run. finite: number of the output whose first element must be
+    the kernel's tensors. least: what its first stages are expected to take at least. code: the machine code of
+    kernels. bound: leaves whose memory lives as long as the program; constants: those of them whose values stay from
+    run to run. finite: number of the output whose first element must be
     finite for a run to store into leaves, or -1. most: most bytes of a result that is stored, where it need not be,
     because that takes less time. memory: most bytes that a run may hold. limits: limits of rows beyond which results do
     not matter; all_limited: whether each kernel must leave out rows beyond them. decisions: what is decided otherwise
@@ -126,6 +127,7 @@ class PlanContext:
     target: Target
     cost: Cost
     floor: Cost
+    least: StagesCost
     code: PlanCode
     bound: frozenset[Leaf]
     constants: frozenset[Leaf]
@@ -200,8 +202,10 @@ def _choose_layouts(plan: Plan, c: PlanContext) -> Plan:
 
 
 def _split_losses(plan: Plan, c: PlanContext) -> Plan:
-    """Separate kernels that are joined by rows where the orders of their tensors have made them slower."""
-    return split_losses(plan, c.cost, c.target) if c.target.backend == CPU else plan  # cards pay for each launch
+    """Separate kernels that are slower fused."""
+    return (
+        LossSplitter(c.cost, c.least, c.target).split(plan) if c.target.backend == CPU else plan
+    )  # cards pay launches
 
 
 def fit_memory(plan: Plan, c: PlanContext) -> Plan:

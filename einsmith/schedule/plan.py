@@ -16,6 +16,8 @@ from einsmith.schedule.row_clusters import Refusal
 
 Cost = Callable[[Kernel, Target], float]
 """Predicts the seconds of a kernel on a target."""
+StagesCost = Callable[[Kernel, Kernel, Target], float]
+"""Expects the least seconds of the first stages of a kernel: of them as a kernel of their own, and the whole one."""
 
 
 Order = tuple[int | tuple[int, int], ...]

@@ -7,19 +7,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import replace
 from math import inf
 from typing import NamedTuple
 
 from einsmith.base.sizes import show_size
-from einsmith.cost.facts import CPU, Target
+from einsmith.cost.facts import CPU
 from einsmith.ir.nodes import Tensor, nbytes
 from einsmith.ir.views import storage
 from einsmith.schedule.fusion import maker
 from einsmith.schedule.kernel import Rows
+from einsmith.schedule.losses import CallsBefore, loss, stream_prices
 from einsmith.schedule.options import PlanOptions
-from einsmith.schedule.plan import Cost, JoinPrices, KernelCall, LoopCall, Plan
-from einsmith.schedule.residency import calls_seconds
+from einsmith.schedule.plan import JoinPrices, KernelCall, LoopCall
 from einsmith.schedule.row_clusters import (
     UNJOINED,
     Refusal,
@@ -29,7 +28,7 @@ from einsmith.schedule.row_clusters import (
 )
 from einsmith.schedule.row_fusion import RowPart, common_rows, join
 from einsmith.schedule.slices import slice_call
-from einsmith.schedule.sum_calls import CALLS_BEFORE, SumJoiner, Unfused
+from einsmith.schedule.sum_calls import SumJoiner, Unfused
 
 MAX_STREAMED_TIME = 0.95
 """Largest predicted time of a row-block fusion with kernels that reuse operands, as a fraction of that of its parts,
@@ -78,7 +77,7 @@ class RowJoiner:
         self.unfused, self.kept, self.options = unfused, kept, options
         self._readers = Counter(s for p in parts for s in set(p.operands))
         self._joined: dict[tuple[int, ...], KernelCall] = {}
-        self._before = _CallsBefore(singles, options.target)
+        self._before = CallsBefore(singles, options.target)
         self._refusals: dict[Tensor, Refusal] = {}
         self._losses: dict[tuple[int, ...], Refusal] = {}
 
@@ -103,11 +102,11 @@ class RowJoiner:
             calls.append(slice_call(summing[members]) if members in summing else self._call_of(members))
         stored = {t for c in calls for t in c.tensors}
         refusals = {t: refusal for t, refusal in self._refusals.items() if t in stored - kept}
-        for members, loss in self._losses.items():
+        for members, refusal in self._losses.items():
             results = [t for n in members for t in self.parts[n].results]
             first = next((t for t in results if t in stored and t not in refusals), None)
             if first is not None and len({rank[n] for n in members}) > 1:
-                refusals[first] = loss
+                refusals[first] = refusal
         return JoinedCalls(calls, rank, refusals)
 
     def _call_of(self, members: Sequence[int]) -> KernelCall | LoopCall:
@@ -153,7 +152,7 @@ class RowJoiner:
         assert prices is not None
         whole.prices = prices
         if prices.fused >= prices.apart:
-            self._losses[tuple(members)] = _loss(len(members), prices)
+            self._losses[tuple(members)] = loss(len(members), prices)
         return prices.fused < prices.apart
 
     def _pays_as_chain(self, members: Sequence[int], whole: KernelCall, kernel: Rows) -> bool:
@@ -217,72 +216,3 @@ class RowJoiner:
         for t in (t for n in members for t in self.parts[n].results):
             if self._refusals.get(t) is UNJOINED:
                 self._refusals[t] = refusal
-
-
-def _loss(count: int, prices: JoinPrices) -> Refusal:
-    """Return the reason for which `count` kernels that share their rows are not joined."""
-    return Refusal(f"joining {count} kernels that share its rows is predicted to be slower", prices.fused, prices.apart)
-
-
-def stream_prices(
-    call: KernelCall, cost: Cost, target: Target, before: Sequence[KernelCall | LoopCall]
-) -> JoinPrices | None:
-    """Return the prices of a call of joined kernels that stream; None for another call.
-
-    cost: predicts kernels. target: the machine. before: see `calls_seconds`."""
-    joined = isinstance(call.kernel, Rows) and not call.kernel.takes_sums and bool(call.parts)
-    if not joined or any(p.kernel.reuses for p in call.parts):
-        return None
-    ways = [call], _separate_calls(call)
-    fused, apart = (calls_seconds(x, cost, target, call.tensors, before) for x in ways)
-    return JoinPrices(fused, apart)
-
-
-class _CallsBefore:
-    """Tells which calls have just run before one, if they all run again and again.
-
-    calls: the calls in order. target: the machine.
-    """
-
-    def __init__(self, calls: Sequence[KernelCall | LoopCall], target: Target):
-        self._calls = calls
-        size = sum(map(nbytes, {storage(t) for call in calls for t in call.tensors}))
-        self._fit = size <= target.kept * target.last_level
-
-    def of(self, n: int, call: KernelCall) -> Sequence[KernelCall | LoopCall]:
-        """Return the calls before call n, or before `call`, which takes its place; `call` itself if the cache holds the
-        tensors of all."""
-        return [call] if self._fit else [self._calls[m % len(self._calls)] for m in range(n - CALLS_BEFORE, n)]
-
-
-def _separate_calls(call: KernelCall) -> list[KernelCall]:
-    """Return the parts of a call of joined kernels, as they run separately."""
-    return [part if any(part.offsets) else slice_call(part) for part in call.parts]
-
-
-def split_losses(plan: Plan, cost: Cost, target: Target) -> Plan:
-    """Return the plan in which joined kernels that stream are separate again where they take no less time joined, as
-    the orders of their tensors have changed since they were joined.
-
-    cost: predicts kernels. target: the machine.
-    """
-    calls: list[KernelCall | LoopCall] = []
-    first, last, refusals = list[int](), list[int](), dict(plan.refusals)
-    before = _CallsBefore(plan.calls, target)
-    for n, call in enumerate(plan.calls):
-        first.append(len(calls))
-        if isinstance(call, LoopCall):
-            calls.append(replace(call, plans=[split_losses(p, cost, target) for p in call.plans]))
-        elif (prices := stream_prices(call, cost, target, before.of(n, call))) is None:
-            calls.append(call)
-        elif prices.fused < prices.apart:
-            calls.append(replace(call, prices=prices))
-        else:
-            calls += _separate_calls(call)
-            refusals[call.parts[0].results[0]] = _loss(len(call.parts), prices)
-        last.append(len(calls) - 1)
-    if len(calls) == len(plan.calls):
-        return replace(plan, calls=calls)
-    checks = [(last[n], t, message) for n, t, message in plan.checks]
-    writes = [*first, len(calls)][min(plan.first_write, len(plan.calls))]
-    return replace(plan, calls=calls, checks=checks, first_write=writes, refusals=refusals)

@@ -13,6 +13,7 @@ from einsmith.cli import main
 from einsmith.cli.programs import program
 from einsmith.schedule import pipeline
 from einsmith.schedule.layout.apply import LayoutDecision, free_tensors
+from einsmith.schedule.losses import MODEL_ERROR
 from einsmith.schedule.plan import LayoutChoice, Plan
 from einsmith.tuning.calibration import calibrate, store
 
@@ -30,12 +31,14 @@ def test_a_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(kernels) >= 10
     assert any(len(k["fused"]) > 1 for k in kernels)
     fusions = [k["fusion"] for k in kernels]
-    assert [f is not None for f in fusions] == [k["pattern"] == "rows" for k in kernels]
+    joined = [k["pattern"] == "rows" or (k["pattern"] != "summed" and len(k["fused"]) > 1) for k in kernels]
+    assert [f is not None for f in fusions] == joined
     for k, f in zip(kernels, fusions, strict=True):
         if f is not None:
             assert 1 < f["kernels"] <= len(k["fused"])
             assert f["fused"] == pytest.approx(k["predicted"]["seconds"], rel=1e-6)
-            assert f["reward"] == pytest.approx(f["apart"] - f["fused"], rel=1e-6) and f["reward"] > 0
+            assert f["reward"] == pytest.approx(f["apart"] - f["fused"], rel=1e-6)
+            assert f["reward"] > (0 if k["pattern"] == "rows" else -MODEL_ERROR * f["fused"])
     every = report["fusion"]
     assert every["launched"] == len(kernels) < every["apart"] == sum(len(k["fused"]) for k in kernels)
     assert every["reward"] == pytest.approx(sum(f["reward"] for f in fusions if f))

@@ -256,3 +256,22 @@ def test_winograd_that_cannot_win_is_not_searched(monkeypatch: pytest.MonkeyPatc
     target = replace(SERVER, winograd=True, l2=SERVER.l2 + 64)
     found = autoconfig.pattern_of("winograd").best(conv(1, 512, 7, 7, 512, 3, 3, 1), target)
     assert found is None and not looks.predicted
+
+
+DOMINATED = {
+    "convolution": lambda: conv(1, 3, 224, 224, 96, 7, 7, 0, 2),
+    "product": lambda: product(384, 1536, 3152, "TN"),
+    "small": lambda: product(64, 10, 256, "NT"),
+}
+
+
+@pytest.mark.parametrize("name", DOMINATED)
+def test_a_choice_below_a_limit_is_the_choice(name):
+    """A limit that excludes a product does not let a pattern win that it dominates, nor keep it as the choice."""
+    kernel = DOMINATED[name]()
+    chosen = autoconfig.choose(kernel, SERVER)
+    for factor in (0.5, 0.9, 0.97, 0.999, 1.001, 1.5):
+        autoconfig._CHOSEN.clear()
+        below = autoconfig.choose_below(kernel, SERVER, factor * chosen.cost.rank)
+        assert (below is None) == (factor < 1)
+        assert below is None or (below.pattern, below.config) == (chosen.pattern, chosen.config)

@@ -24,7 +24,7 @@ def test_stages_of_a_kernel(name: str) -> None:
     want, made = reference(kernel, arrays), dict[object, np.ndarray]()
     parts = split_stages(kernel)
     assert len(parts) == len(kernel.stages) > 1 and all(len(x.kernel.stages) == 1 for x in parts)
-    for part, places in parts:
+    for part, places, _ in parts:
         given = [made[p] if p in made else arrays[p] if isinstance(p, int) else np.empty(b.shape, b.dtype.numpy)
                  for p, b in zip(places, part.buffers, strict=True)]  # fmt: skip
         found = reference(part, given)

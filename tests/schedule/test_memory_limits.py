@@ -73,7 +73,7 @@ def refitted(run: Executable, limit: int) -> float:
     bound, target = run.compiled.bound, run.target
     code = compile.GeneratedCode(bound, (), target, run.backend, run.threads)
     memory = MemoryLimit(limit, run.fixed_bytes()[0])
-    costs = compile.predicted, autoconfig.floor
+    costs = compile.predicted, autoconfig.floor, autoconfig.least_of_stages
     context = PlanContext(target, *costs, code, bound, frozenset(), -1, MAX_STORED_BYTES, memory, (), False)
     plan = fit_memory(run.plan, context)
     return seconds(plan, code.kernels(plan))

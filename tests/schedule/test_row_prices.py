@@ -19,10 +19,10 @@ from einsmith.kernels import autoconfig
 from einsmith.kernels.rows.cost import Blocks
 from einsmith.passes.pipeline import run_passes
 from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.schedule.losses import LossSplitter
 from einsmith.schedule.pipeline import LOSSES, ROW_PRICES
 from einsmith.schedule.plan import KernelCall, LoopCall, Plan
 from einsmith.schedule.planner import fuse
-from einsmith.schedule.row_joins import split_losses
 from tests.fuzz.check import agree
 
 NORM = """
@@ -98,7 +98,7 @@ def test_a_loss_is_not_made(name: str, rng, monkeypatch) -> None:
     agree(apart(arrays)[1], graph, arrays, f"{name}, separate")
     decisions = ["" for _ in apart.plan.kernel_calls()]
     lines = [x for r in streaming.results_of(apart.plan, apart.target, decisions) for x in streaming.lines_of(r)]
-    assert any("kernels that share its rows is predicted to be slower (" in x and "us, with it " in x for x in lines)
+    assert any("kernels is predicted to be slower (" in x and "us, with it " in x for x in lines)
     monkeypatch.setenv("EINSMITH_WITHOUT", f"epilogue sums, {ROW_PRICES}, {LOSSES}")
     forced, *_ = planned(f, shapes, rng)
     assert rows_of(forced.plan)
@@ -116,10 +116,11 @@ def test_losses_are_split_when_all_is_known(name: str, rng, monkeypatch) -> None
     agree(run(arrays)[1], graph, arrays, name)
     monkeypatch.setenv("EINSMITH_WITHOUT", f"epilogue sums, {ROW_PRICES}, {LOSSES}")
     plan = planned(f, shapes, rng)[0].plan
-    again = split_losses(plan, dear, run.target)
+    splitter = LossSplitter(dear, lambda *_: 0.0, run.target)
+    again = splitter.split(plan)
     assert rows_of(plan) and not rows_of(again)
     assert len(again.calls) > len(plan.calls) or any(isinstance(c, LoopCall) for c in plan.calls)
-    assert split_losses(again, dear, run.target) == again
+    assert splitter.split(again) == again
 
 
 def test_the_printed_prices_decided(rng) -> None:
@@ -130,11 +131,12 @@ def test_the_printed_prices_decided(rng) -> None:
             assert call.prices.fused == pytest.approx(_KNOWN(call.kernel, run.target))
 
 
-def test_no_gain_is_told_of_what_is_no_choice(capsys) -> None:
-    """Stages of one kernel are always fused."""
+def test_what_is_joined_tells_what_it_gains(capsys) -> None:
+    """Kernels that take sums of their results depend on others, and tell none."""
     assert main.run(["explain", "mlp3", "--batch", "3", "--threads", "1", "--candidates", "0"]) == 0
-    fused = [x for x in capsys.readouterr().out.splitlines() if x.strip().startswith("fused:")]
-    assert fused and all("gain -" not in x for x in fused) and any("gain" not in x for x in fused)
+    fused = [x.strip() for x in capsys.readouterr().out.splitlines() if x.strip().startswith("fused:")]
+    assert any("separate kernels" in x for x in fused) and all("gain -" not in x for x in fused)
+    assert all(" -> " in x for x in fused if "separate kernels" in x)
 
 
 def test_a_gathered_tensor_is_not_read_whole_in_every_block(rng) -> None:
