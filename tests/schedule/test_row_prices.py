@@ -19,7 +19,8 @@ from einsmith.kernels import autoconfig
 from einsmith.kernels.rows.cost import Blocks
 from einsmith.passes.pipeline import run_passes
 from einsmith.schedule.kernel import Kernel, Rows
-from einsmith.schedule.pipeline import LOSSES, ROW_PRICES
+from einsmith.schedule.options import ROW_PRICES
+from einsmith.schedule.pipeline import LOSSES
 from einsmith.schedule.plan import KernelCall, LoopCall, Plan
 from einsmith.schedule.planner import fuse
 from einsmith.schedule.row_joins import split_losses

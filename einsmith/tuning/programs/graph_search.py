@@ -33,7 +33,8 @@ from einsmith.schedule.decision_report import report_decisions
 from einsmith.schedule.fusion import passes_on
 from einsmith.schedule.graph_decisions import CUT, ORDER, WITHOUT, TensorNames, show_order, toggle
 from einsmith.schedule.kernel import Rows
-from einsmith.schedule.pipeline import EPILOGUE_SUMS, LAYOUTS, TOGETHER
+from einsmith.schedule.options import EPILOGUE_SUMS
+from einsmith.schedule.pipeline import LAYOUTS, TOGETHER
 from einsmith.schedule.plan import KernelCall, LayoutChoice, LoopCall, Plan
 from einsmith.schedule.printer import layouts
 from einsmith.schedule.split_kernel import split_stages
