@@ -67,22 +67,19 @@ def compile_decided(
     for k, entry in zip(missing, entries, strict=True):
         meta = entry.metadata
         launches = tuple((entry.addresses[name], tasks, once) for name, tasks, once in meta["launches"])
-        compiled[k] = kernel_code = CompiledKernel(
-            launches,
-            meta["scratch"],
-            meta["workspace"],
-            meta["pattern"],
-            meta["config"],
-            meta["seconds"],
-            entry.nbytes,
-            meta["decision"],
-            meta["tuned"],
-            meta["unfollowed"],
-            Beyond(meta["beyond"]),
-        )
+        compiled[k] = kernel_code = compiled_kernel(launches, meta, entry.nbytes)
         _NATIVE.put((k, target, decided[k]), kernel_code)
         warn_unfollowed(k, decided[k], kernel_code)
     return [compiled[k] for k in kernels]  # type: ignore[misc]
+
+
+def compiled_kernel(
+    launches: tuple[tuple[Any, int, bool], ...], meta: Mapping[str, Any], nbytes: int
+) -> CompiledKernel:
+    """Return a kernel of these launches from the metadata of `lower`. nbytes: bytes of its code."""
+    sizes, how = (meta[x] for x in ("scratch", "workspace")), (meta[x] for x in ("pattern", "config", "seconds"))
+    decided = (meta[x] for x in ("decision", "tuned", "unfollowed"))
+    return CompiledKernel(launches, *sizes, *how, nbytes, *decided, Beyond(meta["beyond"]))
 
 
 def lower(kernel: Kernel, target: Target, decision: Decision = MODEL) -> tuple[list[nest.Function], dict[str, Any]]:
