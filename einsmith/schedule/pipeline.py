@@ -16,6 +16,7 @@ from einsmith.base.sizes import show_size
 from einsmith.cost.facts import CPU, Target
 from einsmith.ir.nodes import Graph, Leaf, nbytes
 from einsmith.schedule.compiled_kernel import CompiledKernel
+from einsmith.schedule.join_updates import join_updates
 from einsmith.schedule.kernel import Beyond, Kernel
 from einsmith.schedule.kernel_calls import mark_invariant
 from einsmith.schedule.layout.apply import apply_layouts
@@ -39,9 +40,9 @@ CALL_SECONDS = 1e-5
 MOST_COPYING = 0.1
 """Largest part of a call's time, at the capacity, in which arrays may be copied so that sizes share a program."""
 
-LAYOUTS, LOSSES, TOGETHER = "layouts", "losses of rows", "together"
+LAYOUTS, LOSSES, JOINED, TOGETHER = "layouts", "losses of rows", "joined updates", "together"
 """Names by which parts of planning after fusion can be left out: orders of dimensions, the separation of rows that
-orders have made slower, and kernels that run in one launch with others."""
+orders have made slower, short updates in one launch, and kernels that run in one launch with others."""
 
 Subject = TypeVar("Subject")
 Context = TypeVar("Context")
@@ -266,6 +267,11 @@ def _check_copies(
         raise UnlimitedError(f"{show_size(count)} of arrays are copied into memory of the capacity, or out of it")
 
 
+def _join_updates(plan: Plan, c: PlanContext) -> Plan:
+    """Let short updates run in one launch where that is predicted to be faster."""
+    return plan if c.limits else join_updates(plan, c.cost, c.target)
+
+
 def _run_together(plan: Plan, c: PlanContext) -> Plan:
     """Let independent calls run in one launch where that is predicted to be faster and the arena hardly grows."""
     code = c.code.kernels(plan)
@@ -303,6 +309,7 @@ PLAN_PASSES = check_order(
         _plan_pass(LOSSES, _split_losses, needs="kernels", is_optional=True),
         _plan_pass(MEMORY, fit_memory, needs="kernels", provides="calls"),
         _plan_pass("row limits", _leave_out_rows, needs="calls", provides="limits"),
+        _plan_pass(JOINED, _join_updates, needs="calls limits", is_optional=True),
         _plan_pass(TOGETHER, _run_together, needs="calls limits", is_optional=True),
     )
 )

@@ -34,7 +34,7 @@ from einsmith.schedule.fusion import passes_on
 from einsmith.schedule.graph_decisions import CUT, ORDER, WITHOUT, TensorNames, show_order, toggle
 from einsmith.schedule.kernel import Rows
 from einsmith.schedule.options import EPILOGUE_SUMS
-from einsmith.schedule.pipeline import LAYOUTS, TOGETHER
+from einsmith.schedule.pipeline import JOINED, LAYOUTS, TOGETHER
 from einsmith.schedule.plan import KernelCall, LayoutChoice, LoopCall, Plan
 from einsmith.schedule.printer import layouts
 from einsmith.schedule.split_kernel import split_stages
@@ -87,7 +87,9 @@ class GraphReport:
 def planned(plan: Plan) -> list[str]:
     """Return the parts of planning that changed a plan (`schedule.pipeline`)."""
     takes_sums = any(isinstance(c.kernel, Rows) and c.kernel.takes_sums for _, c, _ in plan.kernel_calls())
-    used = (EPILOGUE_SUMS, takes_sums), (LAYOUTS, bool(layouts(plan))), (TOGETHER, bool(plan.together))
+    joins = any(isinstance(c.kernel, Rows) and c.kernel.is_joined for _, c, _ in plan.kernel_calls())
+    used = [(EPILOGUE_SUMS, takes_sums), (LAYOUTS, bool(layouts(plan))), (JOINED, joins)]
+    used.append((TOGETHER, bool(plan.together)))
     return [name for name, is_used in used if is_used]
 
 
