@@ -34,7 +34,7 @@ def ways(kernel: Any, target: Any) -> Iterator[tuple[str, Any, Any, Any]]:
 
     seen = set()
     for name, config, cost in autoconfig.choose(kernel, target).alternatives:
-        tiled = getattr(config, "pieces", ())
+        tiled: Any = getattr(config, "pieces", ())
         shown = name if len(tiled) != 1 else f"{name}, {way(tiled[0])}"
         if shown not in seen:
             seen.add(shown)
@@ -47,20 +47,20 @@ def ways(kernel: Any, target: Any) -> Iterator[tuple[str, Any, Any, Any]]:
 
 def told(name: str, target_name: str) -> list[dict[str, Any]]:
     """The rows of a case's kernels."""
-    from einsmith.codegen.loopnest.count import count_instructions
     from einsmith.cost.facts import of_instruction_set
+    from einsmith.driver.cpu import CPU
     from einsmith.tuning.calibration import calibrate
     from einsmith.tuning.kernels.measure import example_buffers, prepare, shortest
 
     target = of_instruction_set(target_name) if target_name else calibrate.target(1)
     rows: list[dict[str, Any]] = []
-    for number, kernel in enumerate(choices.kernels_of(kernel_cases.CASES[name])):
+    case = kernel_cases.CASES[name]
+    assert isinstance(case, kernel_cases.Case)
+    for number, kernel in enumerate(choices.kernels_of(case)):
         found, ready, arrays = list(ways(kernel, target)), [], example_buffers(kernel)
         for shown, pattern, config, cost in found:
-            lowered = pattern.lower(kernel, config, target)
-            counts = count_instructions([(x.function, x.tasks) for x in lowered.launches])
             row = {"kernel": number, "algorithm": shown, "predicted": cost.seconds}
-            rows.append(row | ({} if counts is None else counts._asdict()))
+            rows.append(row | (CPU.count_instructions(kernel, pattern, config, target) or {}))
             if not target_name:
                 ready.append(prepare(kernel, pattern, config, target, 1, arrays))
         if ready:

@@ -17,8 +17,7 @@ from einsmith.base.errors import DeviceError
 from einsmith.base.system import processors
 from einsmith.cli.kernel_report import seconds_of, summary, terms, text_of
 from einsmith.cli.programs import program, to_be_written
-from einsmith.codegen.loopnest.count import count_instructions
-from einsmith.cost.facts import CPU, Target, of_instruction_set
+from einsmith.cost.facts import Target, of_instruction_set
 from einsmith.cost.gpu import CARDS
 from einsmith.driver import registry
 from einsmith.driver.bound_program import BoundProgram
@@ -239,10 +238,11 @@ def _candidates(
     scalar = autoconfig.price_scalar(choice.kernel, run.target) if counts and count > 0 else None
     if scalar is not None:
         shown.append((autoconfig.SCALAR.name, autoconfig.SCALAR.configs(choice.kernel, run.target)[0], scalar))
+    pairs = [(autoconfig.pattern_of(name), c) for name, c, _ in shown]
     alone: Sequence[float | None] = [None] * len(shown)
     if measure and count > 0:
-        pairs = [(autoconfig.pattern_of(name), c) for name, c, _ in shown]
         alone = run.backend.seconds_of(choice.kernel, pairs, run.target, run.threads)
+    executed = [run.backend.count_instructions(choice.kernel, *p, run.target) if counts else None for p in pairs]
     return [
         {
             "pattern": name,
@@ -251,19 +251,10 @@ def _candidates(
             "alone": seconds,
             "taken": (name, config) == taken,
             "ruled_out": name in choice.ruled_out,
-            "counts": _count(choice, name, config) if counts else None,
+            "counts": numbers,
         }
-        for (name, config, cost), seconds in zip(shown, alone, strict=True)
+        for (name, config, cost), seconds, numbers in zip(shown, alone, executed, strict=True)
     ]
-
-
-def _count(choice: autoconfig.Choice, pattern: str, config: Any) -> dict[str, int] | None:
-    """Return the numbers of instructions that a candidate executes; None where they depend on data, or on a card."""
-    if choice.target.backend != CPU:
-        return None
-    lowered = autoconfig.pattern_of(pattern).lower(choice.kernel, config, choice.target)
-    counts = count_instructions([(x.function, x.tasks) for x in lowered.launches])
-    return None if counts is None else counts._asdict()
 
 
 def _edges(plan: Plan) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ from einsmith.base import environment, messages
 from einsmith.base.caches import Bound, Cache
 from einsmith.codegen.cache import native
 from einsmith.codegen.loopnest import nest
+from einsmith.codegen.loopnest.count import count_instructions
 from einsmith.codegen.loopnest.nest_text import show
 from einsmith.cost import facts
 from einsmith.cost.facts import Target
@@ -77,9 +78,8 @@ def compiled_kernel(
     launches: tuple[tuple[Any, int, bool], ...], meta: Mapping[str, Any], nbytes: int
 ) -> CompiledKernel:
     """Return a kernel of these launches from the metadata of `lower`. nbytes: bytes of its code."""
-    sizes, how = (meta[x] for x in ("scratch", "workspace")), (meta[x] for x in ("pattern", "config", "seconds"))
-    decided = (meta[x] for x in ("decision", "tuned", "unfollowed"))
-    return CompiledKernel(launches, *sizes, *how, nbytes, *decided, Beyond(meta["beyond"]))
+    fields = "scratch", "workspace", "pattern", "config", "seconds", "decision", "tuned", "unfollowed"
+    return CompiledKernel(launches, nbytes=nbytes, beyond=Beyond(meta["beyond"]), **{x: meta[x] for x in fields})
 
 
 def lower(kernel: Kernel, target: Target, decision: Decision = MODEL) -> tuple[list[nest.Function], dict[str, Any]]:
@@ -138,6 +138,13 @@ class CpuBackend(TunedBackend):
 
     def static_target(self, cores: int) -> Target:
         return replace(native.host_target(), cores=cores)
+
+    def count_instructions(
+        self, kernel: Kernel, pattern: Pattern, config: Any, target: Target
+    ) -> dict[str, int] | None:
+        launches = pattern.lower(kernel, config, target).launches
+        counts = count_instructions([(x.function, x.tasks) for x in launches])
+        return None if counts is None else counts._asdict()
 
     def program(self, assembler: Assembler, threads: int, scratch_bytes: int, scratch: int) -> Runnable:
         return Program(assembler.steps, threads, scratch_bytes, scratch, assembler.seconds(), assembler.commit())

@@ -380,13 +380,10 @@ def _member(m: Member, config: TileConfig, target: GpuTarget) -> list[Times]:
 
 
 def _joined(rows: Rows, config: TileConfig, target: GpuTarget) -> list[Times]:
-    """Return the times of the launch of independent members, whose programs run at once where a multiprocessor is free
-    for each, and pass the loops of all members."""
-    tiling = config.tiling(target.precision)
-    times = [t for m in rows.members for t in _pieces(m.kernel, "pointwise", tiling, config, target)]
+    """Return the times of a launch of independent members, all at once where there is a multiprocessor for each."""
+    times = [t for m in rows.members for t in price(m.kernel, "pointwise", config, target)]
     points = [prod(p.extents) for m in rows.members for p in m.kernel.root.parts if isinstance(p, Piece)]
-    programs = sum(blocks(n, min(tiling.m, least_power(n))) for n in points if n)
-    combine = max if programs <= target.cores else sum
+    combine = max if sum(blocks(n, min(config.m, least_power(n))) for n in points if n) <= target.cores else sum
     passed = (len(times) - 1) * TURN * config.warps / SCHEDULERS / ISSUED / target.clock
     turns, ends = (combine([x[n] for x in times] or [0.0]) for n in (0, 1))
     return [Times(turns, ends + passed, sum(x.memory for x in times), target.launch_gap)]

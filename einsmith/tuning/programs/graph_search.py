@@ -86,10 +86,9 @@ class GraphReport:
 
 def planned(plan: Plan) -> list[str]:
     """Return the parts of planning that changed a plan (`schedule.pipeline`)."""
-    takes_sums = any(isinstance(c.kernel, Rows) and c.kernel.takes_sums for _, c, _ in plan.kernel_calls())
-    joins = any(isinstance(c.kernel, Rows) and c.kernel.is_joined for _, c, _ in plan.kernel_calls())
-    used = [(EPILOGUE_SUMS, takes_sums), (LAYOUTS, bool(layouts(plan))), (JOINED, joins)]
-    used.append((TOGETHER, bool(plan.together)))
+    rows = [c.kernel for _, c, _ in plan.kernel_calls() if isinstance(c.kernel, Rows)]
+    fused = (EPILOGUE_SUMS, any(k.takes_sums for k in rows)), (JOINED, any(k.is_joined for k in rows))
+    used = *fused, (LAYOUTS, bool(layouts(plan))), (TOGETHER, bool(plan.together))
     return [name for name, is_used in used if is_used]
 
 
