@@ -1,7 +1,9 @@
-"""What each pass brings: python -m benchmarks.ablations [network ...] [--batch 16]
+"""What each pass brings: python -m benchmarks.ablations [network ...] [--batch 16] [--fusion]
 
-One training step of each network, compiled with all passes, and without one of those that changed its graph at a time
+One training step of each network, compiled with all passes, and without one of those that changed it at a time
 (EINSMITH_WITHOUT), each in a process of its own. All take turns in one run; their first losses are compared before.
+--fusion: without each pass that fuses tensors into kernels, and without all of them, when each operator of the model
+is a kernel of its own.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import os
 import statistics
 import sys
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from unittest import mock
@@ -22,15 +25,26 @@ from benchmarks.run import CHUNK_SECONDS
 from benchmarks.worker import Allowance, PeerProcess, WorkerError
 from einsmith.base import environment
 from einsmith.passes.pipeline import optional
+from einsmith.schedule.options import EPILOGUE_SUMS, FUSION, ROW_FUSION, UPDATE_FUSION
+from einsmith.schedule.pipeline import JOINED, TOGETHER
 
 CLOSE = 1e-3
 """Relative difference of the first losses, as of sums in another order."""
 HELP = 1.02
 """How many times as fast a step may be without a pass."""
+FUSING = (
+    "inline", "read forwarding", "fold into scatter", "multi-output reduction", "join products", "parallel fusion",
+    "horizontal fusion", "recompute", FUSION, UPDATE_FUSION, ROW_FUSION, EPILOGUE_SUMS, JOINED, TOGETHER,
+)  # fmt: skip
+"""Passes, and parts of passes, that make one kernel of several operators, or run several in one launch."""
+ALL = ", ".join(FUSING)
 
 
-def measured(problem: str, threads: int, rounds: int, cap: float) -> dict:
-    """By pass that is left out, "" for none: medians of rounds in seconds, bytes of the arena, kernels."""
+def measured(problem: str, threads: int, rounds: int, cap: float, only: Sequence[str] = ()) -> dict:
+    """By passes that are left out, "" for none: medians of rounds in seconds, bytes of the arena, calls of kernels.
+
+    only: what is left out at a time; empty for each pass that changed the step. Of programs that are alike in number
+    and size, the one with all passes stands for all."""
     out: dict[str, dict] = {}
     with ExitStack() as stack:
         workers: dict[str, PeerProcess] = {}
@@ -46,12 +60,16 @@ def measured(problem: str, threads: int, rounds: int, cap: float) -> dict:
             return first
 
         whole = start("")
-        names = [n for n in optional() if n in whole["described"]["passes"]]
-        for name in ["", *names]:
+        told = whole["described"]
+        for name in ["", *(only or [n for n in optional() if n in told["passes"]])]:
             first = whole if not name else start(name)
+            alike = all(first["described"][x] == told[x] for x in ("kernels", "calls", "code_bytes", "arena_bytes"))
+            if name and name not in told["passes"] and alike:
+                workers.pop(name).close()
+                continue
             if abs(first["loss"] - whole["loss"]) > CLOSE * abs(whole["loss"]):
                 raise WorkerError("wrong", f"the first loss is {whole['loss']}, without {name} {first['loss']}")
-            out[name] = {x: first["described"][x] for x in ("kernels", "arena_bytes")} | {"rounds": []}
+            out[name] = {x: first["described"][x] for x in ("calls", "arena_bytes")} | {"rounds": []}
         (step,) = workers[""].request("time", allowed[""], 1, 2)
         count = max(1, min(200, round(CHUNK_SECONDS / step)))
         for r in range(rounds):
@@ -75,6 +93,20 @@ def table(cells: dict[str, dict]) -> Table:
     return driver.table(title, ("", "ms", "MiB", *passes), (row(*x) for x in cells.items()))
 
 
+def fusion_table(cells: Mapping[str, dict]) -> Table:
+    """Return the table of steps without each pass that fuses, and without all of them."""
+
+    def row(problem: str, cell: dict, name: str) -> list[str]:
+        ratio = f"{_ratio(cell, name):.2f}" if name else ""
+        seconds, arena = statistics.median(cell[name]["rounds"]), cell[name]["arena_bytes"]
+        what = "all of these" if name == ALL else name or "none"
+        return [problem, what, f"{cell[name]['calls']}", f"{seconds * 1e3:.2f}", ratio, f"{arena / 2**20:.1f}"]
+
+    columns = ("", "left out", "kernels", "ms", "times as fast with it", "arena, MiB")
+    rows = (row(problem, cell, name) for problem, cell in cells.items() for name in cell)
+    return driver.table("what fusion brings", columns, rows, {"left out"})
+
+
 def _ratio(cell: dict, name: str) -> float:
     """How many times as fast a step is with a pass: the median over rounds, in each of which both had their turn."""
     return statistics.median(b / a for a, b in zip(cell[""]["rounds"], cell[name]["rounds"], strict=True))
@@ -84,6 +116,7 @@ def main() -> int:
     """Time the networks' steps; return the exit status."""
     parser = Parser(
         __doc__, sorted({p.network for p in TRAINING.values()}), batch=(16, ""), threads=(2, ""), rounds=(7, ""),
+        fusion=(False, "what fuses tensors into kernels, each and all"),
         cap=(300.0, "seconds that a process may take"), json=KEPT,
     )  # fmt: skip
     args = parser.read()
@@ -93,13 +126,13 @@ def main() -> int:
     def attempt(problem: str) -> dict | None:
         results.say(f"{problem}: compiled with and without each pass")
         try:
-            return measured(problem, args.threads, args.rounds, args.cap)
+            return measured(problem, args.threads, args.rounds, args.cap, [*FUSING, ALL] if args.fusion else ())
         except WorkerError as e:
             results.say(f"{problem}: {e.kind}: {e}")
             return None
 
-    cells = results.fill((f"{p}-t{args.threads}", partial(attempt, p)) for p in chosen)
-    results.console.print(table(cells))
+    cells = results.fill((f"{p}-t{args.threads}{'-fusion' * args.fusion}", partial(attempt, p)) for p in chosen)
+    results.console.print(fusion_table(cells) if args.fusion else table(cells))
     worst = [(1 / _ratio(c, n), p, n) for p, c in cells.items() for n in c if n]
     slow = [f"{p} without {n}: {r:.2f}" for r, p, n in sorted(worst, reverse=True) if r > HELP]
     verdict = ("steps that leaving one out makes faster", ", ".join(slow) or "none", f"none by {HELP:.2f}", not slow)

@@ -11,6 +11,7 @@ SMALL: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "mlp3": ({}, {}),
     "lenet5": ({}, {}),
     "capsulenet": ({"classes": 3, "filters": 4, "capsules": 2, "width": 3, "size": 18}, {"sample": (1, 18, 18)}),
+    "capsulenet_conv": ({"classes": 3, "capsules": 5, "pose": 2, "size": 19}, {"sample": (1, 19, 19)}),
     "resnet18_cifar": ({"depths": (1, 1), "width": 4, "classes": 5}, {"sample": (3, 9, 9)}),
     "resnet18": ({"depths": (1, 1), "width": 3, "classes": 5}, {"sample": (3, 17, 17)}),
     "resnet50": ({"depths": (1, 1), "width": 2, "classes": 5}, {"sample": (3, 17, 17)}),

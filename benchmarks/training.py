@@ -36,7 +36,7 @@ OF_ONE = {
 RECURRENT, AHEAD = 2.0, 1.0
 ROOFLINE = 85.0
 """Percent of the step's floor that do instead."""
-NOVEL = ("capsulenet", "shufflenet_v1")
+NOVEL = ("capsulenet", "capsulenet_conv", "shufflenet_v1")
 TIMES_TORCH = 3.16
 """Geometric mean over the novel networks, which are these and the recurrent cells, beside PyTorch."""
 

@@ -231,8 +231,8 @@ WITHOUT: Knob[tuple[str, ...]] = Knob(
     _names,
     "names of passes, separated by commas",
     "passes to leave out of programs compiled from now on, to measure their effect: those of "
-    "einsmith/passes/pipeline.py and einsmith/schedule/pipeline.py that no other pass needs, by their names in "
-    "step.plan",
+    "einsmith/passes/pipeline.py and einsmith/schedule/pipeline.py that are not required, and parts of them "
+    "(einsmith/schedule/options.py)",
 )
 
 SIZES: Knob[str] = Knob(

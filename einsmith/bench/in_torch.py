@@ -76,6 +76,7 @@ def _names_of(module: str) -> dict[str, Any]:
     operators = SimpleNamespace(**{**vars(torch), **vars(functional), **OPERATORS})
     names |= {n: _over(f, names) for n, f in own.items()}
     names |= {"F": operators, "builder": SimpleNamespace(as_value=lambda x: x)}
+    names |= {n: f for n, f in FORMULAS.items() if n in names}
     return names
 
 
@@ -97,3 +98,23 @@ def _gelu(x: torch.Tensor, approximate: str = "none") -> torch.Tensor:
 
 OPERATORS: dict[str, Any] = {"squash": _squash, "gelu": _gelu, "expand": torch.Tensor.expand}
 """Operators that PyTorch has not, has as a method, or with other arguments."""
+
+
+def _capsule_conv(A: torch.Tensor, W: torch.Tensor, stride: int) -> torch.Tensor:
+    """Compute a capsule convolution as one convolution of the images of all rows of poses."""
+    (b, c, h, w, i, m), (k, _, r, s, _, j) = A.shape, W.shape
+    x = A.permute(0, 4, 1, 5, 2, 3).reshape(b * i, c * m, h, w)
+    y = functional.conv2d(x, W.permute(0, 5, 1, 4, 2, 3).reshape(k * j, c * m, r, s), stride=stride)
+    return y.reshape(b, i, k, j, *y.shape[2:]).permute(0, 2, 4, 5, 1, 3)
+
+
+def _capsule_votes(A: torch.Tensor, W: torch.Tensor, stride: int) -> torch.Tensor:
+    """Compute the part of a capsule convolution that each input capsule has, by groups of channels."""
+    (b, c, h, w, i, m), (k, _, r, s, _, j) = A.shape, W.shape
+    x = A.permute(0, 4, 1, 5, 2, 3).reshape(b * i, c * m, h, w)
+    y = functional.conv2d(x, W.permute(1, 0, 5, 4, 2, 3).reshape(c * k * j, m, r, s), stride=stride, groups=c)
+    return y.reshape(b, i, c, k, j, *y.shape[2:]).permute(0, 3, 2, 5, 6, 1, 4)
+
+
+FORMULAS: dict[str, Any] = {"capsule_conv": _capsule_conv, "capsule_votes": _capsule_votes}
+"""Operators that a module of networks defines by formulas, in PyTorch."""

@@ -98,6 +98,7 @@ NETWORKS: dict[str, Callable[[int], NetworkStep]] = {
     "mlp3": _image("mlp3", 1, 28, 10),
     "lenet5": _image("lenet5", 1, 28, 10),
     "capsulenet": _image("capsulenet", 1, 28, 10, loss="margin_loss"),
+    "capsulenet_conv": _image("capsulenet_conv", 1, 28, 10, loss="margin_loss"),
     "resnet18_cifar": _image("resnet18_cifar", 3, 32, 10),
     "resnet18": _image("resnet18", 3, 224, 1000),
     "resnet50": _image("resnet50", 3, 224, 1000),

@@ -17,12 +17,13 @@ from einsmith.base.errors import DeviceError
 from einsmith.base.system import processors
 from einsmith.cli.kernel_report import seconds_of, summary, terms, text_of
 from einsmith.cli.programs import program, to_be_written
-from einsmith.cost.facts import Target
+from einsmith.cost.facts import Target, of_instruction_set
 from einsmith.cost.gpu import CARDS
 from einsmith.driver import registry
 from einsmith.driver.bound_program import BoundProgram
 from einsmith.driver.compile import predicted
 from einsmith.driver.live import kinds_of, live_bytes
+from einsmith.driver.other_cpu import OtherCpu
 from einsmith.driver.streaming import results_of
 from einsmith.ir.nodes import ROLES, Tensor, nbytes, size
 from einsmith.kernels import autoconfig
@@ -46,6 +47,8 @@ def explain(
     measure: bool,
     threads: int | None,
     device: str | None,
+    target: str | None = None,
+    counts: bool = False,
     memory_limit: int | None,
     max_stored: int | None,
     overrides: Sequence[str],
@@ -56,6 +59,8 @@ def explain(
 ) -> None:
     """Compile a model's training step, a Python file's `step` or a formula, and print its kernels.
 
+    target: an instruction set of another CPU (`cost.microarchitectures.VECTORS`), for which kernels are chosen, and
+    priced by the rates of a common processor; counts: count the instructions of each candidate;
     overrides: each a kernel's digest, a pattern and genes (`tuning.kernels.override`); html: file for a page
     instead; dump: folder for the graph after every pass, the plan, the arena and the program
     (`passes.listings.FileListing`); trace: file for the phases of compilation and a run as Chrome trace events."""
@@ -64,6 +69,10 @@ def explain(
         raise click.UsageError("--override is given twice for one kernel")
     if html is not None and files.exists(html) and files.exists(what) and os.path.samefile(html, what):
         raise click.UsageError(f"--html {html} is the file that is explained; name another one")
+    if target is not None and (device is not None or measure or trace is not None):
+        raise click.UsageError(
+            "--target names a CPU that programs do not run on; leave out --device, --measure, --trace"
+        )
     if trace is not None and trace == html:
         raise click.UsageError(f"--trace and --html both name {trace}")
     with (
@@ -75,13 +84,14 @@ def explain(
             override.overriding({name: text.strip() for name, _, text in decisions}),
             dumping,
             environment.setting(environment.DEVICE, device and available(device)),
+            registry.compiling_for(OtherCpu(of_instruction_set(target))) if target else nullcontext(),
             recording.recording() if trace is not None else nullcontext() as recorder,
         ):
             run, inputs, batch = program(what, batch, shapes, settings, threads, memory_limit, max_stored)
             if recorder is not None and trace is not None:
                 run.record(recorder, inputs)
                 recorder.write(trace)
-            report = {"what": what, "batch": batch} | gather(run, inputs, candidates, measure)
+            report = {"what": what, "batch": batch} | gather(run, inputs, candidates, measure, counts)
         if html is not None:
             from einsmith.cli.report_page import page  # imported late: few reports are pages
 
@@ -110,7 +120,9 @@ def available(device: str) -> str:
 # ------------------------------------------------------------------------------------------------------ the report
 
 
-def gather(run: BoundProgram, inputs: Sequence[np.ndarray], candidates: int, measure: bool) -> dict[str, Any]:
+def gather(
+    run: BoundProgram, inputs: Sequence[np.ndarray], candidates: int, measure: bool, counts: bool = False
+) -> dict[str, Any]:
     """Return the report on a program, ready for JSON; times are in seconds.
 
     measure: also the median time of each kernel inside whole runs, for all turns of its loop together (a prediction is
@@ -126,12 +138,15 @@ def gather(run: BoundProgram, inputs: Sequence[np.ndarray], candidates: int, mea
     (`driver.streaming.results_of`). `decisions`: what was decided otherwise than by the cost model, because
     the program was measured to be faster (`schedule.graph_decisions`), and why a decision is ignored. `code`: what the
     machine code of each function of the kernel takes (registers, shared memory), where the back end tells it.
+    `scalar`: predicted seconds of the kernel, or of those that are joined in it, in scalar code on one core
+    (`kernels.scalar`); None where that takes one of them not. `counts` of a candidate: instructions that it executes,
+    if `counts` (`loopnest.count`).
     """
     times = run.time_calls(inputs) if measure else [None] * len(run.kernels)
     places = (n for n, _, _ in run.plan.kernel_calls())
     results = results_of(run.plan, run.target, [k.decision for k in run.kernels])
     kernels = [
-        _kernel(run, n, candidates, measure) | {"call": place, "measured": seconds, "results": own_results}
+        _kernel(run, n, candidates, measure, counts) | {"call": place, "measured": seconds, "results": own_results}
         for n, (place, seconds, own_results) in enumerate(zip(places, times, results, strict=True))
     ]
     total = _part("in all", kernels)
@@ -140,7 +155,7 @@ def gather(run: BoundProgram, inputs: Sequence[np.ndarray], candidates: int, mea
     roles = [r for r in ROLES if any(k["role"] == r for k in kernels)]
     return {
         "threads": run.threads,
-        "machine": {"processor": processors.model(), "shares": run.target.describe_shares(run.threads)}
+        "machine": {"processor": processors.model(), "shares": _describe_shares(run)}
         | {name: getattr(run.target, name) for name in ("backend", "cpu", "cores", "vector_bytes", "l1", "l2", "l3")},
         "inputs": [_type(x) for x in inputs],
         "arena_bytes": run.arena_bytes,
@@ -173,7 +188,21 @@ def gather(run: BoundProgram, inputs: Sequence[np.ndarray], candidates: int, mea
     }
 
 
-def _kernel(run: BoundProgram, n: int, candidates: int, measure: bool) -> dict[str, Any]:
+def _describe_shares(run: BoundProgram) -> str:
+    """Describe what executes a program, with the processor where it is another one than this machine's."""
+    shares = run.target.describe_shares(run.threads)
+    return f"{shares} of a common processor with {run.target.cpu}" if isinstance(run.backend, OtherCpu) else shares
+
+
+def _scalar_seconds(call: KernelCall, target: Target) -> float | None:
+    """Return the predicted seconds of a call's kernels in scalar code; None where one of them has none."""
+    parts = call.parts if isinstance(call.kernel, Rows) else (call,)
+    costs = [autoconfig.price_scalar(p.kernel, target) for p in parts]
+    known = [c.seconds for c in costs if c is not None]
+    return sum(known) if known and len(known) == len(costs) else None
+
+
+def _kernel(run: BoundProgram, n: int, candidates: int, measure: bool, counts: bool) -> dict[str, Any]:
     """Return what the report tells of kernel n that depends on the kernel alone; see `gather`."""
     call, compiled = run.calls[n], run.kernels[n]
     kernel, choice = call.kernel, choice_of(call.kernel, run.target, compiled.decision)
@@ -196,18 +225,26 @@ def _kernel(run: BoundProgram, n: int, candidates: int, measure: bool) -> dict[s
         "fusion": _fusion(call, run.target),
         "turns": run.turns[n],
         "considered": len(choice.alternatives),
-        "candidates": _candidates(run, choice, candidates, measure),
+        "scalar": _scalar_seconds(call, run.target),
+        "candidates": _candidates(run, choice, candidates, measure, counts),
     }
 
 
-def _candidates(run: BoundProgram, choice: autoconfig.Choice, count: int, measure: bool) -> list[dict[str, Any]]:
-    """Return the candidates of a kernel that the report shows, with their seconds alone if `measure`."""
+def _candidates(
+    run: BoundProgram, choice: autoconfig.Choice, count: int, measure: bool, counts: bool
+) -> list[dict[str, Any]]:
+    """Return the candidates of a kernel that the report shows, with their seconds alone if `measure`, with scalar code
+    and the numbers of instructions if `counts`."""
     taken = (choice.pattern.name, choice.config)
     shown = _select(choice.alternatives, count, taken)
+    scalar = autoconfig.price_scalar(choice.kernel, run.target) if counts and count > 0 else None
+    if scalar is not None:
+        shown.append((autoconfig.SCALAR.name, autoconfig.SCALAR.configs(choice.kernel, run.target)[0], scalar))
+    pairs = [(autoconfig.pattern_of(name), c) for name, c, _ in shown]
     alone: Sequence[float | None] = [None] * len(shown)
     if measure and count > 0:
-        pairs = [(autoconfig.pattern_of(name), c) for name, c, _ in shown]
         alone = run.backend.seconds_of(choice.kernel, pairs, run.target, run.threads)
+    executed = [run.backend.count_instructions(choice.kernel, *p, run.target) if counts else None for p in pairs]
     return [
         {
             "pattern": name,
@@ -216,8 +253,9 @@ def _candidates(run: BoundProgram, choice: autoconfig.Choice, count: int, measur
             "alone": seconds,
             "taken": (name, config) == taken,
             "ruled_out": name in choice.ruled_out,
+            "counts": numbers,
         }
-        for (name, config, cost), seconds in zip(shown, alone, strict=True)
+        for (name, config, cost), seconds, numbers in zip(shown, alone, executed, strict=True)
     ]
 
 

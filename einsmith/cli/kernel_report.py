@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from einsmith.driver.streaming import lines_of, us
+from einsmith.kernels.autoconfig import SCALAR
 from einsmith.kernels.pattern import Cost
 from einsmith.schedule.decision_report import ReportedDecision, decision_lines
 
@@ -35,7 +36,7 @@ def text_of(report: dict[str, Any]) -> str:
         times = f" {k['turns']} times" if k["turns"] > 1 else ""
         role = f"{k['role']}  " if several else ""
         lines += ["", f"{n:3d}  {k['kernel']}  {role}{k['root']}"]
-        lines.append(f"     predicted {us(k['predicted']['seconds'])}{times}{measured}")
+        lines.append(f"     predicted {us(k['predicted']['seconds'])}{times}{measured}{_beside_scalar(k)}")
         if k["unfollowed"]:
             lines.append(f"     {k['unfollowed']}")
         if len(k["fused"]) > 1:
@@ -46,6 +47,13 @@ def text_of(report: dict[str, Any]) -> str:
         lines.append(f"layout: {describe_layout(x)}: {', '.join(x['tensors'])}")
     parts = report["parts"] if several else report["parts"][-1:]
     return "\n".join([*lines, f"fusion: {fused_in_all(report)}", *map(_times, parts)])
+
+
+def _beside_scalar(kernel: Mapping[str, Any]) -> str:
+    """Compare a kernel's prediction with that of scalar code on one core."""
+    if not kernel["scalar"]:
+        return ""
+    return f", scalar code {us(kernel['scalar'])} ({kernel['scalar'] / kernel['predicted']['seconds']:.1f} times)"
 
 
 def describe_layout(layout: Mapping[str, Any]) -> str:
@@ -79,10 +87,12 @@ def candidate_lines(kernel: Mapping[str, Any]) -> list[str]:
         alone = "" if c["alone"] is None else f"  alone {us(c['alone'])}"
         mark = "*" if c["taken"] else " "
         lines.append(f"{mark} {us(p['seconds']):>11}{alone}  {c['pattern']} {c['config']}")
+        if c["counts"]:
+            parts += "; " + ", ".join(f"{c['counts'][x]:,} {x}" for x in ("floats", "moves", "special"))
         if c["ruled_out"]:
             parts += f"; not considered, as {kernel['pattern']} is known to be at least as fast"
         lines.append(f"    {parts}")
-    more = kernel["considered"] - len(kernel["candidates"])
+    more = kernel["considered"] - sum(c["pattern"] != SCALAR.name for c in kernel["candidates"])
     return [*lines, f"  and {more} more"] if more > 0 else lines
 
 

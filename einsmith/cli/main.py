@@ -16,6 +16,7 @@ from click.core import ParameterSource
 from einsmith.base import environment
 from einsmith.base.errors import ArgumentError, EinsmithError, KnobError
 from einsmith.base.precisions import PRECISIONS
+from einsmith.cost.microarchitectures import VECTORS
 
 OK, FAILED, WRONG_USE = 0, 1, 2
 
@@ -167,6 +168,8 @@ _OVERRIDE = (
 @click.option("--measure", is_flag=True, help="Measure each kernel within the program, and its candidates alone.")
 @_threads
 @click.option("--device", metavar="NAME", help="cpu, cuda, cuda:1, or a card that need not be there: h100, h200.")
+@click.option("--target", type=click.Choice(list(VECTORS)), help="Choose kernels for another CPU; nothing runs.")
+@click.option("--counts", is_flag=True, help="Count the instructions of each candidate, and of scalar code.")
 @_memory_limit
 @_max_stored
 @click.option("--override", "overrides", multiple=True, metavar="KERNEL PATTERN GENE=VALUE...", help=_OVERRIDE)
@@ -202,7 +205,19 @@ def explain_command(what: str, ranks: int | None, network: str, **options) -> No
         from einsmith.cli.scaling import scale
 
         shared = {n: options[n] for n in ("batch", "settings", "threads", "as_json")}
-        others = ("shapes", "measure", "device", "memory_limit", "max_stored", "overrides", "html", "dump", "trace")
+        others = (
+            "shapes",
+            "measure",
+            "device",
+            "target",
+            "counts",
+            "memory_limit",
+            "max_stored",
+            "overrides",
+            "html",
+            "dump",
+            "trace",
+        )
         if unused := [n for n in others if options[n]]:
             raise click.UsageError(f"--ranks goes without {', '.join('--' + n.rstrip('s') for n in unused)}")
         scale(what, ranks=ranks, network=network, **shared)

@@ -12,7 +12,7 @@ from einsmith.ops.losses.margin import margin_loss
 TASKS: dict[str, Task] = {
     "lstm-lm": TEXT,
     "gpt_small": WINDOWS,
-    "capsulenet": replace(IMAGES, loss=margin_loss),
+    **dict.fromkeys(("capsulenet", "capsulenet_conv"), replace(IMAGES, loss=margin_loss)),
 } | dict.fromkeys(("milstm", "scrn", "sublstm", "lltm"), ROWS)
 """Tasks by model, for models whose arguments do not decide the task (`task_of`)."""
 

@@ -68,6 +68,10 @@ CORES: dict[str, Core] = {
 """Cores by LLVM's processor names."""
 
 
+VECTORS = {"sse": (16, 16), "avx2": (32, 16), "avx512": (64, 32), "neon": (16, 32)}
+"""Bytes of a vector register, and the number of these registers, by instruction set."""
+
+
 def core(name: str, vector_bytes: int, registers: int) -> Core:
     """Return the core of an LLVM processor name; for an unknown name, a common core with this vector width (bytes)."""
     if name in CORES:

@@ -342,6 +342,13 @@ class Backend(Tuner):
         nothing to tell."""
         return []
 
+    def count_instructions(
+        self, kernel: Kernel, pattern: Pattern, config: Any, target: Target
+    ) -> dict[str, int] | None:
+        """Return the numbers of instructions that a kernel executes in a configuration, by kind; None where they depend
+        on data, or the back end does not count."""
+        return None
+
     def exporter(self) -> Exporter:
         """Return the compiler for libraries that run without this process. Raises CompileError where the back end
         cannot export."""

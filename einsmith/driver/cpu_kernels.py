@@ -12,6 +12,7 @@ from einsmith.base import environment, messages
 from einsmith.base.caches import Bound, Cache
 from einsmith.codegen.cache import native
 from einsmith.codegen.loopnest import nest
+from einsmith.codegen.loopnest.count import count_instructions
 from einsmith.codegen.loopnest.nest_text import show
 from einsmith.cost import facts
 from einsmith.cost.facts import Target
@@ -67,22 +68,18 @@ def compile_decided(
     for k, entry in zip(missing, entries, strict=True):
         meta = entry.metadata
         launches = tuple((entry.addresses[name], tasks, once) for name, tasks, once in meta["launches"])
-        compiled[k] = kernel_code = CompiledKernel(
-            launches,
-            meta["scratch"],
-            meta["workspace"],
-            meta["pattern"],
-            meta["config"],
-            meta["seconds"],
-            entry.nbytes,
-            meta["decision"],
-            meta["tuned"],
-            meta["unfollowed"],
-            Beyond(meta["beyond"]),
-        )
+        compiled[k] = kernel_code = compiled_kernel(launches, meta, entry.nbytes)
         _NATIVE.put((k, target, decided[k]), kernel_code)
         warn_unfollowed(k, decided[k], kernel_code)
     return [compiled[k] for k in kernels]  # type: ignore[misc]
+
+
+def compiled_kernel(
+    launches: tuple[tuple[Any, int, bool], ...], meta: Mapping[str, Any], nbytes: int
+) -> CompiledKernel:
+    """Return a kernel of these launches from the metadata of `lower`. nbytes: bytes of its code."""
+    fields = "scratch", "workspace", "pattern", "config", "seconds", "decision", "tuned", "unfollowed"
+    return CompiledKernel(launches, nbytes=nbytes, beyond=Beyond(meta["beyond"]), **{x: meta[x] for x in fields})
 
 
 def lower(kernel: Kernel, target: Target, decision: Decision = MODEL) -> tuple[list[nest.Function], dict[str, Any]]:
@@ -141,6 +138,13 @@ class CpuBackend(TunedBackend):
 
     def static_target(self, cores: int) -> Target:
         return replace(native.host_target(), cores=cores)
+
+    def count_instructions(
+        self, kernel: Kernel, pattern: Pattern, config: Any, target: Target
+    ) -> dict[str, int] | None:
+        launches = pattern.lower(kernel, config, target).launches
+        counts = count_instructions([(x.function, x.tasks) for x in launches])
+        return None if counts is None else counts._asdict()
 
     def program(self, assembler: Assembler, threads: int, scratch_bytes: int, scratch: int) -> Runnable:
         return Program(assembler.steps, threads, scratch_bytes, scratch, assembler.seconds(), assembler.commit())

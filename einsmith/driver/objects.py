@@ -17,14 +17,14 @@ from einsmith.codegen.llvm.nest import emit_module
 from einsmith.codegen.loopnest.nest import Function
 from einsmith.cost.facts import Target
 from einsmith.driver.backend import Exporter, ProgramInfo, ProgramTable, Runnable
-from einsmith.driver.cpu_kernels import CpuBackend, lower
+from einsmith.driver.cpu_kernels import CpuBackend, compiled_kernel, lower
 from einsmith.driver.tuned import Decision, decisions_of, warn_unfollowed
 from einsmith.runtime.arena import Block
 from einsmith.runtime.assemble import Assembler
 from einsmith.runtime.program import Program
 from einsmith.runtime.steps import CheckZero
 from einsmith.schedule.compiled_kernel import CompiledKernel
-from einsmith.schedule.kernel import Beyond, Kernel
+from einsmith.schedule.kernel import Kernel
 
 
 class ObjectCode(CpuBackend, Exporter):
@@ -49,19 +49,7 @@ class ObjectCode(CpuBackend, Exporter):
             first = self.functions + len(self._functions)
             self._functions += functions
             launches = tuple((first + n, tasks, once) for n, (_, tasks, once) in enumerate(meta["launches"]))
-            self._compiled[key] = CompiledKernel(
-                launches,
-                meta["scratch"],
-                meta["workspace"],
-                meta["pattern"],
-                meta["config"],
-                meta["seconds"],
-                0,
-                meta["decision"],
-                meta["tuned"],
-                meta["unfollowed"],
-                Beyond(meta["beyond"]),
-            )
+            self._compiled[key] = compiled_kernel(launches, meta, 0)
             warn_unfollowed(kernel, decision, self._compiled[key])
         return self._compiled[key]
 

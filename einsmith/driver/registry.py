@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 
 from einsmith.base import environment, locks
@@ -33,6 +35,19 @@ def register(backend: Backend) -> None:
         raise CompileError(f"there is a pattern {common_names[0]!r} already; give the new one another name")
     BACKENDS[backend.name] = backend
     autoconfig.OTHERS[backend.name] = backend.patterns
+
+
+@contextmanager
+def compiling_for(backend: Backend) -> Iterator[None]:
+    """Compile programs of the default device by another back end of its name inside the `with` block. Programs that
+    other threads compile meanwhile are compiled so, too."""
+    global DEFAULT
+    held, DEFAULT = DEFAULT, backend
+    BACKENDS[held.name] = backend
+    try:
+        yield
+    finally:
+        DEFAULT = BACKENDS[held.name] = held
 
 
 def check_device(device: str | None, ordinal: int = 0) -> str | None:

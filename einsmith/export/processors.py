@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from einsmith.base.errors import ArgumentError, CompileError
 from einsmith.cost.facts import Target
+from einsmith.cost.microarchitectures import VECTORS
 
 
 class Feature(NamedTuple):
@@ -76,7 +77,8 @@ _LEVELS = {
     "x86-64-v4": "avx512f avx512bw avx512cd avx512dq avx512vl",
 }
 """Features of each level of x86-64 that the level before lacks."""
-_VECTORS = {"x86-64": (16, 16), "x86-64-v2": (16, 16), "x86-64-v3": (32, 16), "x86-64-v4": (64, 32)}
+_SETS = dict(zip(_LEVELS, ("sse", "sse", "avx2", "avx512"), strict=True))
+"""Instruction set of each level's vectors (`microarchitectures.VECTORS`)."""
 _AVX = Feature("a system that saves the registers of AVX", 0x6, 0, _SAVED, 0)
 _AVX512 = Feature("a system that saves the registers of AVX-512", 0xE6, 0, _SAVED, 0)
 NAMES = ("host", *_LEVELS, "aarch64")
@@ -100,12 +102,12 @@ class Processor:
 def find_processor(name: str, threads: int) -> Processor:
     """Return the processor of a target's name other than "host". Raises ArgumentError for an unknown name."""
     if name == "aarch64":
-        triple, table, wanted, vectors = "aarch64-unknown-linux-gnu", _AARCH64, ["fp-armv8", "neon"], (16, 32)
+        triple, table, wanted, vectors = "aarch64-unknown-linux-gnu", _AARCH64, ["fp-armv8", "neon"], VECTORS["neon"]
         cpu = "generic"
     elif name in _LEVELS:
         levels = list(_LEVELS)
         wanted = " ".join(_LEVELS[x] for x in levels[: levels.index(name) + 1]).split()
-        triple, table, vectors, cpu = "x86_64-unknown-linux-gnu", _X86, _VECTORS[name], name
+        triple, table, vectors, cpu = "x86_64-unknown-linux-gnu", _X86, VECTORS[_SETS[name]], name
     else:
         raise ArgumentError(f"target={name!r} is not a target for exports; choose one of {', '.join(NAMES)}")
     target = Target(

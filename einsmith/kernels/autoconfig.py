@@ -18,6 +18,7 @@ from einsmith.base.locks import cached_property
 from einsmith.cost.facts import CPU, Target
 from einsmith.kernels.composite.by_kind import ByKind
 from einsmith.kernels.composite.col2im import Col2im
+from einsmith.kernels.composite.joined import Joined
 from einsmith.kernels.composite.parts import Composite
 from einsmith.kernels.composite.split_axes import SplitAxes
 from einsmith.kernels.composite.summed import Summed
@@ -27,6 +28,7 @@ from einsmith.kernels.pattern import Chooser, Cost, Pattern, cost_of, describe
 from einsmith.kernels.pointwise import Pointwise
 from einsmith.kernels.reduction.pattern import Reduction
 from einsmith.kernels.rows.pattern import RowBlocks
+from einsmith.kernels.scalar import Scalar
 from einsmith.kernels.scan import Scan
 from einsmith.kernels.scatter.pattern import ScatterAdd
 from einsmith.kernels.stencil.pattern import StencilPattern
@@ -35,7 +37,7 @@ from einsmith.schedule.kernel import Kernel, Rows
 
 def pattern_of(name: str) -> Pattern:
     """Return the registered pattern of this name."""
-    every = (ROWS, SUMMED, *PATTERNS, *(p for patterns in OTHERS.values() for p in patterns))
+    every = (ROWS, SUMMED, JOINED, SCALAR, *PATTERNS, *(p for patterns in OTHERS.values() for p in patterns))
     return next(p for p in every if p.name == name)
 
 
@@ -95,8 +97,10 @@ class Choice:
 
 
 _CHOSEN: Cache[tuple, Choice] = Cache(Bound("choices of kernels", 4096))
-ROWS, SUMMED = RowBlocks(_SELF), Summed(_SELF)
+ROWS, SUMMED, JOINED = RowBlocks(_SELF), Summed(_SELF), Joined(_SELF)
 """The patterns of a Rows; the other patterns lower its members."""
+SCALAR = Scalar()
+"""The pattern of the baseline, which is never chosen; an override may name it."""
 
 
 def register(pattern: Pattern) -> None:
@@ -109,7 +113,7 @@ def register(pattern: Pattern) -> None:
             f"{pattern!r} is not a pattern: its class must derive from einsmith.kernels.pattern.Pattern and have a "
             "`name`"
         )
-    if pattern.name in (ROWS.name, SUMMED.name, *(p.name for p in PATTERNS)):
+    if pattern.name in (ROWS.name, SUMMED.name, JOINED.name, SCALAR.name, *(p.name for p in PATTERNS)):
         raise CompileError(f"there is a pattern {pattern.name!r} already; give the new one another name")
     PATTERNS.append(pattern)
     _CHOSEN.clear()
@@ -155,10 +159,17 @@ def floor(kernel: Kernel, target: Target) -> float:
     return min((p.floor(kernel, target) for p in eligible_patterns(kernel, target) if p.match(kernel)), default=0.0)
 
 
+def price_scalar(kernel: Kernel, target: Target) -> Cost | None:
+    """Return the predicted cost of the CPU's scalar code for a kernel; None where the baseline does not take it."""
+    if target.backend != CPU or not SCALAR.match(kernel):
+        return None
+    return SCALAR.cost(kernel, SCALAR.configs(kernel, target)[0], target)
+
+
 def eligible_patterns(kernel: Kernel, target: Target) -> Sequence[Pattern]:
     """Return the patterns that may lower a kernel on a target: those of its back end that are allowed there."""
     if isinstance(kernel, Rows) and target.backend == CPU:
-        return [SUMMED if kernel.takes_sums else ROWS]
+        return [SUMMED if kernel.takes_sums else JOINED if kernel.is_joined else ROWS]
     allowed = [p for p in _patterns(target) if p.allowed(target)]
     if kernel.sums:
         return [p for p in allowed if p.match(kernel) and p.takes_sums(kernel, target)]

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from einsmith.base.arguments import check_arguments
 from einsmith.base.errors import ArgumentError, UnknownNameError
-from einsmith.models.capsule import CapsuleNet, RoutedCapsules
+from einsmith.models.capsule import CapsuleConv2d, CapsuleConvNet, CapsuleNet, RoutedCapsules
 from einsmith.models.classic import MLP3, LeNet5
 from einsmith.models.compact import (
     EfficientNetLite0,
@@ -79,6 +79,7 @@ def _register(name: str, kind: type[_M]) -> Callable[..., _M]:
 
 bert_base = _register("bert_base", Bert)
 capsulenet = _register("capsulenet", CapsuleNet)
+capsulenet_conv = _register("capsulenet_conv", CapsuleConvNet)
 efficientnet_lite0 = _register("efficientnet_lite0", EfficientNetLite0)
 gpt_small = _register("gpt_small", GPT)
 lenet5 = _register("lenet5", LeNet5)
@@ -104,6 +105,8 @@ __all__ = [
     "Bert",
     "BertEncoder",
     "CIFARResNet18",
+    "CapsuleConv2d",
+    "CapsuleConvNet",
     "CapsuleNet",
     "EfficientNetLite0",
     "LLTMClassifier",
@@ -124,6 +127,7 @@ __all__ = [
     "ViT",
     "bert_base",
     "capsulenet",
+    "capsulenet_conv",
     "efficientnet_lite0",
     "get",
     "gpt_small",

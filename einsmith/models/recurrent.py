@@ -10,7 +10,7 @@ from einsmith.base.dtypes import dtype_of
 from einsmith.base.errors import ShapeError
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
-from einsmith.nn import LLTM, LSTM, MILSTM, SCRN, Embedding, Linear, Module, SubLSTM
+from einsmith.nn import LLTM, LSTM, MILSTM, SCRN, Dropout, Embedding, Linear, Module, SubLSTM
 from einsmith.runtime import buffers
 
 
@@ -104,7 +104,9 @@ class LSTMLanguageModel(Module):
     states at the end of the batch before, or from zeros where `begins` [B] is true, and stores the last states in the
     buffers `hidden` and `cell` [layers, B, width]. Evaluation uses the buffers `test_hidden` and `test_cell`, so that
     it does not disturb training. Gradients do not reach into the batch before (truncated backpropagation through
-    time). batch: the B of the buffers.
+    time). batch: the B of the buffers. dropout: of each layer's input and of the decoder's, never of what a layer
+    carries from step to step (Zaremba et al. 2014, arXiv 1409.2329: 0.5 in the medium network, and gradients clipped to
+    a norm of 5).
     """
 
     def __init__(
@@ -113,11 +115,13 @@ class LSTMLanguageModel(Module):
         width: Count = 650,
         layers: Depth = 2,
         batch: Count = 20,
+        dropout: Share = 0.0,
         *,
         dtype: Any = "float32",
     ):
         self.embedding = Embedding(vocabulary, width, dtype=dtype)
-        self.rnn = LSTM(width, width, layers, dtype=dtype)
+        self.drop_input, self.drop_output = Dropout(dropout), Dropout(dropout)
+        self.rnn = LSTM(width, width, layers, dropout=dropout if layers > 1 else 0.0, dtype=dtype)
         self.decoder = Linear(width, vocabulary, dtype=dtype)
         shape = (layers, batch, width)
         for name in ("hidden", "cell"):
@@ -125,7 +129,7 @@ class LSTMLanguageModel(Module):
             self.register_buffer(f"test_{name}", buffers.zeros(shape, dtype_of(dtype).numpy), persistent=False)
 
     def forward(self, tokens: Value, begins: Any = None) -> Value:
-        x = self.embedding(tokens)
+        x = self.drop_input(self.embedding(tokens))
         if begins is None:
             output, _ = self.rnn(x)
         else:
@@ -144,4 +148,4 @@ class LSTMLanguageModel(Module):
             output, last = self.rnn(x, tuple(before))
             for name, s in zip(names, last, strict=True):
                 setattr(self, name, s)
-        return self.decoder(F.flatten(output, 0, 1))
+        return self.decoder(F.flatten(self.drop_output(output), 0, 1))

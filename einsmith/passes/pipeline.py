@@ -169,7 +169,7 @@ def _of_step(context: PassContext) -> PassContext:
 
 PASSES = check_order(
     (
-        graph_pass("simplify", simplify, provides="simplified"),
+        replace(graph_pass("simplify", simplify, provides="simplified"), is_optional=False),
         priced_pass("skew", _skew, "simplified", on="recurrence"),
         graph_pass("read forwarding", read_forwarding, "simplified", on="pieces"),
         graph_pass("inline", inline, "simplified", "inlined", on="elementwise"),
@@ -182,7 +182,7 @@ PASSES = check_order(
         graph_pass("merge disjoint", merge_disjoint, "inlined", on="pieces"),
         graph_pass("reduction basis", reduction_basis, "inlined", on="joint index"),
         graph_pass("fold into scatter", fold_into_scatter, "inlined", on="scatter"),
-        graph_pass("simplify", simplify, "inlined"),
+        replace(graph_pass("simplify", simplify, "inlined"), is_optional=False),
         graph_pass("multi-output reduction", multi_output_reduction, "inlined", "multi-output", on="reductions"),
         graph_pass("narrow argmax", narrow_argmax, "multi-output", on="positions"),
         graph_pass("narrow sums", narrow_sums, "inlined", on="i64"),
@@ -192,7 +192,9 @@ PASSES = check_order(
         priced_pass("merge loops", _merge_loops, "inlined", on="recurrence"),
         # A loop's steps are separate graphs, which go through all passes when the loop is created.
         replace(
-            priced_pass("lower loops", _lower_loops, "inlined", "loops", on="recurrence"), parts=(CIRCULAR_BUFFERS,)
+            priced_pass("lower loops", _lower_loops, "inlined", "loops", on="recurrence"),
+            is_optional=False,
+            parts=(CIRCULAR_BUFFERS,),
         ),
         priced_pass("strip mine", _strip_mine, "loops", on="loop"),
         graph_pass("horizontal fusion", horizontal_fusion, "loops", on="reductions"),

@@ -367,7 +367,8 @@ class Rows(Kernel):
     after:  for each block of i: these three
 
     takes_sums: there is one row without axes, and the first member may take the sums of the others while it has their
-    terms (`schedule.summed`). stages: those of all members, in order.
+    terms (`schedule.summed`). A single row whose members take no sums has independent ones (`is_joined`). stages:
+    those of all members, in order.
     """
 
     __slots__ = ("rows", "members", "local", "active", "takes_sums")
@@ -414,6 +415,11 @@ class Rows(Kernel):
                 place: b for place, b, by_row in zip(m.places, m.kernel.buffers, m.by_row, strict=True) if by_row
             }
         return max(1, sum(b.nbytes // self.rows for b in buffers.values()))
+
+    @property
+    def is_joined(self) -> bool:
+        """True if the members are independent and only share a launch (`schedule.join_updates`)."""
+        return self.rows == 1 and not self.takes_sums
 
     @property
     def non_temporal(self) -> set[int]:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 from einsmith.cost.facts import Target
 from einsmith.ir.interned import Node
 from einsmith.schedule.plan import Cost
+
+FUSION_PARTS = FUSION, UPDATE_FUSION, ROW_FUSION, ROW_PRICES, EPILOGUE_SUMS = (
+    "fusion", "update fusion", "row fusion", "prices of short rows", "epilogue sums",
+)  # fmt: skip
+"""Names by which parts of fusion can be left out: pointwise tensors that join the kernel of a tensor that they read,
+updates among them; kernels joined because they share rows; prices that decide on rows that L1 holds; sums that kernels
+take of their results."""
 
 
 class PlanOptions(NamedTuple):
@@ -15,9 +23,9 @@ class PlanOptions(NamedTuple):
     target: the machine, whose caches row fusion is fitted to. on_lines: whether results begin on a cache line.
     cost: predicts kernels; rows are fused, and sums joined, where that takes less time by it. most: most bytes of
     a result that is stored, where it need not be, because that takes less time. repeats: whether the backward pass
-    repeats products of the forward pass. takes_sums: whether kernels may take sums of their results. prices_rows:
-    whether predicted times also decide on rows that L1 holds, which are otherwise always fused. decisions: what is
-    decided otherwise than by `cost`, in words; cut: the nodes whose results pass through memory by decision.
+    repeats products of the forward pass. without: names of parts of fusion that are left out; without ROW_PRICES,
+    rows that L1 holds are always fused. decisions: what is decided otherwise than by `cost`, in words; cut: the nodes
+    whose results pass through memory by decision.
     """
 
     target: Target
@@ -25,7 +33,6 @@ class PlanOptions(NamedTuple):
     cost: Cost | None
     most: int
     repeats: bool
-    takes_sums: bool
-    prices_rows: bool
+    without: Collection[str]
     decisions: frozenset[str]
     cut: frozenset[Node]

@@ -16,6 +16,7 @@ from einsmith.base.sizes import show_size
 from einsmith.cost.facts import CPU, Target
 from einsmith.ir.nodes import Graph, Leaf, nbytes
 from einsmith.schedule.compiled_kernel import CompiledKernel
+from einsmith.schedule.join_updates import join_updates
 from einsmith.schedule.kernel import Beyond, Kernel
 from einsmith.schedule.kernel_calls import mark_invariant
 from einsmith.schedule.layout.apply import apply_layouts
@@ -23,6 +24,7 @@ from einsmith.schedule.layout.choice import layouts_of
 from einsmith.schedule.limited_positions import RowLimit, find_limits
 from einsmith.schedule.limits import UnlimitedError, check_limited, find_short, limit_rows
 from einsmith.schedule.losses import LossSplitter
+from einsmith.schedule.options import EPILOGUE_SUMS, FUSION_PARTS
 from einsmith.schedule.plan import Cost, KernelCall, Plan, StagesCost, find_outside, output_tensors
 from einsmith.schedule.planner import fuse
 from einsmith.schedule.rematerialize import KernelCost, fit
@@ -38,12 +40,9 @@ CALL_SECONDS = 1e-5
 MOST_COPYING = 0.1
 """Largest part of a call's time, at the capacity, in which arrays may be copied so that sizes share a program."""
 
-EPILOGUE_SUMS, ROW_PRICES, LAYOUTS, LOSSES, TOGETHER = (
-    "epilogue sums", "prices of short rows", "layouts", "losses", "together",
-)  # fmt: skip
-"""Names by which planning, or a part of it, can be left out: sums that kernels take of their results, prices that
-decide on the fusion of rows that L1 holds, orders of dimensions, the separation of kernels that are slower fused,
-and kernels that run in one launch with others."""
+LAYOUTS, LOSSES, JOINED, TOGETHER = "layouts", "losses", "joined updates", "together"
+"""Names by which parts of planning after fusion can be left out: orders of dimensions, the separation of
+kernels that are slower fused, short updates in one launch, and kernels that run in one launch with others."""
 
 Subject = TypeVar("Subject")
 Context = TypeVar("Context")
@@ -53,10 +52,10 @@ Context = TypeVar("Context")
 class Pass(Generic[Subject, Context]):
     """A function from graph to graph, or from plan to plan.
 
-    needs: properties that passes before it must provide; provides: properties that hold from it on; is_optional: False
-    for a pass that cannot be left out although no other needs it; parts: names of its parts that can be left out; on:
-    kinds of expressions and nodes (`passes.occurrences`) where it may change something: it is not run on a graph in
-    which none of them occurs. Empty for a pass that always runs.
+    needs: properties that passes before it must provide; provides: properties that hold from it on, if it is not left
+    out; is_optional: False for a pass without which programs are not right or not compiled; parts: names of its parts
+    that can be left out; on: kinds of expressions and nodes (`passes.occurrences`) where it may change something: it is
+    not run on a graph in which none of them occurs. Empty for a pass that always runs.
     """
 
     name: str
@@ -81,12 +80,8 @@ def check_order(passes: Sequence[Pass[Subject, Context]]) -> tuple[Pass[Subject,
 
 
 def optional_names(passes: Iterable[Pass]) -> list[str]:
-    """Return the names of the passes, and of their parts, that can be left out: no other pass needs what they
-    provide."""
-    passes = list(passes)
-    needed = frozenset[str]().union(*(p.needs for p in passes))
-    required = {p.name for p in passes if p.provides & needed or not p.is_optional}
-    return [name for p in passes for name in (*p.parts, p.name) if name not in required]
+    """Return the names of the passes, and of their parts, that can be left out."""
+    return [name for p in passes for name in (*p.parts, *[p.name] * p.is_optional)]
 
 
 @dataclass(frozen=True)
@@ -163,7 +158,7 @@ def plan_graph(graph: Graph, context: PlanContext, until: str = "") -> Plan:
 def _fuse(plan: Plan, c: PlanContext) -> Plan:
     """Fuse the graph's tensors into kernels, with products repeated in the backward pass where that pays."""
     # A kernel that takes sums packs constants at each run, and cannot leave out rows.
-    takes_sums = EPILOGUE_SUMS not in c.without and not c.constants and not c.limits
+    without = {*c.without, EPILOGUE_SUMS} if c.constants or c.limits else c.without
 
     def fuse_graph(graph: Graph, repeats: bool) -> Plan:
         finite = graph.outputs[c.finite] if c.finite >= 0 else None
@@ -174,8 +169,7 @@ def _fuse(plan: Plan, c: PlanContext) -> Plan:
             cost=c.cost,
             most=c.most,
             repeats=repeats,
-            takes_sums=takes_sums,
-            prices_rows=ROW_PRICES not in c.without,
+            without=without,
             decisions=c.decisions,
         )
 
@@ -202,10 +196,8 @@ def _choose_layouts(plan: Plan, c: PlanContext) -> Plan:
 
 
 def _split_losses(plan: Plan, c: PlanContext) -> Plan:
-    """Separate kernels that are slower fused."""
-    return (
-        LossSplitter(c.cost, c.least, c.target).split(plan) if c.target.backend == CPU else plan
-    )  # cards pay launches
+    """Separate kernels that are slower fused, except on cards, which pay for each launch."""
+    return LossSplitter(c.cost, c.least, c.target).split(plan) if c.target.backend == CPU else plan
 
 
 def fit_memory(plan: Plan, c: PlanContext) -> Plan:
@@ -277,6 +269,11 @@ def _check_copies(
         raise UnlimitedError(f"{show_size(count)} of arrays are copied into memory of the capacity, or out of it")
 
 
+def _join_updates(plan: Plan, c: PlanContext) -> Plan:
+    """Let short updates run in one launch where that is predicted to be faster."""
+    return plan if c.limits else join_updates(plan, c.cost, c.target)
+
+
 def _run_together(plan: Plan, c: PlanContext) -> Plan:
     """Let independent calls run in one launch where that is predicted to be faster and the arena hardly grows."""
     code = c.code.kernels(plan)
@@ -307,13 +304,14 @@ def _plan_pass(
 MEMORY = "memory limit"
 PLAN_PASSES = check_order(
     (
-        _plan_pass("fusion", _fuse, provides="kernels", parts=(EPILOGUE_SUMS, ROW_PRICES)),
+        _plan_pass("kernels", _fuse, provides="kernels", parts=FUSION_PARTS),
         _plan_pass("constants", _mark_constants, needs="kernels"),
         _plan_pass("rows that can be left out", _check_rows, needs="kernels"),
         _plan_pass(LAYOUTS, _choose_layouts, needs="kernels", is_optional=True),
         _plan_pass(LOSSES, _split_losses, needs="kernels", is_optional=True),
         _plan_pass(MEMORY, fit_memory, needs="kernels", provides="calls"),
         _plan_pass("row limits", _leave_out_rows, needs="calls", provides="limits"),
+        _plan_pass(JOINED, _join_updates, needs="calls limits", is_optional=True),
         _plan_pass(TOGETHER, _run_together, needs="calls limits", is_optional=True),
     )
 )

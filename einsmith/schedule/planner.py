@@ -35,7 +35,7 @@ from einsmith.schedule.kernel_calls import (
     mark_invariant,
     smallest_non_temporal,
 )
-from einsmith.schedule.options import PlanOptions
+from einsmith.schedule.options import EPILOGUE_SUMS, FUSION, ROW_FUSION, UPDATE_FUSION, PlanOptions
 from einsmith.schedule.order import find_cycles, memory_greedy_order
 from einsmith.schedule.plan import Cost, KernelCall, LoopCall, Plan
 from einsmith.schedule.residency import plan_seconds
@@ -65,8 +65,7 @@ def fuse(
     cost: Cost | None = None,
     most: int = MAX_STORED_BYTES,
     repeats: bool = False,
-    takes_sums: bool = True,
-    prices_rows: bool = True,
+    without: Collection[str] = (),
     decisions: frozenset[str] = frozenset(),
 ) -> Plan:
     """Group, order and lower a graph to kernel calls.
@@ -80,8 +79,7 @@ def fuse(
         most: most bytes of a result that is stored, where it need not be, because that takes less time.
         repeats: whether the backward pass repeats products of the forward pass (`repeat_products`): no kernel that
             reuses operands then belongs to both.
-        takes_sums: whether kernels may take sums of their results (`sum_calls`).
-        prices_rows: whether predicted times also decide on the fusion of rows that L1 holds.
+        without: names of parts of fusion that are left out (`options`).
         decisions: what is decided otherwise than by `cost` (`graph_decisions`).
 
     Raises:
@@ -89,7 +87,7 @@ def fuse(
     """
     target = target or Target()
     cut = cut_nodes(graph, decisions)
-    options = PlanOptions(target, on_lines, cost, most, repeats, takes_sums, prices_rows, decisions, cut)
+    options = PlanOptions(target, on_lines, cost, most, repeats, without, decisions, cut)
 
     def plan_with(apart: Collection[Compute]) -> Plan:
         copied: set[Leaf] = set()
@@ -209,6 +207,10 @@ def _group(
     levels = _count_waits(nodes, waits) if waits else {}
     gate = maker(finite) if finite is not None else None
     stores = {_require_maker(t) for _, t in graph.updates}
+    if FUSION in options.without:
+        alone |= {n for n in nodes if isinstance(n, Compute)}
+    elif UPDATE_FUSION in options.without:
+        alone |= stores
     groups, of = fusion_groups(nodes, alone, early, gate, stores, levels, options.cut)
     external = {*graph.outputs, *(t for t, _ in graph.checks), *([finite] if finite is not None else [])}
     kept = {*map(storage, external), *(t for _, t in graph.updates)}
@@ -340,7 +342,8 @@ def _join_calls(
     unfused = Unfused(fixed, writers - fixed, {place[g] for g in grouping.gates})
     needs = {i: {place[h] for h in after[g]} for g, i in place.items()}
     parts = _row_parts(singles, graph, options.repeats)
-    sums = {i: node for i in writers if (node := _sum_of(singles[i])) is not None}
+    joins_rows = ROW_FUSION not in options.without
+    sums = {i: node for i in writers if joins_rows and (node := _sum_of(singles[i])) is not None}
     unstored = freed(parts, needs, unfused.all, sums, kept, options.target)
     apart = frozenset(node for i, node in sums.items() if not unstored.isdisjoint(parts[i].operands))
     return RowJoiner(singles, parts, needs, unfused, kept, options).run(), apart
@@ -424,8 +427,7 @@ def _step_plan(loop: LoweredLoop, segment: LoopSegment, options: PlanOptions) ->
         on_lines=False,
         cost=options.cost,
         most=options.most,
-        takes_sums=False,
-        prices_rows=options.prices_rows,
+        without={EPILOGUE_SUMS, *options.without},
         decisions=options.decisions,
     )
     if segment.idle:

@@ -29,6 +29,8 @@ def label(call: KernelCall) -> str:
     """Return a kernel's root in the words of the formula language, with the shapes it computes."""
     if isinstance(call.kernel, Rows):
         members = " -> ".join(_kind(m.kernel.root) for m in call.kernel.members)
+        if call.kernel.is_joined:
+            return f"{len(call.kernel.members)} kernels side by side"
         return f"{call.kernel.rows} rows: {members}"
     t = call.kernel.root
     more = f" +{len(call.nodes) - 1}" if len(call.nodes) > 1 else ""

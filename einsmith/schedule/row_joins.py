@@ -17,7 +17,7 @@ from einsmith.ir.views import storage
 from einsmith.schedule.fusion import maker
 from einsmith.schedule.kernel import Rows
 from einsmith.schedule.losses import CallsBefore, loss, stream_prices
-from einsmith.schedule.options import PlanOptions
+from einsmith.schedule.options import EPILOGUE_SUMS, ROW_FUSION, ROW_PRICES, PlanOptions
 from einsmith.schedule.plan import JoinPrices, KernelCall, LoopCall
 from einsmith.schedule.row_clusters import (
     UNJOINED,
@@ -86,11 +86,10 @@ class RowJoiner:
         target, cost, nodes = self.options.target, self.options.cost, self.options.cut
         cut = {t for p in self.parts for t in p.results if maker(t) in nodes} if nodes else set()
         unfused, kept = self.unfused, self.kept
-        groups = [
-            *map(tuple, clusters(self.parts, self.needs, unfused.all, kept, target, self._pays, self._refusals, cut))
-        ]
+        apart = range(len(self.parts)) if ROW_FUSION in self.options.without else unfused.all
+        groups = [*map(tuple, clusters(self.parts, self.needs, apart, kept, target, self._pays, self._refusals, cut))]
         summing: dict[tuple[int, ...], KernelCall] = {}
-        if cost is not None and self.options.takes_sums and target.backend == CPU:
+        if cost is not None and EPILOGUE_SUMS not in self.options.without and target.backend == CPU:
             joiner = SumJoiner(
                 groups, self.singles, self._call_of, self._can_join, self.needs, unfused, kept, target, cost, nodes
             )
@@ -145,7 +144,7 @@ class RowJoiner:
     def _pays_as_stream(self, members: Sequence[int], whole: KernelCall, kernel: Rows) -> bool:
         """Return whether kernels that stream take less time fused."""
         cost, target = self.options.cost, self.options.target
-        is_priced = self.options.prices_rows and target.backend == CPU
+        is_priced = ROW_PRICES not in self.options.without and target.backend == CPU
         if cost is None or (kernel.row_bytes <= target.l1 and not is_priced):
             return True
         prices = stream_prices(whole, cost, target, self._before.of(members[0], whole))

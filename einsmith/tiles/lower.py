@@ -16,7 +16,7 @@ from einsmith.tiles.contraction import find_products, is_full, lower_contraction
 from einsmith.tiles.pieces import Functions, Tiling, lower_pointwise, member_tiling, own_memory
 from einsmith.tiles.points import TileMemory
 from einsmith.tiles.reduction import lower_reduction
-from einsmith.tiles.rows import are_row_wise, lower_row_wise, places_of
+from einsmith.tiles.rows import are_row_wise, lower_joined, lower_row_wise, places_of
 from einsmith.tiles.scatter import scatter_to_reductions
 from einsmith.tiles.segments import lower_sorted, sorted_scatter
 from einsmith.tiles.stencil import has_few_terms, is_contiguous_along_results, lower_stencil
@@ -49,6 +49,8 @@ def patterns(kernel: Kernel) -> tuple[str, ...]:
 def _row_patterns(rows: Rows) -> tuple[str, ...]:
     """Return the patterns of a row-block fusion: sweeps that store no tile, members that run one after the other row by
     row in one function, or in functions of their own, which have as many programs as they have points."""
+    if rows.is_joined:
+        return ("joined",)
     chain = ("sweeps",) if find_chain(rows) is not None else ()
     if not are_row_wise(rows):
         return (*chain, "members")
@@ -116,6 +118,9 @@ def _lower_rows(functions: Functions, rows: Rows, tiling: Tiling, pattern: str) 
     """Lower members that share their rows."""
     if pattern not in patterns(rows):
         raise CompileError(f"the pattern {pattern!r} on tiles does not take the kernel {describe(rows)}")
+    if pattern == "joined":
+        lower_joined(functions, rows, tiling)
+        return
     chain = find_chain(rows) if pattern == "sweeps" else None
     if chain is not None:
         places = places_of(functions, rows, chain.members, chain.makers.keys() - chain.stored)

@@ -78,7 +78,7 @@ class TilePattern(Pattern):
         if self.kind in ("sweeps", "members"):
             return ""
         if self.kind != "contraction":
-            lanes = row_lanes(kernel, config) if isinstance(kernel, Rows) else config.m * config.k
+            lanes = row_lanes(kernel, config) if self.kind == "rows" else config.m * config.k
             return "" if lanes <= MOST_LANES else f"a tile of {lanes} lanes has more than the {MOST_LANES} of registers"
         return _unfit(kernel, config, target)
 
@@ -103,7 +103,10 @@ class TilePattern(Pattern):
 
 
 TILE_PATTERNS: tuple[Pattern, ...] = tuple(
-    map(TilePattern, ("contraction", "pointwise", "stencil", "reduction", "sweeps", "rows", "members", "scatter"))
+    map(
+        TilePattern,
+        ("contraction", "pointwise", "stencil", "reduction", "sweeps", "rows", "members", "joined", "scatter"),
+    )
 )
 """The patterns of cards."""
 
@@ -113,6 +116,8 @@ def _configs(kind: str, kernel: Kernel, target: GpuTarget) -> tuple[TileConfig, 
     """Return the configurations worth pricing, each once."""
     if kind in ("sweeps", "members"):
         return tuple(TileConfig(m, 64, k, 1, 4, 3) for m in (64, 128) for k in (32, 64))
+    if kind == "joined":
+        return tuple(dict.fromkeys(c for k in kernel.parts for c in _configs("pointwise", k, target)))
     if isinstance(kernel, Rows):
         tiles = [TileConfig(m, 64, k) for m in (1, 16, 64, 256, 1024, 4096) for k in (16, 128, 1024)]
         return tuple(c for c in tiles if row_lanes(kernel, c) <= MOST_LANES // 2) or tuple(tiles[:1])

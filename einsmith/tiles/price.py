@@ -68,7 +68,7 @@ def price(kernel: Kernel, kind: str, config: TileConfig, target: GpuTarget) -> l
     """Return the predicted seconds of each launch of a kernel that a pattern (`lower.patterns`) lowers."""
     tiling = config.tiling(target.precision)
     if isinstance(kernel, Rows):
-        return {"rows": _rows, "members": _members, "sweeps": _sweeps}[kind](kernel, config, target)
+        return {"rows": _rows, "members": _members, "sweeps": _sweeps, "joined": _joined}[kind](kernel, config, target)
     if kind == "scatter" and (scatter := sorted_scatter(kernel)) is not None:
         return _sorted(kernel, scatter, config, target)
     if kind == "scatter":
@@ -377,6 +377,16 @@ def _member(m: Member, config: TileConfig, target: GpuTarget) -> list[Times]:
     kind = patterns(m.kernel)[0]
     t = member_tiling(config.tiling(target.precision), kind)
     return price(m.kernel, kind, replace(config, m=t.m, n=t.n, k=t.k), target)
+
+
+def _joined(rows: Rows, config: TileConfig, target: GpuTarget) -> list[Times]:
+    """Return the times of a launch of independent members, all at once where there is a multiprocessor for each."""
+    times = [t for m in rows.members for t in price(m.kernel, "pointwise", config, target)]
+    points = [prod(p.extents) for m in rows.members for p in m.kernel.root.parts if isinstance(p, Piece)]
+    combine = max if sum(blocks(n, min(config.m, least_power(n))) for n in points if n) <= target.cores else sum
+    passed = (len(times) - 1) * TURN * config.warps / SCHEDULERS / ISSUED / target.clock
+    turns, ends = (combine([x[n] for x in times] or [0.0]) for n in (0, 1))
+    return [Times(turns, ends + passed, sum(x.memory for x in times), target.launch_gap)]
 
 
 def _sweeps(rows: Rows, config: TileConfig, target: GpuTarget) -> list[Times]:

@@ -14,7 +14,16 @@ from math import prod
 from einsmith.ir.nodes import Piece, Reduce
 from einsmith.schedule.kernel import Kernel, Member, Rows
 from einsmith.tiles.ir import TileBuilder, TileValue
-from einsmith.tiles.pieces import Functions, Tiling, blocks, emit_epilogue, least_power, own_memory, stage_arguments
+from einsmith.tiles.pieces import (
+    Functions,
+    Tiling,
+    blocks,
+    emit_epilogue,
+    least_power,
+    lower_pointwise,
+    own_memory,
+    stage_arguments,
+)
 from einsmith.tiles.points import MOST_I32_POINTS, Points, TileMemory, unravel
 from einsmith.tiles.reduction import combine_terms
 
@@ -67,6 +76,28 @@ def lower_row_wise(
             if prod(piece.extents):
                 _emit_piece(b, member, piece, at, tiling, first, last, count)
     functions.add(b, blocks(rows, count))
+
+
+def lower_joined(functions: Functions, rows: Rows, tiling: Tiling) -> None:
+    """Emit one function of independent members, among which its programs are divided: each runs one member's program,
+    in a loop of one turn; the loops of other members have none."""
+    own = Functions()
+    for member in rows.members:
+        places = [TileMemory(layout, n) for n, layout in zip(member.places, member.kernel.buffers, strict=True)]
+        for piece in member.kernel.root.parts:
+            assert isinstance(piece, Piece)
+            if prod(piece.extents):
+                lower_pointwise(own, member.kernel, piece, places, tiling)
+    total = sum(f.programs for f in own.done)
+    b = functions.begin("joined")
+    program, first = b.program(), 0
+    for f in own.done:
+        number = b.op("sub", program, first)
+        start = b.select(b.op("lt", number, 0), b.const(f.programs), number)
+        with b.loop(start, b.const(f.programs), total) as loop:
+            b.inline(f, loop.var, [(b.parameter(p), b.const(0)) for p in f.parameters])
+        first += f.programs
+    functions.add(b, total)
 
 
 def _emit_piece(

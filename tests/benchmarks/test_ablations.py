@@ -7,7 +7,7 @@ import os
 import pytest
 from rich.console import Console
 
-from benchmarks.ablations import measured, table
+from benchmarks.ablations import ALL, FUSING, fusion_table, measured, table
 from benchmarks.worker import WorkerError
 from einsmith.base import environment
 from einsmith.passes.pipeline import optional
@@ -29,6 +29,16 @@ def test_times_and_memory_are_ratios_to_the_step_without():
     console = Console(width=120, record=True)
     console.print(table({"net-b1": cell}))
     assert "1.50 (0.50)" in console.export_text()
+
+
+@pytest.mark.slow
+def test_a_step_without_fusion_has_a_kernel_for_each_operator():
+    cell = measured("mlp3-b1", 1, 2, 100, [*FUSING, ALL])
+    assert {"", "fusion", "update fusion", ALL} <= set(cell) and "parallel fusion" not in cell
+    assert cell[""]["calls"] < cell["fusion"]["calls"] < cell[ALL]["calls"]
+    console = Console(width=120, record=True)
+    console.print(fusion_table({"mlp3-b1": cell}))
+    assert "all of these" in console.export_text()
 
 
 @pytest.mark.slow

@@ -6,11 +6,17 @@ import json
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import einsmith as es
+from einsmith.base.errors import DeviceError
 from einsmith.base.sizes import size_of
 from einsmith.cli import main
 from einsmith.cli.programs import program
+from einsmith.cost.facts import of_instruction_set
+from einsmith.driver import registry
+from einsmith.driver.other_cpu import OtherCpu
 from einsmith.schedule import pipeline
 from einsmith.schedule.layout.apply import LayoutDecision, free_tensors
 from einsmith.schedule.losses import MODEL_ERROR
@@ -139,6 +145,44 @@ def test_python_files_that_do_not_do(tmp_path: Path, capsys, text: str, status: 
     file.write_text(text)
     assert main.run(["explain", str(file)]) == status
     assert says in capsys.readouterr().err
+
+
+def test_scalar_code_is_the_baseline(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Speed-ups over scalar code, the instructions of each candidate, and the baseline as an override."""
+    file = tmp_path / "matmul.txt"
+    file.write_text("C[i,j] = sum[k](A[i,k]*B[k,j])")
+    given = ("--shape", "A=31,47", "--shape", "B=47,29", "--candidates", "1", "--threads", "1", "--measure")
+    (kernel,) = explained(capsys, str(file), *given, "--counts")["kernels"]
+    *others, scalar = kernel["candidates"]
+    assert scalar["pattern"] == "scalar" and scalar["predicted"]["seconds"] == kernel["scalar"]
+    assert scalar["counts"] == {"floats": 31 * 29 * 47, "moves": 31 * 29 * (2 * 47 + 1), "special": 0}
+    assert all(0 < c["counts"]["floats"] < scalar["counts"]["floats"] / 3 for c in others)
+    assert kernel["scalar"] > 5 * kernel["predicted"]["seconds"] and scalar["alone"] > 5 * others[0]["alone"]
+    (forced,) = explained(capsys, str(file), *given, "--override", f"{kernel['kernel']} scalar")["kernels"]
+    assert forced["pattern"] == "scalar" and forced["measured"] > kernel["measured"]
+    assert main.run(["explain", str(file), *given[:4], "--counts"]) == 0
+    out = capsys.readouterr().out
+    assert ", scalar code " in out and " floats, " in out and "ScalarConfig" in out
+
+
+@pytest.mark.parametrize("name, vector", [("neon", 16), ("sse", 16), ("avx2", 32), ("avx512", 64)])
+def test_another_cpu(name: str, vector: int, capsys: pytest.CaptureFixture[str]) -> None:
+    report = explained(capsys, "mlp3", "--batch", "7", "--threads", "3", "--target", name)
+    assert report["machine"]["vector_bytes"] == vector and report["threads"] == 3
+    assert report["machine"]["shares"] == f"3 threads of a common processor with {name}"
+    assert all(k["predicted"]["seconds"] > 0 and k["config"] for k in report["kernels"])
+    here = explained(capsys, "mlp3", "--batch", "7", "--threads", "1", "--candidates", "0")
+    assert here["machine"]["cpu"] != name and "common" not in here["machine"]["shares"]
+
+
+def test_programs_of_another_cpu_do_not_run(capsys: pytest.CaptureFixture[str]) -> None:
+    for others in (["--measure"], ["--device", "cpu"], ["--trace", "x.json"]):
+        assert main.run(["explain", "mlp3", "--target", "neon", *others]) == 2
+        assert "--target names a CPU that programs do not run on" in capsys.readouterr().err
+    with registry.compiling_for(OtherCpu(of_instruction_set("neon"))):
+        with pytest.raises(DeviceError, match="for a CPU with neon, not for this one, and cannot run"):
+            es.jit(lambda x: x + 1.0)(np.ones(3, np.float32))
+    assert registry.backend_for(None) is registry.BACKENDS["cpu"] and not isinstance(registry.DEFAULT, OtherCpu)
 
 
 @pytest.mark.parametrize("arguments", [["lenet6"], ["mlp3", "--shape", "A=3"], ["mlp3", "--batch", "0"], []])

@@ -25,6 +25,16 @@ def test_trains_as_torch(routing, size, steps, rng):
     agree(ours, theirs, batches, es.functional.margin_loss, margin)
 
 
+@pytest.mark.parametrize(
+    "arguments", [{"capsules": 3, "pose": 3, "size": 19}, {"capsules": 5, "pose": 2, "size": 18, "iterations": 1}]
+)
+def test_capsule_convolutions_train_as_torch(arguments, steps, rng):
+    ours = es.models.capsulenet_conv(classes=3, **arguments, dtype="float64")
+    theirs = twins.get("capsulenet_conv", classes=3, **arguments)
+    batches = [(images(rng, 3, 1, arguments["size"]), rng.integers(0, 3, 3)) for _ in range(steps)]
+    agree(ours, theirs, batches, es.functional.margin_loss, margin)
+
+
 def test_the_decoder_sees_the_labelled_capsule(rng):
     ours = es.models.capsulenet(**SMALL, size=17, decoder=True, dtype="float64")
     theirs = twins.get("capsulenet", **SMALL, size=17, decoder=True).double()
@@ -58,6 +68,15 @@ def test_options_that_do_not_fit_are_named(wrong, said):
         es.models.capsulenet(**wrong)
 
 
+def test_capsules_of_other_shapes_are_named():
+    with pytest.raises(ArgumentError, match="size=16"):
+        es.models.capsulenet_conv(size=16)
+    layer = es.models.CapsuleConv2d(3, 2, 3)
+    for shape in ((1, 3, 5, 5, 4, 3), (1, 2, 5, 5, 4, 4), (1, 3, 2, 5, 4, 4), (3, 5, 5, 4, 4)):
+        with pytest.raises(ShapeError, match=r"needs \[B, 3, H, W, 4, 4\] with H and W at least 3"):
+            layer(np.zeros(shape, np.float32))
+
+
 def test_images_of_another_size_and_a_missing_decoder_are_named():
     model = es.models.capsulenet(**SMALL)
     with pytest.raises(ShapeError, match="RoutedCapsules"):
@@ -71,7 +90,17 @@ def test_images_of_another_size_and_a_missing_decoder_are_named():
 def test_fresh_weights_learn(routing, rng):
     """Couplings that average over many inputs make capsules short, and short ones get hardly a gradient."""
     es.manual_seed(3)
-    model = es.models.capsulenet(classes=3, filters=8, capsules=8, width=4, features=6, size=20, routing=routing)
+    learns(es.models.capsulenet(classes=3, filters=8, capsules=8, width=4, features=6, size=20, routing=routing), rng)
+
+
+@pytest.mark.slow
+def test_fresh_capsule_convolutions_learn(rng):
+    es.manual_seed(3)
+    learns(es.models.capsulenet_conv(classes=3, capsules=8, size=20), rng)
+
+
+def learns(model, rng) -> None:
+    """A network with fresh weights learns to tell three noisy images of 20x20."""
     step = es.TrainStep(model, es.functional.margin_loss, es.optim.Adam(lr=3e-3))
     centers = rng.random((3, 1, 20, 20))
     losses = []

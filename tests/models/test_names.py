@@ -13,7 +13,8 @@ import einsmith as es
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "models.md"
 COUNTED = [
     *((n, {}) for n in ("mlp3", "lenet5", "resnet18", "resnet18_cifar", "mobilenet_v1", "mobilenet_v2", "shufflenet_v1",
-                        "squeezenet", "efficientnet_lite0", "capsulenet")),
+                        "squeezenet", "efficientnet_lite0", "capsulenet",
+                        "capsulenet_conv")),
     ("squeezenet", {"version": "1_1"}), ("capsulenet", {"decoder": True}),
     *(pytest.param(n, {}, marks=pytest.mark.slow) for n in ("resnet50", "unet", "vit_small", "bert_base", "gpt_small")),
 ]  # fmt: skip

@@ -21,6 +21,7 @@ from einsmith.ir.views import storage
 from einsmith.passes.context import PassContext
 from einsmith.passes.pipeline import run_passes
 from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.schedule.options import ROW_PRICES
 from einsmith.schedule.planner import fuse
 from einsmith.schedule.residency import plan_seconds
 from tests.passes.drawn_graphs import drawn
@@ -102,7 +103,7 @@ def test_kernels_with_long_rows_are_joined_where_that_takes_less_time(l1, dear, 
     def cost(kernel: Kernel, target: Target) -> float:
         return 4.0 if isinstance(kernel, Rows) and len(kernel.members) >= dear else 1.0
 
-    plan = fuse(graph, None, replace(TARGET, l1=l1), cost=cost, prices_rows=False)
+    plan = fuse(graph, None, replace(TARGET, l1=l1), cost=cost, without={ROW_PRICES})
     assert [len(c.parts) or 1 for c in plan.calls] == members
     plan = fuse(graph, None, replace(TARGET, l1=l1), cost=cost)
     assert [len(c.parts) or 1 for c in plan.calls] == (members if l1 == 64 else [1, 1, 1])

@@ -20,7 +20,8 @@ from einsmith.kernels.rows.cost import Blocks
 from einsmith.passes.pipeline import run_passes
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.losses import LossSplitter
-from einsmith.schedule.pipeline import LOSSES, ROW_PRICES
+from einsmith.schedule.options import ROW_PRICES
+from einsmith.schedule.pipeline import LOSSES
 from einsmith.schedule.plan import KernelCall, LoopCall, Plan
 from einsmith.schedule.planner import fuse
 from tests.fuzz.check import agree

@@ -52,7 +52,7 @@ def test_a_step_as_a_trace(tmp_path: Path) -> None:
     forward = [e["name"] for e in kernels if e["cat"] == "forward"]
     assert [n.startswith("first") for n in forward].index(True) < [n.startswith("second") for n in forward].index(True)
     phases = [e["name"] for e in spans_of(data, cat="compilation")]
-    for phase in ("tracing", "passes", "simplify", "schedule: fusion", "code generation", "binding to memory"):
+    for phase in ("tracing", "passes", "simplify", "schedule: kernels", "code generation", "binding to memory"):
         assert phase in phases, phase
     assert {e["tid"] for e in spans_of(data)} <= {run["tid"], 1000, 1001}
     live = [sum(e["args"].values()) for e in counters_of(data)]

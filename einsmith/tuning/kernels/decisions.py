@@ -75,6 +75,8 @@ def _genes(config: Any) -> dict[str, Any]:
 def _pattern(kernel: Kernel, target: Target, text: str, where: str) -> tuple[Pattern, list[str]]:
     """Return the pattern that a decision text begins with, and the words that follow."""
     able = [p for p in autoconfig.eligible_patterns(kernel, target) if p.match(kernel)]
+    if autoconfig.price_scalar(kernel, target) is not None:
+        able.append(autoconfig.SCALAR)
     for p in sorted(able, key=lambda p: -len(p.name)):
         if text == p.name or text.startswith(p.name + " "):
             return p, text[len(p.name) :].split()

@@ -33,7 +33,8 @@ from einsmith.schedule.decision_report import report_decisions
 from einsmith.schedule.fusion import passes_on
 from einsmith.schedule.graph_decisions import CUT, ORDER, WITHOUT, TensorNames, show_order, toggle
 from einsmith.schedule.kernel import Rows
-from einsmith.schedule.pipeline import EPILOGUE_SUMS, LAYOUTS, TOGETHER
+from einsmith.schedule.options import EPILOGUE_SUMS
+from einsmith.schedule.pipeline import JOINED, LAYOUTS, TOGETHER
 from einsmith.schedule.plan import KernelCall, LayoutChoice, LoopCall, Plan
 from einsmith.schedule.printer import layouts
 from einsmith.schedule.split_kernel import split_stages
@@ -85,8 +86,9 @@ class GraphReport:
 
 def planned(plan: Plan) -> list[str]:
     """Return the parts of planning that changed a plan (`schedule.pipeline`)."""
-    takes_sums = any(isinstance(c.kernel, Rows) and c.kernel.takes_sums for _, c, _ in plan.kernel_calls())
-    used = (EPILOGUE_SUMS, takes_sums), (LAYOUTS, bool(layouts(plan))), (TOGETHER, bool(plan.together))
+    rows = [c.kernel for _, c, _ in plan.kernel_calls() if isinstance(c.kernel, Rows)]
+    fused = (EPILOGUE_SUMS, any(k.takes_sums for k in rows)), (JOINED, any(k.is_joined for k in rows))
+    used = *fused, (LAYOUTS, bool(layouts(plan))), (TOGETHER, bool(plan.together))
     return [name for name, is_used in used if is_used]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import nn
 
-from tests.models.twins.capsule import TorchCapsuleNet
+from tests.models.twins.capsule import TorchCapsuleConvNet, TorchCapsuleNet
 from tests.models.twins.classic import sequence
 from tests.models.twins.compact import (
     TorchEfficientNetLite0,
@@ -29,6 +29,7 @@ from tests.models.twins.unet import TorchUNet
 TWINS: dict[str, Callable[..., nn.Module]] = {
     "bert_base": TorchBert,
     "capsulenet": TorchCapsuleNet,
+    "capsulenet_conv": TorchCapsuleConvNet,
     "efficientnet_lite0": TorchEfficientNetLite0,
     "gpt_small": TorchGPT,
     "lenet5": partial(sequence, "lenet5"),

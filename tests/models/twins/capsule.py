@@ -61,6 +61,45 @@ class TorchCapsuleNet(nn.Module):
         return self.both(x).norm(dim=-1)
 
 
+class _CapsuleConv(nn.Module):
+    """A capsule convolution, in windows; with iterations, its inputs route themselves to its capsules."""
+
+    def __init__(self, inputs: int, capsules: int, stride: int, pose: int, iterations: int = 0):
+        super().__init__()
+        self.weight = nn.Parameter(0.3 * torch.randn(capsules, inputs, 3, 3, pose, pose))
+        self.stride, self.iterations = stride, iterations
+
+    def forward(self, a: torch.Tensor) -> torch.Tensor:
+        windows = a.unfold(2, 3, self.stride).unfold(3, 3, self.stride)  # b c p q i m r s
+        votes = torch.einsum("bcpqimrs,kcrsmj->bkcpqij", windows, self.weight)
+        if not self.iterations:
+            return squash(votes.sum(2).flatten(-2)).unflatten(-1, a.shape[-2:])
+        told, b = votes.flatten(-2), torch.zeros(votes.shape[:5], dtype=a.dtype)
+        for _ in range(self.iterations):
+            v = squash((torch.softmax(b, 1).unsqueeze(-1) * told).sum(2))
+            b = b + (told * v.unsqueeze(2)).sum(-1)
+        return v.unflatten(-1, a.shape[-2:])
+
+
+class TorchCapsuleConvNet(nn.Module):
+    """Two layers of capsule convolutions with routing between; forward: the lengths of the class capsules."""
+
+    def __init__(
+        self, classes: int = 10, iterations: int = 3, capsules: int = 32, pose: int = 4, size: int = 28,
+        channels: int = 1,
+    ):  # fmt: skip
+        super().__init__()
+        self.stem = nn.Conv2d(channels, capsules * pose * pose, 5, 2)
+        self.conv1 = _CapsuleConv(capsules, capsules, 2, pose)
+        self.conv2 = _CapsuleConv(capsules, classes, 1, pose, iterations)
+        self.shape = capsules, pose, pose
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = F.relu(self.stem(x)).unflatten(1, self.shape).permute(0, 1, 4, 5, 2, 3)
+        x = squash(x.flatten(-2)).unflatten(-1, self.shape[1:])
+        return self.conv2(self.conv1(x)).mean((2, 3)).flatten(2).norm(dim=-1)
+
+
 def margin_loss(lengths: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     """Return the margin loss of the lengths of class capsules [B, classes], a mean over the batch."""
     t = F.one_hot(target, lengths.shape[1]).to(lengths.dtype)
