@@ -6,11 +6,19 @@ Each is one operation of a formula until it is lowered, so that a reduction in i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from einsmith.ir.functions import ScalarFunction, add_function, floats
 from einsmith.ir.nodes import Const, Expr, apply
+
+
+def compose(f: ScalarFunction, args: Sequence[Expr]) -> Expr:
+    """Return the composition of a function, with the derivatives of its adjoint rules if it has some."""
+    assert f.composition is not None
+    value = f.composition(*args)
+    return apply("differentiate_as", value, apply(f.name, *args)) if f.adjoint else value
 
 
 def _one(x: Expr) -> Const:
@@ -43,7 +51,18 @@ def softplus(x: Expr) -> Expr:
     return apply("differentiate_as", apply("add", apply("max", x, zero), rest), twin)
 
 
-COMPOSED: dict[str, Callable[[Expr], Expr]] = {"log1p": log1p, "expm1": expm1, "softplus": softplus}
+def relu(x: Expr) -> Expr:
+    """Build where(x <= 0, 0, x), in which NaN stays."""
+    zero = Const(0.0, x.dtype)
+    return apply("where", apply("le", x, zero), zero, x)
 
-NUMPY: dict[str, Callable] = {"log1p": np.log1p, "expm1": np.expm1, "softplus": lambda x: np.logaddexp(0.0, x)}
-"""NumPy's function for each composed function, applied to numbers."""
+
+_MEANINGS: dict[Callable[[Expr], Expr], Callable] = {
+    relu: lambda x: np.where(x <= 0, 0, x),
+    log1p: np.log1p,
+    expm1: np.expm1,
+    softplus: lambda x: np.logaddexp(0.0, x),
+}
+for _build, _numpy in _MEANINGS.items():
+    _name = _build.__name__
+    add_function(ScalarFunction(_name, 1, floats, _numpy, call=_name, composition=_build))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from einsmith.ir.functions import SCATTERED
+from einsmith.ir.functions import FUNCTIONS, SCATTERED
 from einsmith.lang.syntax import (
     Ast,
     Cast,
@@ -75,4 +75,5 @@ def _text(e: Ast) -> tuple[str, int]:
         return f"-{expression(e.operands[0], _ATOM)}", _PREFIX
     if e.fn == "not":
         return f"not {expression(e.operands[0], _PREFIX)}", 3
-    return f"{e.fn}({', '.join(map(expression, e.operands))})", _ATOM
+    spec = FUNCTIONS.get(e.fn)
+    return f"{spec.call if spec else e.fn}({', '.join(map(expression, e.operands))})", _ATOM
