@@ -70,6 +70,7 @@ if TYPE_CHECKING:
         where,
     )
     from einsmith.lang.op import op
+    from einsmith.lang.scalar_function import function
     from einsmith.nn import manual_seed
     from einsmith.quantization.model import quantize
     from einsmith.runtime.thread_count import set_threads, threads
@@ -85,10 +86,10 @@ __all__ = [
     "SaveError", "ShapeError", "TraceError", "TrainStep", "TuningSettings", "UnknownAttributeError", "UnknownNameError",
     "UnknownOptionError", "UpdateSettings", "VerifyError", "abs", "argmax", "argmin", "axes", "cache_clear",
     "callbacks", "check_gradients", "compute", "cos", "data", "distributed", "erf", "exp", "export", "floor",
-    "functional", "grad", "hessian", "interpret", "jit", "jvp", "load", "load_library", "log", "manual_seed", "max",
-    "maximum", "mean", "metrics", "min", "minimum", "models", "nn", "op", "optim", "prod", "quantization", "quantize",
-    "relu", "rsqrt", "save", "set_threads", "sigmoid", "sign", "sin", "sqrt", "stop_gradient", "sum", "tanh", "threads",
-    "value_and_grad", "vjp", "vmap", "where",
+    "function", "functional", "grad", "hessian", "interpret", "jit", "jvp", "load", "load_library", "log",
+    "manual_seed", "max", "maximum", "mean", "metrics", "min", "minimum", "models", "nn", "op", "optim", "prod",
+    "quantization", "quantize", "relu", "rsqrt", "save", "set_threads", "sigmoid", "sign", "sin", "sqrt",
+    "stop_gradient", "sum", "tanh", "threads", "value_and_grad", "vjp", "vmap", "where",
 ]  # fmt: skip
 
 _PLACES = {
@@ -104,6 +105,7 @@ _PLACES = {
     "einsmith.lang.builder": "abs argmax argmin axes compute cos erf exp floor log max maximum mean min minimum prod "
     "relu rsqrt sigmoid sign sin sqrt sum tanh where",
     "einsmith.lang.op": "op",
+    "einsmith.lang.scalar_function": "function",
     "einsmith.api.jit": "jit",
     "einsmith.api.settings": "CompileSettings",
     "einsmith.nn": "manual_seed",
