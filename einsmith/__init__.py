@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from einsmith import frontends as frontends
     from einsmith.api.batching import hessian, vmap
     from einsmith.api.jit import jit
+    from einsmith.api.loaded_graph import load_graph
     from einsmith.api.settings import CompileSettings
     from einsmith.api.transforms import check_gradients, grad, interpret, jvp, stop_gradient, value_and_grad, vjp
     from einsmith.base.caches import cache_clear
@@ -86,7 +87,7 @@ __all__ = [
     "SaveError", "ShapeError", "TraceError", "TrainStep", "TuningSettings", "UnknownAttributeError", "UnknownNameError",
     "UnknownOptionError", "UpdateSettings", "VerifyError", "abs", "argmax", "argmin", "axes", "cache_clear",
     "callbacks", "check_gradients", "compute", "cos", "data", "distributed", "erf", "exp", "export", "floor",
-    "function", "functional", "grad", "hessian", "interpret", "jit", "jvp", "load", "load_library", "log",
+    "function", "functional", "grad", "hessian", "interpret", "jit", "jvp", "load", "load_graph", "load_library", "log",
     "manual_seed", "max", "maximum", "mean", "metrics", "min", "minimum", "models", "nn", "op", "optim", "prod",
     "quantization", "quantize", "relu", "rsqrt", "save", "set_threads", "sigmoid", "sign", "sin", "sqrt",
     "stop_gradient", "sum", "tanh", "threads", "value_and_grad", "vjp", "vmap", "where",
@@ -107,6 +108,7 @@ _PLACES = {
     "einsmith.lang.op": "op",
     "einsmith.lang.scalar_function": "function",
     "einsmith.api.jit": "jit",
+    "einsmith.api.loaded_graph": "load_graph",
     "einsmith.api.settings": "CompileSettings",
     "einsmith.nn": "manual_seed",
     "einsmith.quantization.model": "quantize",

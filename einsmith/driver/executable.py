@@ -129,7 +129,8 @@ class Executable(BoundProgram):
             bound.arrays |= constants.arrays
             bound.computed = constants.arrays.keys()
         settings = threads, finite, target, numerics, backend, bound.limit, max_stored
-        compiled = compile_graph(graph, bound.arrays, *settings, fixed, source.limits, all_limited)
+        limited = source.limits, all_limited, source.origins.names
+        compiled = compile_graph(graph, bound.arrays, *settings, fixed, *limited)
         bound.attach(compiled.graph)
         with recording.phase("binding to memory"):
             binding = Binding(
