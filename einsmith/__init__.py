@@ -88,8 +88,8 @@ __all__ = [
     "UnknownOptionError", "UpdateSettings", "VerifyError", "abs", "argmax", "argmin", "axes", "cache_clear",
     "callbacks", "check_gradients", "compute", "cos", "data", "distributed", "erf", "exp", "export", "floor",
     "function", "functional", "grad", "hessian", "interpret", "jit", "jvp", "load", "load_graph", "load_library", "log",
-    "manual_seed", "max", "maximum", "mean", "metrics", "min", "minimum", "models", "nn", "op", "optim", "prod",
-    "quantization", "quantize", "relu", "rsqrt", "save", "set_threads", "sigmoid", "sign", "sin", "sqrt",
+    "manual_seed", "max", "maximum", "mean", "metrics", "min", "minimum", "models", "nn", "op", "optim", "passes",
+    "prod", "quantization", "quantize", "relu", "rsqrt", "save", "set_threads", "sigmoid", "sign", "sin", "sqrt",
     "stop_gradient", "sum", "tanh", "threads", "value_and_grad", "vjp", "vmap", "where",
 ]  # fmt: skip
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from einsmith.base import locks
+from einsmith.base import files, locks
 from einsmith.base.arrays import to_array
 from einsmith.base.errors import ArgumentError, DataError, EinsmithError, NonFiniteError, ShapeError
 from einsmith.base.locks import cached_property
@@ -52,8 +52,8 @@ class LoadedGraph:
                 self._constant += [memory] if kind == "constant" else []
         if any(x.after is not None for x in own):
             raise DataError(f"{path} is the graph of one of several processes, which cannot run alone")
-        given = {n: x for n, x in self._leaves.items() if x not in self._memory}
-        self.inputs: Mapping[str, Any] = MappingProxyType({n: (x.shape, x.dtype.numpy) for n, x in given.items()})
+        named = {n: x for n, x in self._leaves.items() if x not in self._memory}
+        self.inputs: Mapping[str, Any] = MappingProxyType({n: (x.shape, x.dtype.numpy) for n, x in named.items()})
         self.state: Mapping[str, np.ndarray] = MappingProxyType(
             {n: self._memory[x].logical() for n, x in self._leaves.items() if x in self._memory}
         )
@@ -68,15 +68,15 @@ class LoadedGraph:
         """
         if len(arrays) > len(self.inputs):
             raise ArgumentError(f"the graph takes {len(self.inputs)} arrays, not {len(arrays)}")
-        given = dict(zip(self.inputs, arrays, strict=False))
-        twice, unknown = given.keys() & named.keys(), named.keys() - self.inputs.keys()
-        given |= named
-        missing = [n for n in self.inputs if n not in given]
+        by_name = dict(zip(self.inputs, arrays, strict=False))
+        twice, unknown = by_name.keys() & named.keys(), named.keys() - self.inputs.keys()
+        by_name |= named
+        missing = [n for n in self.inputs if n not in by_name]
         if twice or unknown or missing:
             wrong = ", ".join(sorted(twice | unknown) or missing)
             what = "given twice" if twice else "no input" if unknown else "missing"
             raise ArgumentError(f"{wrong}: {what}; the graph takes {', '.join(self.inputs)}")
-        status, outputs = self._program([self._convert(n, given[n]) for n in self.inputs])
+        status, outputs = self._program([self._convert(n, by_name[n]) for n in self.inputs])
         if status:
             raise NonFiniteError("the loss is not finite; nothing is updated")
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
@@ -118,9 +118,9 @@ def load_graph(path: str | PathLike[str]) -> LoadedGraph:
     Raises:
         DataError: the file is missing, damaged or of another version; the message says in which line.
     """
-    file = Path(path) / "graph.txt" if Path(path).is_dir() else Path(path)
+    file = Path(path) / "graph.txt" if files.is_folder(path) else Path(path)
     try:
-        text = file.read_text()
+        text = files.read_text(file)
     except (OSError, UnicodeDecodeError) as e:
         raise DataError(f"{file} cannot be read: {e}; name a folder `program-0000` of a dump, or its graph.txt") from e
     dump = read_dump(text, str(file))

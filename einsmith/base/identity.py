@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from einsmith.base.dtypes import DType
 from einsmith.base.errors import ArgumentError
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis))
@@ -47,6 +48,8 @@ def _describe(x: Any, package: str, seen: dict[int, int]) -> Any:
         return ("ufunc", x.__name__)
     if isinstance(x, (np.ndarray, np.generic)):
         return ("array", str(x.dtype), x.shape, hashlib.blake2b(x.tobytes(), digest_size=16).hexdigest())
+    if isinstance(x, DType):
+        return ("type", x.name)
     if isinstance(x, types.ModuleType):
         return ("module", x.__name__)
     if isinstance(x, (type, types.BuiltinFunctionType, np.dtype)):

@@ -26,7 +26,7 @@ from einsmith.lang import trace
 from einsmith.passes.analysis.index_checks import index_checks
 from einsmith.passes.context import PassContext, Products
 from einsmith.passes.listings import Changes, FileListing, Listing, listings
-from einsmith.passes.pipeline import ALL, deciding, left_out, present_decisions, run_passes
+from einsmith.passes.pipeline import ALL, deciding, left_out, present_decisions, registered, run_passes
 from einsmith.runtime.assemble import ArenaLayout, layout
 from einsmith.schedule.arena import passing_bytes, whole_lines
 from einsmith.schedule.compiled_kernel import CompiledKernel
@@ -367,7 +367,8 @@ class _Compilation:
 
     def _store(self, c: PlanContext) -> plans.PlanStore:
         """Return the place of the program's plan on disk."""
-        settings = c.finite, self.threads, c.memory, c.most, c.without, sorted(c.decisions), c.all_limited
+        without = c.without, registered()
+        settings = c.finite, self.threads, c.memory, c.most, *without, sorted(c.decisions), c.all_limited
         leaves = self.bound, c.constants, c.limits
         return plans.PlanStore(self.graph, *leaves, c.target, self.numerics, self.backend, *settings)
 

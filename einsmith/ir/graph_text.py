@@ -165,7 +165,7 @@ def read_graph(text: str, leaves: Sequence[Leaf] = (), path: str = "the text", f
             name, sign, body = line.partition(" = ")
             if not sign:
                 raise ValueError("a line has the form name = node")
-            value = known[name] = _Reader(known, leaves).read(ast.parse(body, mode="eval").body)
+            value = known[name] = _LineReader(known, leaves).read(ast.parse(body, mode="eval").body)
         except (ValueError, TypeError, KeyError, AttributeError, SyntaxError, RecursionError, MemoryError) as e:
             raise _damaged(path, number, str(e) or type(e).__name__) from e
         except (VerifyError, DtypeError) as e:
@@ -179,7 +179,7 @@ def _damaged(path: str, number: int, why: str) -> DataError:
     return DataError(f"{path}, line {number}: {why}; the file is damaged: {AGAIN}")
 
 
-class _Reader:
+class _LineReader:
     """A reader of one line. known: the nodes of the lines before it, by name."""
 
     def __init__(self, known: dict[str, Any], leaves: Sequence[Leaf]):

@@ -19,18 +19,18 @@ from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType
 from einsmith.base.errors import ArgumentError, EinsmithError, FormulaError
 from einsmith.base.identity import identify
+from einsmith.base.registration import Registration
 from einsmith.ir.adjoint_rules import mul
 from einsmith.ir.functions import CALLS, FUNCTIONS, ScalarFunction, add_function, floats
 from einsmith.ir.nodes import Axis, Expr, Leaf, Read, leaf, template
 from einsmith.ir.rebuild import rebuild
 from einsmith.ir.template_evaluator import evaluate_template
 from einsmith.ir.vecmath import polynomials
-from einsmith.lang import builder, formula
+from einsmith.lang import builder, formula, parser
 from einsmith.lang.builder import Ex
 from einsmith.lang.elaborate import Elaborator
 from einsmith.lang.formula import Form
 from einsmith.lang.lower import TemplateScope
-from einsmith.lang.parser import FUNCTIONS as OWN
 from einsmith.lang.parser import KEYWORDS, REDUCTIONS, near, parse_expression
 from einsmith.lang.result_types import of_type
 from einsmith.lang.syntax import Name
@@ -94,13 +94,13 @@ class Composition:
         return Elaborator(text, find).form(parse_expression(text))
 
 
-class AddedFunction:
-    """A scalar function that was added to the language: call it, use its name in formulas, or take it away again by
-    `unregister` or at the end of a `with` block. Programs that use it keep it."""
+class AddedFunction(Registration):
+    """A scalar function that was added to the language: call it, use its name in formulas, or take the name away again
+    by `unregister` or at the end of a `with` block."""
 
     def __init__(self, spec: ScalarFunction):
+        super().__init__(spec.call, self._remove)
         self.spec = spec
-        self.__name__ = spec.call
         self.__einsmith_identity__ = spec.name
         self._call = builder._accept_arrays(partial(builder._apply, spec.name))
 
@@ -110,19 +110,9 @@ class AddedFunction:
             raise ArgumentError(f"{self.__name__} takes {self.spec.arity} arguments, not {len(operands)}")
         return self._call(*operands)
 
-    def unregister(self) -> None:
-        """Take the name from the language."""
+    def _remove(self) -> None:
         if CALLS.get(self.spec.call) is self.spec:
             del CALLS[self.spec.call]
-
-    def __enter__(self) -> AddedFunction:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.unregister()
-
-    def __repr__(self) -> str:
-        return f"<scalar function {self.spec.name} of {self.spec.arity} arguments>"
 
 
 def function(
@@ -169,7 +159,8 @@ def function(
     value = Composition(evaluate if emit is None else emit, parameters) if lanes is None else None
     if lanes is not None and not slopes:
         raise ArgumentError(f"es.function({name!r}) needs derivative=, as its code is no formula")
-    used = sorted(f.name for c, f in CALLS.items() if c not in OWN and _mentions(c, (*(parts or ()), emit)))
+    texts = [x for x in (*(parts or ()), emit) if isinstance(x, str)]
+    used = sorted(f.name for c, f in CALLS.items() if any(re.search(rf"\b{c}\(", x) for x in texts))
     definition = identify((parameters, tuple(parts or ()), evaluate, emit, tuple(used)), version)
     spec = ScalarFunction(
         f"{name}@{definition}",
@@ -204,11 +195,6 @@ def _scale(slope: Composition, g: Expr, args: tuple[Expr, ...], out: Expr) -> Ex
     return mul(g, slope(*args))
 
 
-def _mentions(call: str, bodies: Sequence[Any]) -> bool:
-    """Return whether a text among the bodies calls a function by this name."""
-    return any(isinstance(b, str) and re.search(rf"\b{call}\b", b) for b in bodies)
-
-
 def _parameters_of(evaluate: Callable[..., Any]) -> tuple[str, ...]:
     """Return the names of the parameters; x, y, z of a function without a signature."""
     if isinstance(evaluate, np.ufunc):
@@ -222,7 +208,7 @@ def _parameters_of(evaluate: Callable[..., Any]) -> tuple[str, ...]:
 def _check_name(name: str) -> None:
     if not re.fullmatch(r"[A-Za-z]\w*", name):
         raise ArgumentError(f"{name!r} is no name of a function; use letters, digits and underscores")
-    if name in OWN or name in REDUCTIONS or name in KEYWORDS:
+    if name in parser.FUNCTIONS or name in REDUCTIONS or name in KEYWORDS:
         raise ArgumentError(f"{name} is a function or a word of the formula language; choose another name")
 
 

@@ -95,6 +95,11 @@ def run_passes(graph: Graph, context: PassContext | None = None) -> Graph:
     return graph
 
 
+def registered() -> list[tuple[int, str, str]]:
+    """Return the place, name and identity of each pass that was registered from outside."""
+    return [(n, p.name, p.identity) for n, p in enumerate(PASSES) if p.identity]
+
+
 def optional() -> list[str]:
     """Return the names of the passes over graphs and plans, and of their parts, that can be left out."""
     return [*optional_names(PASSES), *optional_names(PLAN_PASSES)]
