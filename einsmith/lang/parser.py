@@ -14,7 +14,8 @@ from typing import Any
 
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import FormulaError
-from einsmith.ir.functions import CALLS, SCATTERED
+from einsmith.ir import functions
+from einsmith.ir.functions import CALLS, SCATTERED, comparison, floats, numbers
 from einsmith.lang import composed  # noqa: F401  # adds functions to CALLS
 from einsmith.lang.syntax import (
     Ast,
@@ -83,8 +84,9 @@ def near(name: str, known: Iterable[str]) -> str | None:
     return f"did you mean {' or '.join(close)}?" if close else None
 
 
-_COMPARISONS = {"<": "lt", "<=": "le", "==": "eq", "!=": "ne", ">": "lt", ">=": "le"}
-_BINARY = {"+": ("add", 5), "-": ("sub", 5), "*": ("mul", 6), "/": ("div", 6), "//": ("floordiv", 6), "%": ("mod", 6)}
+_OPERATORS = {f.symbol: f for f in functions.FUNCTIONS.values() if f.symbol and f.arity == 2}
+_COMPARISONS = {sign: f.name for sign, f in _OPERATORS.items() if f.rule is comparison} | {">": "lt", ">=": "le"}
+_BINARY = {sign: (f.name, f.precedence) for sign, f in _OPERATORS.items() if f.rule in (numbers, floats) and not f.call}
 _CHOICE = "a choice is written where(condition, a, b), not a if condition else b"
 
 
