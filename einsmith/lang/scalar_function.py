@@ -110,9 +110,20 @@ class AddedFunction(Registration):
             raise ArgumentError(f"{self.__name__} takes {self.spec.arity} arguments, not {len(operands)}")
         return self._call(*operands)
 
+    def __reduce__(self) -> tuple:
+        return _find_added, (self.spec.name,)
+
     def _remove(self) -> None:
         if CALLS.get(self.spec.call) is self.spec:
             del CALLS[self.spec.call]
+
+
+def _find_added(name: str) -> AddedFunction:
+    """Return the added function of this definition, of which a copy or a pickle has the name."""
+    if name not in FUNCTIONS:
+        call = name.partition("@")[0]
+        raise ArgumentError(f"the function {name} is not defined here; define {call} by es.function as it was")
+    return AddedFunction(FUNCTIONS[name])
 
 
 def function(

@@ -16,11 +16,12 @@ from einsmith.base import dtypes as dt
 from einsmith.base.errors import DataError
 from einsmith.driver.compile import predicted
 from einsmith.driver.executable import Executable
-from einsmith.ir.graph_text import leaves_of, read_graph, write_graph
-from einsmith.ir.nodes import Compute, Const, Graph, apply, template
+from einsmith.ir.graph_text import Dump, leaves_of, read_graph, write_dump, write_graph
+from einsmith.ir.nodes import Compute, Const, Graph, apply, leaf, template
 from einsmith.passes.context import PassContext
 from einsmith.passes.pipeline import run_passes
 from einsmith.training.definition import batch_arrays
+from tests.gallery.test_gallery import Problem, every_case
 
 F = es.functional
 
@@ -170,6 +171,28 @@ def test_models(name: str) -> None:
     run = step.compiler.find_or_compile(batch_arrays(tuple(arrays)))
     check_round_trip(run.source_graph)
     check_round_trip(run_passes(run.source_graph, PassContext(run.target, predicted)))
+
+
+@pytest.mark.thinned(8)
+@every_case
+def test_formulas_of_the_gallery(entry, case, rng: np.random.Generator) -> None:
+    """With their gradients, before and after the passes."""
+    p = Problem(entry, case, rng)
+    c = rng.standard_normal(np.shape(es.interpret(p.f)(*p.x)))
+    graph = trace_call(p.value_and_pull, (c, *p.x), {}).graph
+    check_round_trip(graph)
+    check_round_trip(run_passes(graph))
+
+
+def test_one_of_several_processes(tmp_path: Path) -> None:
+    own = leaf((3,), dt.f32)
+    received = leaf((3,), dt.f32, own)
+    graph = Graph((own, received), (received,), ((own, own),), ())
+    check_round_trip(graph)
+    settings = {"threads": 1, "finite": -1, "winograd": False, "precision": "fp32", "max_stored": 0, "decisions": []}
+    (tmp_path / "graph.txt").write_text(write_dump(Dump(graph, [("own", "state"), ("x", "input")], settings)))
+    with pytest.raises(DataError, match="graph of one of several processes, which cannot run alone"):
+        es.load_graph(tmp_path)
 
 
 def test_literals_keep_their_bits() -> None:

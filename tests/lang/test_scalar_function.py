@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Iterator
 
 import numpy as np
@@ -185,6 +187,17 @@ def test_definitions_are_part_of_keys(functions) -> None:
         np.testing.assert_allclose(program()(x), 3 * x)
         np.testing.assert_array_equal(old(x), 2 * x)
         np.testing.assert_allclose(es.grad(lambda x: es.sum(program()(x)))(x), np.full(5, 3.0))
+
+
+def test_copies_and_pickles(functions) -> None:
+    x = np.ones(3, np.float32)
+    f = es.op("y[i] = softsign2(x[i])")
+    for kept in (functions["softsign2"], f):
+        for copied in (copy.deepcopy(kept), pickle.loads(pickle.dumps(kept))):
+            np.testing.assert_array_equal(copied(x), f(x))
+    data = pickle.dumps(functions["softsign2"]).replace(b"softsign2@", b"softsign2@"[:-1] + b"#")
+    with pytest.raises(es.ArgumentError, match="softsign2#.* is not defined here"):
+        pickle.loads(data)
 
 
 def test_identity_of_functions() -> None:
