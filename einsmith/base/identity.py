@@ -64,8 +64,7 @@ def _describe(x: Any, package: str, seen: dict[int, int]) -> Any:
     if isinstance(x, types.MethodType):
         return ("method", _describe(x.__func__, package, seen), _describe(x.__self__, package, seen))
     if isinstance(x, types.CodeType):
-        own = [_describe(c, package, seen) for c in x.co_consts]
-        return ("code", x.co_code.hex(), x.co_names, x.co_varnames, x.co_freevars, *own)
+        return ("code", code_text(x))
     if isinstance(x, types.FunctionType):
         if _package(x) != package:
             return ("name", x.__module__, x.__qualname__)
@@ -78,6 +77,17 @@ def _describe(x: Any, package: str, seen: dict[int, int]) -> Any:
         "equal in every process, so that programs cannot be kept on disk; pass version=, a text that changes with the "
         "function's definition"
     )
+
+
+def code_text(code: types.CodeType) -> str:
+    """Return compiled code as text, with that of the functions in it."""
+    return " ".join((code.co_code.hex(), *code.co_names, *map(_constant_text, code.co_consts)))
+
+
+def _constant_text(x: Any) -> str:
+    if isinstance(x, types.CodeType):
+        return code_text(x)
+    return repr(sorted(map(repr, x))) if isinstance(x, frozenset) else repr(x)
 
 
 def _globals_of(code: types.CodeType) -> list[str]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import numpy as np
@@ -12,6 +15,8 @@ import pytest
 import einsmith as es
 from einsmith.api.tracing import trace_call
 from einsmith.base.identity import identify
+from einsmith.driver import registry
+from einsmith.driver.compile import compile_graph
 from einsmith.ir.evaluator import evaluate
 from einsmith.ir.functions import CALLS, FUNCTIONS
 
@@ -205,6 +210,7 @@ def test_identity_of_functions() -> None:
         return lambda x: k * x if helper is None else helper(x)
 
     assert identify(make(1)) == identify(make(1)) != identify(make(2))
+    assert identify(lambda x: x in {1, 2, 3}) == identify(lambda x: x in {3, 2, 1}) != identify(lambda x: x in {1, 2})
     assert identify(make(1, mish)) != identify(make(1, slope)) != identify(make(1))
     assert identify(make(object()), version="1") != identify(make(object()), version="2")
     with pytest.raises(es.ArgumentError, match="object of builtins.object.*pass version="):
@@ -218,3 +224,32 @@ def test_exports(functions, tmp_path, rng) -> None:
     es.export(lambda x: both(x), tmp_path / "lib", x, target="host")
     library = es.load_library(tmp_path / "lib")
     np.testing.assert_array_equal(library(x), both(x))
+
+
+def test_compiled_for_cards(functions) -> None:
+    """Code over lanes, and compositions, are lowered to tiles."""
+    target = registry.target_of("h100", 1)
+    x = np.ones((33, 65), np.float32)
+    for name in ("mish2", "softsign2"):
+        f = es.op(f"y[] = sum[i,j]({name}(x[i,j]))")
+        graph = trace_call(es.value_and_grad(f), (x,), {}).graph
+        assert compile_graph(graph, {}, 1, target=target).kernels
+
+
+PROGRAM = """
+import numpy as np, einsmith as es
+def helper(x): return x if 1 in {1, 2, 3} else -x
+f = es.function("same", derivative=lambda x: 3*x*x, evaluate=lambda x: helper(x)**3, emit="x*x*x")
+print(f.spec.name)
+"""
+
+
+def test_identities_are_equal_in_every_process() -> None:
+    names = {
+        subprocess.run(
+            [sys.executable, "-c", PROGRAM], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, text=True
+        ).stdout
+        for seed in ("1", "2")
+    }
+    (name,) = names
+    assert name.startswith("same@")
