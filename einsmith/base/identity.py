@@ -61,6 +61,8 @@ def _describe(x: Any, package: str, seen: dict[int, int]) -> Any:
         return ("dict", *((_describe(k, package, seen), _describe(v, package, seen)) for k, v in x.items()))
     if isinstance(x, functools.partial):
         return ("partial", *(_describe(v, package, seen) for v in (x.func, x.args, x.keywords)))
+    if isinstance(x, np.vectorize):
+        return ("vectorize", _describe(x.pyfunc, package, seen))
     if isinstance(x, types.MethodType):
         return ("method", _describe(x.__func__, package, seen), _describe(x.__self__, package, seen))
     if isinstance(x, types.CodeType):

@@ -19,6 +19,7 @@ from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType
 from einsmith.base.errors import ArgumentError, EinsmithError, FormulaError
 from einsmith.base.identity import identify
+from einsmith.base.locks import cached_property
 from einsmith.base.registration import Registration
 from einsmith.ir.adjoint_rules import mul
 from einsmith.ir.functions import CALLS, FUNCTIONS, ScalarFunction, add_function, floats
@@ -33,7 +34,7 @@ from einsmith.lang.formula import Form
 from einsmith.lang.lower import TemplateScope
 from einsmith.lang.parser import KEYWORDS, REDUCTIONS, near, parse_expression
 from einsmith.lang.result_types import of_type
-from einsmith.lang.syntax import Name
+from einsmith.lang.syntax import Ast, Name
 
 POINTS = (-2.9, -1.7, -0.8, -0.3, 0.2, 0.6, 1.1, 1.9, 3.3)
 """Default sample points of the checks, at which common functions have no kinks."""
@@ -83,7 +84,7 @@ class Composition:
     def _form(self, loads: dict[str, Any]) -> Form:
         if not isinstance(self.body, str):
             return builder.as_form(self.body(*map(Ex, loads.values())))
-        text = self.body
+        text, parsed = self.body, self._parsed
 
         def find(node: Name) -> Form:
             if node.id not in loads:
@@ -91,7 +92,13 @@ class Composition:
                 raise FormulaError(f"the formula of a function has no parameter {node.id}", text, node.at, hint)
             return loads[node.id]
 
-        return Elaborator(text, find).form(parse_expression(text))
+        return Elaborator(text, find).form(parsed)
+
+    @cached_property
+    def _parsed(self) -> Ast:
+        """Parse the text, once: functions that it calls by name stay those of this time."""
+        assert isinstance(self.body, str)
+        return parse_expression(self.body)
 
 
 class AddedFunction(Registration):
@@ -210,7 +217,8 @@ def _parameters_of(evaluate: Callable[..., Any]) -> tuple[str, ...]:
     """Return the names of the parameters; x, y, z of a function without a signature."""
     if isinstance(evaluate, np.ufunc):
         return ("x", "y", "z", "w")[: evaluate.nin]
-    names = tuple(p.name for p in inspect.signature(evaluate).parameters.values() if p.default is p.empty)
+    parameters = inspect.signature(getattr(evaluate, "pyfunc", evaluate)).parameters.values()  # of np.vectorize
+    names = tuple(p.name for p in parameters if p.default is p.empty and p.kind <= p.POSITIONAL_OR_KEYWORD)
     if not names:
         raise ArgumentError("evaluate= takes the arguments of the scalar function as parameters, as in lambda x: ...")
     return names
@@ -294,7 +302,9 @@ def _evaluate(spec: ScalarFunction, columns: Sequence[np.ndarray]) -> np.ndarray
         except EinsmithError:
             raise
         except Exception as e:
-            raise ArgumentError(f"evaluate= of {spec.call} fails on arrays of float64: {e}") from e
+            raise ArgumentError(
+                f"evaluate= of {spec.call} fails on arrays of float64: {e}; np.vectorize takes a function of numbers"
+            ) from e
     if out.shape != columns[0].shape:
         raise ArgumentError(f"evaluate= of {spec.call} returns shape {out.shape} for arrays of {columns[0].shape}")
     return out
