@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from einsmith import frontends as frontends
     from einsmith.api.batching import hessian, vmap
     from einsmith.api.jit import jit
+    from einsmith.api.loaded_graph import load_graph
     from einsmith.api.settings import CompileSettings
     from einsmith.api.transforms import check_gradients, grad, interpret, jvp, stop_gradient, value_and_grad, vjp
     from einsmith.base.caches import cache_clear
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
         where,
     )
     from einsmith.lang.op import op
+    from einsmith.lang.scalar_function import function
     from einsmith.nn import manual_seed
     from einsmith.quantization.model import quantize
     from einsmith.runtime.thread_count import set_threads, threads
@@ -85,10 +87,10 @@ __all__ = [
     "SaveError", "ShapeError", "TraceError", "TrainStep", "TuningSettings", "UnknownAttributeError", "UnknownNameError",
     "UnknownOptionError", "UpdateSettings", "VerifyError", "abs", "argmax", "argmin", "axes", "cache_clear",
     "callbacks", "check_gradients", "compute", "cos", "data", "distributed", "erf", "exp", "export", "floor",
-    "functional", "grad", "hessian", "interpret", "jit", "jvp", "load", "load_library", "log", "manual_seed", "max",
-    "maximum", "mean", "metrics", "min", "minimum", "models", "nn", "op", "optim", "prod", "quantization", "quantize",
-    "relu", "rsqrt", "save", "set_threads", "sigmoid", "sign", "sin", "sqrt", "stop_gradient", "sum", "tanh", "threads",
-    "value_and_grad", "vjp", "vmap", "where",
+    "function", "functional", "grad", "hessian", "interpret", "jit", "jvp", "load", "load_graph", "load_library", "log",
+    "manual_seed", "max", "maximum", "mean", "metrics", "min", "minimum", "models", "nn", "op", "optim", "passes",
+    "prod", "quantization", "quantize", "relu", "rsqrt", "save", "set_threads", "sigmoid", "sign", "sin", "sqrt",
+    "stop_gradient", "sum", "tanh", "threads", "value_and_grad", "vjp", "vmap", "where",
 ]  # fmt: skip
 
 _PLACES = {
@@ -104,7 +106,9 @@ _PLACES = {
     "einsmith.lang.builder": "abs argmax argmin axes compute cos erf exp floor log max maximum mean min minimum prod "
     "relu rsqrt sigmoid sign sin sqrt sum tanh where",
     "einsmith.lang.op": "op",
+    "einsmith.lang.scalar_function": "function",
     "einsmith.api.jit": "jit",
+    "einsmith.api.loaded_graph": "load_graph",
     "einsmith.api.settings": "CompileSettings",
     "einsmith.nn": "manual_seed",
     "einsmith.quantization.model": "quantize",

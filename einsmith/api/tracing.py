@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from einsmith.base import dtypes as dt
-from einsmith.base import locks, recording
+from einsmith.base import environment, locks, recording
 from einsmith.base.arguments import describe
 from einsmith.base.arrays import to_array
 from einsmith.base.captured import CapturedArray
@@ -232,8 +232,18 @@ def trace_arguments(
     derivations.keep(graph)
     graph, bind, live = bound(graph, t.captured.values())
     names = {x: a.name for a, (_, x) in zip(arguments, symbols, strict=True) if x is not None}
+    if environment.DUMP.get() is not None:
+        names |= _names_of_state(list(t.depends.values()), bind)
     origins = Origins(names, tuple(t.origins), tuple(t.checked))
     return TracedCall(graph, bind, live, out_structure, list(t.depends.values()), origins)
+
+
+def _names_of_state(modules: Sequence[Any], bind: Mapping[Leaf, np.ndarray]) -> dict[Leaf, str]:
+    """Return the names of parameters and buffers among bound leaves; the first of the modules contains the others."""
+    state = [x for m in reversed(modules) if hasattr(m, "named_buffers")
+             for x in (*m.named_parameters(), *m.named_buffers())]  # fmt: skip
+    names = {id(s.memory.physical): n for n, s in state}
+    return {x: names[id(a)] for x, a in bind.items() if id(a) in names}
 
 
 def _name_in_hint(f: Callable) -> str:

@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from einsmith.autodiff.adjoint.node import Adjoint
-from einsmith.autodiff.adjoint.rules import RULES, USES_VALUE, Under, choose, constant, mul
 from einsmith.autodiff.adjoint.scatter import position, select_attaining
 from einsmith.autodiff.plan import AdjointPlan
 from einsmith.autodiff.recurrence.derivatives import push_forward
 from einsmith.autodiff.totals import convert, zeros
 from einsmith.base.errors import GradientError
+from einsmith.ir.adjoint_rules import Under, choose, constant, mul
+from einsmith.ir.functions import FUNCTIONS
 from einsmith.ir.nodes import (
     Apply,
     Compute,
@@ -130,7 +131,7 @@ class _Forward(Adjoint):
             body = Reduce("sum", part.body.extents, (move,))
         else:
             values: dict[Expr, Expr] = {}
-            if isinstance(part.body, Apply) and part.body.fn in USES_VALUE:
+            if isinstance(part.body, Apply) and FUNCTIONS[part.body.fn].uses_value:
                 values[part.body] = self.out.read(self.first_result, at)
             body = self._differentiate(part.body, values)
         return Piece(part.offset, part.step, part.extents, body)
@@ -156,7 +157,7 @@ class _Forward(Adjoint):
                 return None
             return choose(c, tangent_of.get(a, constant(0.0, a)), tangent_of.get(b, constant(0.0, b)))
         out: Expr | None = None
-        for a, rule in zip(e.args, RULES[e.fn], strict=True):
+        for a, rule in zip(e.args, FUNCTIONS[e.fn].adjoint, strict=True):
             if a not in tangent_of or rule is None:
                 continue
             if e.fn == "cast":

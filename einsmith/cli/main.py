@@ -180,7 +180,7 @@ _OVERRIDE = (
     "--dump",
     metavar="DIR",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Write the graph after every pass, the plan and the program to this folder too.",
+    help="Write the graph after every pass, the plan and the program to this folder too (es.load_graph reads it).",
 )
 @click.option(
     "--trace",

@@ -21,6 +21,7 @@ from einsmith.base.numerics import Numerics
 from einsmith.base.system import processors
 from einsmith.cost.microarchitectures import VECTORS, Core, core
 from einsmith.cost.overheads import Overheads
+from einsmith.ir.functions import FUNCTIONS
 
 LINE = 64
 """Bytes of a cache line."""
@@ -28,21 +29,7 @@ REUSED_L3_FRACTION, SHARED_L3_FRACTION = 0.65, 0.15
 """Fraction of L3 that still holds data on reuse. REUSED_L3_FRACTION: data that is walked repeatedly (measured: sums of
 24 to 96 MB, 32 MB of cache). SHARED_L3_FRACTION: data that two kernels share, in a program that touches more than L3
 holds."""
-_SPECIAL_SECONDS = (
-    ("exp", 0.13e-9),
-    ("log", 0.24e-9),
-    ("tanh", 0.24e-9),
-    ("sigmoid", 0.18e-9),
-    ("sqrt", 0.1e-9),
-    ("rsqrt", 0.15e-9),
-    ("div", 0.08e-9),
-    ("erf", 0.22e-9),
-    ("sin", 0.15e-9),
-    ("cos", 0.15e-9),
-    ("pow", 1e-9),
-    ("floordiv", 0.3e-9),
-    ("mod", 0.2e-9),
-)
+_SPECIAL_SECONDS = tuple((f.name, f.seconds) for f in FUNCTIONS.values() if f.seconds)
 """Seconds per f32 element of functions that are not one instruction, with vectors of 64 bytes at about 4 GHz."""
 
 
@@ -190,7 +177,8 @@ class Target:
 
     def special(self, fn: str) -> float:
         """Return the seconds per element and core of the scalar function `fn`; 0 for functions of one instruction."""
-        return self._specials.get(fn, 0.0)
+        known = self._specials.get(fn)
+        return known if known is not None else FUNCTIONS[fn].seconds if fn in FUNCTIONS else 0.0
 
     @cached_property
     def _specials(self) -> dict[str, float]:

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import ROUND_CEILING
+from types import MappingProxyType
 
 from einsmith.base import recording
 from einsmith.base.caches import Once
@@ -17,14 +18,15 @@ from einsmith.base.sizes import show_size
 from einsmith.cost.facts import SHARED_L3_FRACTION, Target
 from einsmith.driver import plans, registry
 from einsmith.driver.backend import Backend
+from einsmith.ir.graph_text import Dump, leaves_of, write_dump
 from einsmith.ir.nodes import Graph, Leaf, Tensor, nbytes, postorder
 from einsmith.kernels import autoconfig
 from einsmith.kernels.contraction.rounding import is_product, round_operands
 from einsmith.lang import trace
 from einsmith.passes.analysis.index_checks import index_checks
 from einsmith.passes.context import PassContext, Products
-from einsmith.passes.listings import Changes, Listing, listings
-from einsmith.passes.pipeline import deciding, left_out, present_decisions, run_passes
+from einsmith.passes.listings import Changes, FileListing, Listing, listings
+from einsmith.passes.pipeline import ALL, deciding, left_out, present_decisions, registered, run_passes
 from einsmith.runtime.assemble import ArenaLayout, layout
 from einsmith.schedule.arena import passing_bytes, whole_lines
 from einsmith.schedule.compiled_kernel import CompiledKernel
@@ -168,6 +170,7 @@ def compile_graph(
     constants: Collection[Leaf] = (),
     limits: Sequence[RowLimit] = (),
     all_limited: bool = False,
+    names: Mapping[Leaf, str] = MappingProxyType({}),
 ) -> Compiled:
     """Compile a graph.
 
@@ -184,6 +187,7 @@ def compile_graph(
         constants: bound leaves whose values stay from run to run; kernels pack them once.
         limits: limits of rows beyond which results do not matter.
         all_limited: whether each kernel must leave out rows beyond the limits.
+        names: names of leaves, for a dump of the graph.
 
     Graph decisions that are recorded for the graph are ignored, with a warning, if only without them the limit is met.
 
@@ -216,7 +220,7 @@ def compile_graph(
         tuple(limits),
         all_limited,
     )
-    compilation = _Compilation(graph, tuple(bound), context, threads, numerics, backend, start)
+    compilation = _Compilation(graph, tuple(bound), context, threads, numerics, backend, start, names)
     present = present_decisions()
     if present is not None:
         return compilation.run(present)
@@ -315,6 +319,7 @@ class _Compilation:
     numerics: Numerics
     backend: Backend
     start: float
+    names: Mapping[Leaf, str]
 
     def run(self, decisions: frozenset[str]) -> Compiled:
         """Return the program by these graph decisions: from the plan on disk if it still fits, else planned now."""
@@ -331,6 +336,9 @@ class _Compilation:
             seconds = time.perf_counter() - self.start
             if plan is None:
                 graph = self._run_passes(c, receivers)
+                for receiver in receivers:
+                    if isinstance(receiver, FileListing):
+                        receiver.text("graph", self._dump(graph, c))
                 seconds = time.perf_counter() - self.start
                 try:
                     plan = plan_graph(graph, c)
@@ -360,9 +368,26 @@ class _Compilation:
 
     def _store(self, c: PlanContext) -> plans.PlanStore:
         """Return the place of the program's plan on disk."""
-        settings = c.finite, self.threads, c.memory, c.most, c.without, sorted(c.decisions), c.all_limited
+        without = c.without, registered()
+        settings = c.finite, self.threads, c.memory, c.most, *without, sorted(c.decisions), c.all_limited
         leaves = self.bound, c.constants, c.limits
         return plans.PlanStore(self.graph, *leaves, c.target, self.numerics, self.backend, *settings)
+
+    def _dump(self, graph: Graph, c: PlanContext) -> str:
+        """Return the graph after the passes, and how it is compiled, as text that `es.load_graph` reads."""
+        kinds = {x: "constant" if x in c.constants else "state" for x in self.bound}
+        settings = {
+            "threads": self.threads,
+            "finite": c.finite,
+            **self.numerics.by_name(),
+            "max_stored": c.most,
+            "decisions": sorted(c.decisions),
+        }
+        leaves: list[tuple[str, str] | None] = []
+        for n, x in enumerate(leaves_of(graph)):
+            name = self.names.get(x, f"in{n}").split(", ")[-1].removeprefix("the ")  # "argument 1, the target"
+            leaves.append((name, kinds.get(x, "input")) if x in kinds or x in graph.inputs else None)
+        return write_dump(Dump(graph, leaves, settings))
 
     def _run_passes(self, c: PlanContext, receivers: Sequence[Listing]) -> Graph:
         """Return the graph, with checks of indices that tensors hold, after the passes over graphs."""
@@ -375,6 +400,8 @@ class _Compilation:
                 receiver.graph(name, before, after, seconds)
 
         recorder, graph = recording.current(), self.graph
+        if ALL in c.without:
+            return graph
         checks = dict((*index_checks(graph.roots), *graph.checks))
         graph = Graph(graph.inputs, graph.outputs, graph.updates, tuple(checks.items()), graph.gradients)
         with recording.phase("passes"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 
@@ -119,17 +120,21 @@ class Executable(BoundProgram):
         bound = BoundMemory(bind, shared, memories, memory, other_bytes, guard, notices)
         constants: Constants | None = None
         fixed: Sequence[Leaf] = ()
+        names = dict(source.origins.names)
         if memories and not graph.updates and finite is None and not checked:
 
             def compile_first(first: Graph, arrays: Mapping[Leaf, np.ndarray]) -> Runs:
-                return Executable(first, arrays, threads, None, target, numerics, shared, backend=backend).runs
+                names.update((x, f"computed_{n}") for n, (x, _) in enumerate(first.updates))
+                settings: dict[str, Any] = dict(backend=backend, origins=Origins(names))
+                return Executable(first, arrays, threads, None, target, numerics, shared, **settings).runs
 
             constants = Constants(graph, bind, memories, compile_first)
             graph, fixed = constants.graph, constants.leaves
             bound.arrays |= constants.arrays
             bound.computed = constants.arrays.keys()
         settings = threads, finite, target, numerics, backend, bound.limit, max_stored
-        compiled = compile_graph(graph, bound.arrays, *settings, fixed, source.limits, all_limited)
+        limited = source.limits, all_limited, names
+        compiled = compile_graph(graph, bound.arrays, *settings, fixed, *limited)
         bound.attach(compiled.graph)
         with recording.phase("binding to memory"):
             binding = Binding(

@@ -1,37 +1,82 @@
-"""Define the scalar functions of the IR in one table: arity, result type and NumPy meaning.
+"""Define the record of a scalar function of the IR, and the table of all of them.
 
-Integer `floordiv` and `mod` follow Python (towards minus infinity). `min` and `max` propagate NaN. Comparisons and
-logic give bool. `where` is lazy: only the chosen side is evaluated. The twin of `differentiate_as` is never evaluated:
-it defines the derivatives of the value, instead of the expression that computes the value.
+One record has everything that the compiler knows of a function: its types, meaning, derivative, code and cost.
+`ir.function_table` has the built-in functions; `lang.composed` and `lang.scalar_function` add others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import erf
-
-import numpy as np
+from typing import Any
 
 from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType
 from einsmith.base.errors import DtypeError
-from einsmith.ir.random import numpy_bits
 
 
 @dataclass(frozen=True)
 class ScalarFunction:
-    """A scalar function. `rule` maps argument types to the result type, or raises DtypeError."""
+    """A scalar function, with everything that the compiler knows of it.
+
+    Attributes:
+        name: its name in the IR, which identifies its definition
+        arity: the number of its arguments
+        rule: maps argument types to the result type, or raises DtypeError
+        numpy: its meaning: the function on arrays
+        symbol: the operator in the formula language, where there is one
+        precedence: that of the operator
+        adjoint: a rule for each argument that gives the argument's adjoint (`ir.adjoint_rules`); None: it is zero
+        uses_value: whether the rules use the function's own value
+        call: the name by which formulas call it; "" for a function without one
+        composition: builds its value from other functions where a formula is lowered; with adjoint rules the derivative
+            is that of the rules, otherwise that of the composition
+        lanes: code over lanes, given a `vecmath.polynomials.Arith` and the operands; None: one or few instructions, of
+            which back ends know the form
+        seconds: seconds per f32 element, with vectors of 64 bytes at about 4 GHz; 0: one instruction (measured by
+            `einsmith calibrate`, AMD EPYC)
+        instructions: instructions per element on a GPU
+        keeps_zero: whether the value at 0 is 0
+        is_identity: whether the value is the first argument, so that no instruction computes it
+    """
 
     name: str
     arity: int
     rule: Callable[..., DType]
     numpy: Callable
-    symbol: str | None = None  # the operator in the formula language, where there is one
+    symbol: str | None = None
     precedence: int = 0
+    adjoint: tuple[Any, ...] = ()
+    uses_value: bool = False
+    call: str = ""
+    composition: Callable[..., Any] | None = None
+    lanes: Callable[..., Any] | None = None
+    seconds: float = 0.0
+    instructions: int = 1
+    keeps_zero: bool = False
+    is_identity: bool = False
 
 
-def _same(*args: DType) -> DType:
+FUNCTIONS: dict[str, ScalarFunction] = {}
+"""Every function, by its name. The IR has no node of one that is a composition without adjoint rules."""
+CALLS: dict[str, ScalarFunction] = {}
+"""Every function that formulas call, by its name there."""
+
+
+def has_lanes(name: str) -> bool:
+    """Return whether a name is that of a function with code over lanes, which takes many instructions."""
+    return name in FUNCTIONS and FUNCTIONS[name].lanes is not None
+
+
+def add_function(f: ScalarFunction) -> None:
+    """Add a function to the tables."""
+    FUNCTIONS[f.name] = f
+    if f.call:
+        CALLS[f.call] = f
+
+
+def same(*args: DType) -> DType:
+    """Return the type that all arguments have. Raises DtypeError for others."""
     out = args[0]
     for a in args[1:]:
         if a is not out:
@@ -39,8 +84,9 @@ def _same(*args: DType) -> DType:
     return out
 
 
-def _number(*args: DType) -> DType:
-    out = _same(*args)
+def numbers(*args: DType) -> DType:
+    """Return the type of numbers of one type. Raises DtypeError for others."""
+    out = same(*args)
     if out.is_bool:
         raise DtypeError("a bool is not a number here; use where(c, 1, 0)")
     return _check_computes(out)
@@ -52,93 +98,39 @@ def _check_computes(dtype: DType) -> DType:
     return dtype
 
 
-def _floats(*args: DType) -> DType:
-    out = _same(*args)
+def floats(*args: DType) -> DType:
+    """Return the type of floats of one type. Raises DtypeError for others."""
+    out = same(*args)
     if not out.is_float:
         raise DtypeError(f"needs a float, got {out.name}; cast with f32(...)")
     return _check_computes(out)
 
 
-def _compare(*args: DType) -> DType:
-    _check_computes(_same(*args))
+def comparison(*args: DType) -> DType:
+    """Return the type of a comparison of arguments of one type. Raises DtypeError for others."""
+    _check_computes(same(*args))
     return dt.bool_
 
 
-def _logic(*args: DType) -> DType:
+def logic(*args: DType) -> DType:
+    """Return the type of a function of conditions. Raises DtypeError for others."""
     if any(not a.is_bool for a in args):
         raise DtypeError("`and`, `or`, `not` need conditions")
     return dt.bool_
 
 
-def _words(*args: DType) -> DType:
+def words(*args: DType) -> DType:
+    """Return the type of random bits of i32 words. Raises DtypeError for others."""
     if any(a is not dt.i32 for a in args):
         raise DtypeError("random bits are made of i32 words")
     return dt.i32
 
 
-def _where(c: DType, a: DType, b: DType) -> DType:
-    _logic(c)
-    return _same(a, b)
+def choice(c: DType, a: DType, b: DType) -> DType:
+    """Return the type of the choice between `a` and `b`. Raises DtypeError for others."""
+    logic(c)
+    return same(a, b)
 
-
-def _erf(x):
-    return np.vectorize(erf, otypes=[np.float64])(x) if np.size(x) else np.asarray(x, np.float64)
-
-
-def _pow(x, y):
-    # NumPy takes the square root for one exponent 0.5 of many bases, which at -inf is not a power.
-    return np.power(x, y + np.zeros_like(x))
-
-
-def _sigmoid(x):
-    e = np.exp(-np.abs(x))
-    return np.where(x >= 0, 1 / (1 + e), e / (1 + e))
-
-
-FUNCTIONS: dict[str, ScalarFunction] = {
-    f.name: f
-    for f in (
-        ScalarFunction("add", 2, _number, np.add, "+", 5),
-        ScalarFunction("sub", 2, _number, np.subtract, "-", 5),
-        ScalarFunction("mul", 2, _number, np.multiply, "*", 6),
-        ScalarFunction("div", 2, _floats, np.divide, "/", 6),
-        ScalarFunction("floordiv", 2, _number, np.floor_divide, "//", 6),
-        ScalarFunction("mod", 2, _number, np.mod, "%", 6),
-        ScalarFunction("neg", 1, _number, np.negative, "-", 7),
-        ScalarFunction("min", 2, _number, np.minimum),
-        ScalarFunction("max", 2, _number, np.maximum),
-        ScalarFunction("pow", 2, _floats, _pow, "**", 8),
-        ScalarFunction("exp", 1, _floats, np.exp),
-        ScalarFunction("log", 1, _floats, np.log),
-        ScalarFunction("tanh", 1, _floats, np.tanh),
-        ScalarFunction("sigmoid", 1, _floats, _sigmoid),
-        ScalarFunction("erf", 1, _floats, _erf),
-        ScalarFunction("sin", 1, _floats, np.sin),
-        ScalarFunction("cos", 1, _floats, np.cos),
-        ScalarFunction("sqrt", 1, _floats, np.sqrt),
-        ScalarFunction("rsqrt", 1, _floats, lambda x: 1 / np.sqrt(x)),
-        ScalarFunction("abs", 1, _number, np.abs),
-        ScalarFunction("sign", 1, _number, np.sign),
-        ScalarFunction("floor", 1, _floats, np.floor),
-        ScalarFunction("round", 1, _floats, np.rint),  # to the nearest whole number, halves to the even one
-        ScalarFunction("lt", 2, _compare, np.less, "<", 4),
-        ScalarFunction("le", 2, _compare, np.less_equal, "<=", 4),
-        ScalarFunction("eq", 2, _compare, np.equal, "==", 4),
-        ScalarFunction("ne", 2, _compare, np.not_equal, "!=", 4),
-        ScalarFunction("and", 2, _logic, np.logical_and, "and", 2),
-        ScalarFunction("or", 2, _logic, np.logical_or, "or", 1),
-        ScalarFunction("not", 1, _logic, np.logical_not, "not", 3),
-        ScalarFunction("where", 3, _where, np.where),
-        ScalarFunction("random_bits", 4, _words, numpy_bits),  # of a key and a counter, two words each: ir/random.py
-        ScalarFunction("stop_gradient", 1, lambda a: a, lambda x: x),  # the identity, with derivative zero
-        # The identity on weights whose products stay in float32 where others are of 16 bits (passes.algebra.precision).
-        ScalarFunction("full_precision", 1, _floats, lambda x: x),
-        ScalarFunction(
-            "differentiate_as", 2, _same, lambda x, twin: x
-        ),  # x, with the derivatives of the twin, its equal
-        ScalarFunction("cast", 1, lambda a: a, lambda x: x),  # the result type is the node's own
-    )
-}
 
 COMBINERS = ("sum", "prod", "max", "min", "argmax", "argmin")
 """Combiners of reductions. sum, prod, max, min give one result per body; argmax and argmin take one body and give

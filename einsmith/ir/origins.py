@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from einsmith.ir.nodes import Leaf, Template, Tensor
@@ -47,11 +47,12 @@ class Origin:
 class Origins:
     """The origins of a graph's leaves and indices.
 
-    `names`: of the leaves that a user passed; `indices`: in the order of the trace; `differentiated`: tensors that were
-    differentiated, whose indices are checked even if nothing reads the tensors.
+    `names`: of the leaves that a user passed, and of a step's parameters and state; `indices`: in the order of the
+    trace; `differentiated`: tensors that were differentiated, whose indices are checked even if nothing reads the
+    tensors.
     """
 
-    names: Mapping[Leaf, str] = field(default_factory=dict)
+    names: dict[Leaf, str] = field(default_factory=dict)
     indices: tuple[Origin, ...] = ()
     differentiated: tuple[Tensor, ...] = ()
 

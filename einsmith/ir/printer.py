@@ -114,7 +114,7 @@ def _text_parts(x: Expr, axis: Callable[[int], str], slot: Callable[[int], str])
     spec = FUNCTIONS[x.fn]
     p = spec.precedence
     if spec.symbol is None:
-        out = [x.dtype.name if x.fn == "cast" else x.fn, "("]
+        out = [x.dtype.name if x.fn == "cast" else spec.call or x.fn, "("]
         for n, a in enumerate(x.args):
             out += [", " if n else "", (a, 0)]
         return [*out, ")"]

@@ -1,16 +1,25 @@
 """Define functions of the language composed of others, in an order of operations that preserves their precision.
 
-Each is one operation of a formula until it is lowered, so that a reduction in its argument is computed once. The twins
-(`differentiate_as`) are equal to the functions in exact arithmetic, and so are the derivatives.
+Each is one operation of a formula until it is lowered, so that a reduction in its argument is computed once. Its
+derivative is that of its adjoint rule, not of the operations that preserve precision.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 
 import numpy as np
 
+from einsmith.ir.adjoint_rules import mul
+from einsmith.ir.functions import ScalarFunction, add_function, floats
 from einsmith.ir.nodes import Const, Expr, apply
+
+
+def compose(f: ScalarFunction, args: Sequence[Expr]) -> Expr:
+    """Return the composition of a function, with the derivatives of its adjoint rules if it has some."""
+    assert f.composition is not None
+    value = f.composition(*args)
+    return apply("differentiate_as", value, apply(f.name, *args)) if f.adjoint else value
 
 
 def _one(x: Expr) -> Const:
@@ -23,27 +32,32 @@ def log1p(x: Expr) -> Expr:
     factor = apply("div", x, apply("sub", u, _one(x)))
     exact = apply("eq", u, _one(x))
     infinite = apply("eq", u, Const(float("inf"), x.dtype))
-    value = apply("where", infinite, u, apply("mul", apply("log", u), factor))
-    return apply("differentiate_as", apply("where", exact, x, value), apply("log", u))
+    return apply("where", exact, x, apply("where", infinite, u, apply("mul", apply("log", u), factor)))
 
 
 def expm1(x: Expr) -> Expr:
     """Build exp(x) - 1 as tanh(x/2)*(exp(x) + 1), which has no cancellation."""
-    e = apply("exp", x)
     half = apply("tanh", apply("mul", Const(0.5, x.dtype), x))
-    return apply("differentiate_as", apply("mul", half, apply("add", e, _one(x))), e)
+    return apply("mul", half, apply("add", apply("exp", x), _one(x)))
 
 
 def softplus(x: Expr) -> Expr:
     """Build log(1 + exp(x)) without the exponential of a positive number."""
-    zero = Const(0.0, x.dtype)
-    above, below = (apply("log", apply("add", _one(x), apply("exp", s))) for s in (apply("neg", x), x))
-    twin = apply("where", apply("lt", zero, x), apply("add", x, above), below)
     rest = log1p(apply("exp", apply("neg", apply("abs", x))))
-    return apply("differentiate_as", apply("add", apply("max", x, zero), rest), twin)
+    return apply("add", apply("max", x, Const(0.0, x.dtype)), rest)
 
 
-COMPOSED: dict[str, Callable[[Expr], Expr]] = {"log1p": log1p, "expm1": expm1, "softplus": softplus}
+def relu(x: Expr) -> Expr:
+    """Build where(x <= 0, 0, x), in which NaN stays."""
+    zero = Const(0.0, x.dtype)
+    return apply("where", apply("le", x, zero), zero, x)
 
-NUMPY: dict[str, Callable] = {"log1p": np.log1p, "expm1": np.expm1, "softplus": lambda x: np.logaddexp(0.0, x)}
-"""NumPy's function for each composed function, applied to numbers."""
+
+for _build, _numpy, _adjoint in (
+    (relu, lambda x: np.where(x <= 0, 0, x), ()),  # the derivative of the composition
+    (log1p, np.log1p, (lambda g, a, out: apply("div", g, apply("add", _one(a[0]), a[0])),)),
+    (expm1, np.expm1, (lambda g, a, out: mul(g, apply("exp", a[0])),)),
+    (softplus, lambda x: np.logaddexp(0.0, x), (lambda g, a, out: mul(g, apply("sigmoid", a[0])),)),
+):
+    _name = _build.__name__
+    add_function(ScalarFunction(_name, 1, floats, _numpy, adjoint=_adjoint, call=_name, composition=_build))

@@ -26,9 +26,8 @@ from einsmith.base.errors import DtypeError, FormulaError, ShapeError
 from einsmith.base.symbolic import to_whole
 from einsmith.ir.analysis import ranges
 from einsmith.ir.analysis.ranges import Range
-from einsmith.ir.functions import FUNCTIONS
+from einsmith.ir.functions import FUNCTIONS, comparison, floats, logic, numbers
 from einsmith.ir.nodes import Tensor
-from einsmith.lang.composed import COMPOSED, NUMPY
 from einsmith.lang.integers import function_interval, reduction_interval
 
 
@@ -271,13 +270,6 @@ class FormulaFold(Form):
 
 # ----------------------------------------------------------------------------------------------------------- typing
 
-_COMPARISONS = ("lt", "le", "eq", "ne")
-_LOGIC = ("and", "or", "not")
-_FLOATS = ("exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "sqrt", "rsqrt", *COMPOSED)
-"""Functions that are computed in a float type: integers become weak floats."""
-_ARITHMETIC = ("add", "sub", "mul", "floordiv", "mod", "neg", "min", "max", "abs", "sign")
-"""Functions that are computed in the common type of their operands, integers included."""
-
 
 def join(types: Iterable[Ty]) -> Ty:
     """Return the common type of operands: the first of these kinds that occurs among them.
@@ -389,7 +381,8 @@ def _fold_literals(fn: str, values: list) -> Literal | None:
         return None
     if fn in ("floordiv", "mod") and values[1] == 0 and all(isinstance(v, int) for v in values):
         raise FormulaError("integer division by zero")
-    if fn not in (*_COMPARISONS, *_LOGIC) and all(isinstance(v, int) for v in values):
+    spec = FUNCTIONS[fn]
+    if spec.rule not in (comparison, logic) and all(isinstance(v, int) for v in values):
         of_integers: dict[str, Callable[..., int]] = {
             "add": lambda a, b: a + b,
             "sub": lambda a, b: a - b,
@@ -405,8 +398,7 @@ def _fold_literals(fn: str, values: list) -> Literal | None:
         if fn in of_integers:
             return Literal(of_integers[fn](*values))
     with np.errstate(all="ignore"):
-        function = NUMPY[fn] if fn in NUMPY else FUNCTIONS[fn].numpy
-        result = function(*(np.float64(v) if isinstance(v, float) else v for v in values))
+        result = spec.numpy(*(np.float64(v) if isinstance(v, float) else v for v in values))
     return Literal(result.item() if isinstance(result, (np.generic, np.ndarray)) else result)
 
 
@@ -434,21 +426,23 @@ def op(fn: str, *args: Form) -> Form:
         return args[0] if not args[0].loads else FormulaOp(fn, args, types[0])
     if fn == "differentiate_as":
         return FormulaOp(fn, args, join(types)) if any(a.loads for a in args) else args[0]
-    if fn in _LOGIC:
+    spec = FUNCTIONS.get(fn)
+    rule = None if spec is None else spec.rule
+    if rule is logic:
         for t in types:
             if not is_bool(t):
                 word = fn if fn == "not" else f"`{fn}`"
                 raise FormulaError(f"{word} needs conditions, not {type_name(t)}", hint="compare it, as in x != 0")
         ty: Ty = dt.bool_
-    elif fn in _COMPARISONS:
+    elif rule is comparison:
         ty = dt.bool_
-    elif fn in _ARITHMETIC or fn in ("div", "floor", "round") or fn in _FLOATS:
+    elif rule in (numbers, floats):
         ty = join(types)
         if is_bool(ty):
             raise DtypeError("a bool is not a number here; use where(c, 1, 0)")
         if fn in ("floor", "round") and is_integer(ty):
             return args[0]
-        if fn == "div" or fn in _FLOATS:
+        if rule is floats:  # integers become weak floats
             if ty is WeakForm.INT and all(isinstance(a, Literal) for a in args):
                 ty = WeakForm.SCALAR
             elif is_integer(ty):

@@ -21,6 +21,7 @@ from einsmith.ir.analysis.bounds import bounds, prove
 from einsmith.ir.analysis.ends import guards_around
 from einsmith.ir.analysis.linear import linear
 from einsmith.ir.analysis.ranges import leaves
+from einsmith.ir.functions import FUNCTIONS
 from einsmith.ir.nodes import (
     Apply,
     Axis,
@@ -44,7 +45,7 @@ from einsmith.ir.origins import SCATTERED, Origin
 from einsmith.ir.rebuild import guarded, map_bodies, rebuild, substitute
 from einsmith.ir.rewrite.simplify import canonical
 from einsmith.ir.verify import verify_template
-from einsmith.lang.composed import COMPOSED
+from einsmith.lang.composed import compose
 from einsmith.lang.formula import (
     AxisVar,
     Convert,
@@ -192,11 +193,8 @@ class TemplateScope:
             assert isinstance(node.ty, DType)
             return cast(cast(args[0], node.ty), want)
         if isinstance(node, FormulaOp):
-            if node.fn == "relu":
-                zero = Const(0.0, args[0].dtype)
-                return cast(apply("where", apply("le", args[0], zero), zero, args[0]), want)
-            if node.fn in COMPOSED:
-                return cast(COMPOSED[node.fn](args[0]), want)
+            if FUNCTIONS[node.fn].composition is not None:
+                return cast(compose(FUNCTIONS[node.fn], args), want)
             return cast(_apply_wrapping(node, args, self._operand_type(node, want)), want)
         assert isinstance(node, FormulaFold)
         return self._lower_nested(node, want, guards)

@@ -14,8 +14,9 @@ from typing import Any
 
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import FormulaError
-from einsmith.ir.functions import SCATTERED
-from einsmith.lang.composed import COMPOSED
+from einsmith.ir import functions
+from einsmith.ir.functions import CALLS, SCATTERED, comparison, floats, numbers
+from einsmith.lang import composed  # noqa: F401  # adds functions to CALLS
 from einsmith.lang.syntax import (
     Ast,
     Cast,
@@ -33,18 +34,9 @@ from einsmith.lang.tokenizer import Token, tokenize
 
 REDUCTIONS = ("sum", "mean", "max", "min", "prod", "argmax", "argmin")
 CASTS = {d.name: d for d in dt.ALL}
-UNARY = ("exp", "log", "tanh", "sigmoid", "sqrt", "rsqrt", "erf", "abs", "sign", "floor", "relu", "sin", "cos",
-         "stop_gradient", *COMPOSED)  # fmt: skip
-FUNCTIONS = {
-    **dict.fromkeys(UNARY, 1),
-    **dict.fromkeys(CASTS, 1),
-    "pow": 2,
-    "min": 2,
-    "max": 2,
-    "where": 3,
-    "size": 1,
-    "random_bits": 4,
-}
+FUNCTIONS = {**{name: f.arity for name, f in CALLS.items()}, **dict.fromkeys(CASTS, 1), "size": 1}
+"""Number of arguments of each function of the language. Functions that are added from outside are in CALLS alone: their
+names stay free for tensors."""
 WRITTEN = {
     "softmax": "e[i,j] = exp(x[i,j] - max[m](x[i,m])) on a line of its own, then e[i,j]/sum[m](e[i,m])",
     "log_softmax": "x[i,j] - max[m](x[i,m]) - log(sum[n](exp(x[i,n] - max[m](x[i,m]))))",
@@ -92,8 +84,9 @@ def near(name: str, known: Iterable[str]) -> str | None:
     return f"did you mean {' or '.join(close)}?" if close else None
 
 
-_COMPARISONS = {"<": "lt", "<=": "le", "==": "eq", "!=": "ne", ">": "lt", ">=": "le"}
-_BINARY = {"+": ("add", 5), "-": ("sub", 5), "*": ("mul", 6), "/": ("div", 6), "//": ("floordiv", 6), "%": ("mod", 6)}
+_OPERATORS = {f.symbol: f for f in functions.FUNCTIONS.values() if f.symbol and f.arity == 2}
+_COMPARISONS = {sign: f.name for sign, f in _OPERATORS.items() if f.rule is comparison} | {">": "lt", ">=": "le"}
+_BINARY = {sign: (f.name, f.precedence) for sign, f in _OPERATORS.items() if f.rule in (numbers, floats) and not f.call}
 _CHOICE = "a choice is written where(condition, a, b), not a if condition else b"
 
 
@@ -329,7 +322,8 @@ class _Parser:
             return f"write {WRITTEN[name]}"
         if name in UNWRITTEN:
             return "it cannot be written with the functions of formulas, " + ", ".join(sorted(FUNCTIONS))
-        return near(name, (*FUNCTIONS, *REDUCTIONS)) or "the functions are " + ", ".join(sorted(FUNCTIONS))
+        known = {*FUNCTIONS, *CALLS}
+        return near(name, (*known, *REDUCTIONS)) or "the functions are " + ", ".join(sorted(known))
 
     def reduction(self, token: Token) -> Ast:
         self.take("[")
@@ -353,7 +347,8 @@ class _Parser:
 
     def call(self, token: Token) -> Ast:
         name = token.text
-        if name not in FUNCTIONS and name not in REDUCTIONS:
+        spec = CALLS.get(name)
+        if spec is None and name not in FUNCTIONS and name not in REDUCTIONS:
             raise self.fail(f"unknown function {name}", token.at, self.written(name))
         self.take("(")
         args: list[Ast] = []
@@ -364,7 +359,7 @@ class _Parser:
         self.take(")")
         if name in REDUCTIONS and (name not in FUNCTIONS or len(args) < 2):
             raise self.fail(f"{name} needs its axes in brackets", token.at, f"write {name}[i](...)")
-        arity = FUNCTIONS[name]
+        arity = FUNCTIONS[name] if spec is None else spec.arity
         if len(args) != arity and not (name in ("min", "max") and len(args) > 2):
             raise self.fail(f"{name} takes {arity} argument{'s' if arity > 1 else ''}, not {len(args)}", token.at)
         if name == "size":
@@ -373,9 +368,10 @@ class _Parser:
             return SizeOf(token.at, args[0].id)
         if name in CASTS:
             return Cast(token.at, CASTS[name], args[0])
-        out = ParsedApply(token.at, name, tuple(args[:arity]))
+        assert spec is not None
+        out = ParsedApply(token.at, spec.name, tuple(args[:arity]))
         for extra in args[arity:]:
-            out = ParsedApply(token.at, name, (out, extra))
+            out = ParsedApply(token.at, spec.name, (out, extra))
         return out
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from einsmith.ir.functions import SCATTERED
+from einsmith.ir.functions import FUNCTIONS, SCATTERED
 from einsmith.lang.syntax import (
     Ast,
     Cast,
@@ -19,11 +19,6 @@ from einsmith.lang.syntax import (
     Statement,
 )
 
-_INFIX = {
-    "or": ("or", 1), "and": ("and", 2), "lt": ("<", 4), "le": ("<=", 4), "eq": ("==", 4), "ne": ("!=", 4),
-    "add": ("+", 5), "sub": ("-", 5), "mul": ("*", 6), "div": ("/", 6), "floordiv": ("//", 6), "mod": ("%", 6),
-}  # fmt: skip
-"""Sign and precedence of each function that is written between its operands."""
 _COMPARISON, _PREFIX, _ATOM = 4, 7, 9
 
 
@@ -66,8 +61,9 @@ def _text(e: Ast) -> tuple[str, int]:
     if isinstance(e, ParsedReduction):
         return f"{e.combiner}[{', '.join(e.axes)}]({expression(e.body)})", _ATOM
     assert isinstance(e, ParsedApply)
-    if e.fn in _INFIX:
-        sign, own = _INFIX[e.fn]
+    spec = FUNCTIONS[e.fn]
+    if spec.symbol and spec.arity == 2 and not spec.call:
+        sign, own = spec.symbol, spec.precedence
         left, right = e.operands
         first = expression(left, own + (own == _COMPARISON))  # a chain of comparisons means something else
         return f"{first} {sign} {expression(right, own + 1)}", own
@@ -75,4 +71,4 @@ def _text(e: Ast) -> tuple[str, int]:
         return f"-{expression(e.operands[0], _ATOM)}", _PREFIX
     if e.fn == "not":
         return f"not {expression(e.operands[0], _PREFIX)}", 3
-    return f"{e.fn}({', '.join(map(expression, e.operands))})", _ATOM
+    return f"{spec.call or e.fn}({', '.join(map(expression, e.operands))})", _ATOM

@@ -10,6 +10,7 @@ from einsmith.base import dtypes as dt
 from einsmith.base.arguments import check_arguments, show
 from einsmith.base.dtypes import DType
 from einsmith.base.errors import ArgumentError, FormulaError, KindError, ShapeError
+from einsmith.ir.functions import FUNCTIONS
 from einsmith.ir.nodes import Apply, Compute, Const, Expr, Read, Tensor, postorder, template
 from einsmith.ir.rebuild import map_bodies, prune_args, rebuild, substitute
 from einsmith.lang.builder import Value
@@ -18,8 +19,6 @@ from einsmith.optim.lr_scheduler import Schedule
 from einsmith.optim.program import RuleProgram
 
 Hyper = float | Callable[[int], float]
-
-_COSTLY = ("div", "pow", "sqrt", "rsqrt", "exp", "log", "tanh", "sigmoid", "erf", "sin", "cos")
 
 
 class Rule:
@@ -268,7 +267,7 @@ def _maximal(body: Expr) -> list[Expr]:
             and isinstance(e, (Const, Read, Apply))
             and not (isinstance(e, Read) and e.index)
         )
-        costly[e] = any(costly[a] for a in e.args) or (isinstance(e, Apply) and e.fn in _COSTLY)
+        costly[e] = any(costly[a] for a in e.args) or (isinstance(e, Apply) and FUNCTIONS[e.fn].seconds > 0)
     out: list[Expr] = []
     stack, seen = [body], set()
     while stack:

@@ -68,6 +68,7 @@ class FileListing(Listing):
         00-given.txt, 01-simplify.txt, ...           the graph after each pass
         17-lower-loops-steps-0/01-simplify.txt, ...  the graph of a loop's step, whose passes run meanwhile
         plan.txt, arena.txt, program.txt             kernels in order; positions in memory; the steps that are run
+        graph.txt                                    the graph after all passes, as `es.load_graph` reads it
     """
 
     def __init__(self, parent: Path, initial: Graph):

@@ -54,6 +54,9 @@ from einsmith.schedule.pipeline import PLAN_PASSES, Pass, check_order, optional_
 
 GraphPass = Pass[Graph, PassContext]
 
+ALL = "graph passes"
+"""Name by which decisions leave out all passes over graphs, of a graph that has gone through them."""
+
 CIRCULAR_BUFFERS = "circular buffers"
 """Name by which circular buffers of loops can be left out."""
 
@@ -77,6 +80,8 @@ def run_passes(graph: Graph, context: PassContext | None = None) -> Graph:
     rewrite in it (`Pass.on`). Raises KnobError if it names a pass that cannot be left out."""
     context = context or PassContext()
     without = left_out()
+    if ALL in without:
+        return graph
     kinds = occurrences(graph)
     for p in PASSES:
         start = time.perf_counter()
@@ -88,6 +93,11 @@ def run_passes(graph: Graph, context: PassContext | None = None) -> Graph:
         if context.observe is not None:
             context.observe(p.name, before, graph, time.perf_counter() - start)
     return graph
+
+
+def registered() -> list[tuple[int, str, str]]:
+    """Return the place, name and identity of each pass that was registered from outside."""
+    return [(n, p.name, p.identity) for n, p in enumerate(PASSES) if p.identity]
 
 
 def optional() -> list[str]:

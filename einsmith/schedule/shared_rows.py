@@ -14,12 +14,10 @@ from collections.abc import Sequence
 from functools import lru_cache, partial
 from typing import NamedTuple
 
+from einsmith.ir.functions import has_lanes
 from einsmith.ir.nodes import Apply, Axis, Expr, Piece, Read, Template, postorder, reads, template
 from einsmith.ir.rebuild import map_bodies, rebuild
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Member, Rows, Stage
-
-_EXPENSIVE_FUNCTIONS = {"exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "pow"}
-"""Functions that are expensive enough to be stored rather than evaluated again."""
 
 
 class _Use(NamedTuple):
@@ -102,7 +100,7 @@ def _uses(rows: Rows) -> dict[_Key, list[_Use]]:
 
 
 def _special_functions(exprs: Sequence[Expr]) -> list[Apply]:
-    return [e for e in postorder(exprs) if isinstance(e, Apply) and e.fn in _EXPENSIVE_FUNCTIONS and e.dtype.is_float]
+    return [e for e in postorder(exprs) if isinstance(e, Apply) and has_lanes(e.fn) and e.dtype.is_float]
 
 
 def _guards(bodies: Sequence[Expr], e: Expr) -> list[Expr]:

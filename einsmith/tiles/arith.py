@@ -1,7 +1,7 @@
 """Lower scalar functions of the IR to instructions on tiles.
 
 Divisions follow Python, conversions saturate, and special functions use the polynomials that CPUs use too
-(`codegen.vecmath`).
+(`ir.vecmath`).
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 from einsmith.base.dtypes import DType
 from einsmith.base.errors import CompileError
-from einsmith.codegen.vecmath import polynomials
-from einsmith.codegen.vecmath.functions import FUNCTIONS
+from einsmith.ir.functions import FUNCTIONS
 from einsmith.ir.random import threefry
+from einsmith.ir.vecmath import polynomials
 from einsmith.tiles.ir import FLOATS, INTEGERS, TileBuilder, TileValue, elem_of
 
 _IN_DOUBLE = ("sin", "cos", "pow")
@@ -37,10 +37,11 @@ def apply(b: TileBuilder, fn: str, *a: TileValue) -> TileValue:
         return (float_division if a[0].elem in FLOATS else division)(b, fn, *a)
     if fn == "random_bits":
         return _random(b, *a)
-    if fn in FUNCTIONS:
-        return (
-            b.op(fn, *a) if a[0].elem == "f64" and fn in _IN_DOUBLE else FUNCTIONS[fn](TileArithmetic(b, a[0].elem), *a)
-        )
+    if a[0].elem == "f64" and fn in _IN_DOUBLE:
+        return b.op(fn, *a)
+    lanes = FUNCTIONS[fn].lanes if fn in FUNCTIONS else None
+    if lanes is not None:
+        return lanes(TileArithmetic(b, a[0].elem), *a)
     raise CompileError(f"there is no {fn} on tiles")
 
 
@@ -155,7 +156,7 @@ def _emit_shift(name: str) -> Callable[..., TileValue]:
 
 
 class TileArithmetic(polynomials.Arith):
-    """`codegen.vecmath.polynomials.Arith` on tiles."""
+    """`ir.vecmath.polynomials.Arith` on tiles."""
 
     fused = True
 

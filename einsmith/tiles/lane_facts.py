@@ -8,18 +8,13 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from einsmith.ir.analysis.predicates import guarded_reads
+from einsmith.ir.functions import FUNCTIONS
 from einsmith.ir.nodes import Apply, Expr, Piece, Read, axes_of, cached_postorder, reads
 from einsmith.kernels.contraction.problem import Operand, Problem
 from einsmith.schedule.kernel import Kernel
 from einsmith.tiles.access import LaneAccess, LaneRun, read_access, store_access
 from einsmith.tiles.contraction import find_products, in_memory_order, narrow_operands
 from einsmith.tiles.pieces import memory_order
-
-_WEIGHTS = {
-    "div": 10, "sqrt": 10, "rsqrt": 10, "exp": 8, "log": 14, "tanh": 24, "sigmoid": 16, "erf": 24, "sin": 24,
-    "cos": 24, "pow": 70, "random_bits": 60, "cast": 1, "where": 1,
-}  # fmt: skip
-"""Instructions of a function; 1 of those that are missing."""
 
 
 @lru_cache(maxsize=4096)
@@ -111,7 +106,7 @@ def _ops(bodies: tuple[Expr, ...]) -> float:
         if isinstance(e, Read):
             inside.update(cached_postorder(tuple(e.index)))
     return float(
-        sum(_WEIGHTS.get(e.fn, 1) for e in cached_postorder(bodies) if isinstance(e, Apply) and e not in inside)
+        sum(FUNCTIONS[e.fn].instructions for e in cached_postorder(bodies) if isinstance(e, Apply) and e not in inside)
     )
 
 

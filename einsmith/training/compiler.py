@@ -6,6 +6,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from math import inf
@@ -340,7 +341,7 @@ class StepCompiler:
             "memory": compilation.memory_limit,
             "other_bytes": self._state.untouched_bytes(traced.bind.values()),
             "guard": self._state.store.guard,
-            "origins": traced.origins,
+            "origins": replace(traced.origins, names=traced.origins.names | self._parts.names_of(traced.bind)),
             "max_stored": compilation.max_stored,
             "target": self._find_target(),
             "notices": notices,

@@ -16,7 +16,6 @@ from concurrent.futures import Future
 from dataclasses import asdict
 from functools import partial
 from statistics import median
-from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from einsmith import optim
 from einsmith.base import VERSION
 from einsmith.base.dtypes import dtype_of
 from einsmith.base.errors import ArgumentError, DeviceError, GroupError, NonFiniteError, ShapeError
+from einsmith.base.identity import code_text
 from einsmith.base.sizes import show_size
 from einsmith.distributed.collectives import Collectives
 from einsmith.distributed.group import ProcessGroup
@@ -452,16 +452,5 @@ def _plain(x: Any) -> Any:
 def _digest(code: Any) -> str:
     """Return a checksum of the compiled code of a class's methods, or of a function; "" where there is none."""
     members = [x for _, x in sorted(vars(code).items())] if isinstance(code, type) else [code]
-    texts = [_code_text(x.__code__) for x in members if hasattr(x, "__code__")]
+    texts = [code_text(x.__code__) for x in members if hasattr(x, "__code__")]
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:12] if texts else ""
-
-
-def _code_text(code: CodeType) -> str:
-    parts = [_constant_text(x) for x in code.co_consts]
-    return " ".join((code.co_code.hex(), *code.co_names, *parts))
-
-
-def _constant_text(x: Any) -> str:
-    if isinstance(x, CodeType):
-        return _code_text(x)
-    return repr(sorted(map(repr, x))) if isinstance(x, frozenset) else repr(x)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from einsmith.base.errors import ArgumentError, ShapeError
+from einsmith.ir.nodes import Leaf
 from einsmith.runtime.nested import check_store, under_way
 from einsmith.runtime.signals import Deferred
 from einsmith.runtime.store import ParameterStore
@@ -307,6 +308,16 @@ class StepParts:
     accumulation: Accumulation = field(default_factory=Accumulation)
     epochs: Epochs = field(default_factory=Epochs)
     reports: Reports = field(default_factory=Reports)
+
+    def names_of(self, bind: Mapping[Leaf, np.ndarray]) -> dict[Leaf, str]:
+        """Return the names of parameters, state and numbers among bound leaves, for a dump of a graph."""
+        store, numbers = self.state.store, self.numbers
+        memories = {**store.parameters, **store.state}
+        arrays = {n: m.memory.physical for n, m in memories.items()} | numbers.hyperparameters | numbers.derived
+        arrays |= {"count": numbers.count}
+        arrays |= {f"updates_{n}": g.memory for n, g in enumerate(self.state.counts.groups)}
+        names = {id(a): n for n, a in arrays.items()}
+        return {x: names[id(a)] for x, a in bind.items() if id(a) in names}
 
     def set_numbers(self, arrays: list[np.ndarray]) -> None:
         """Set all numbers for the next run, which is of this batch. The caller holds the guard of the parameters.

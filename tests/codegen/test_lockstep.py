@@ -10,7 +10,6 @@ import pytest
 from einsmith.codegen.llvm import lockstep
 from einsmith.codegen.llvm.nest import emit_module
 from einsmith.codegen.loopnest.nest import Builder
-from einsmith.codegen.vecmath.functions import FUNCTIONS
 from tests.codegen.test_llvm_ops import TARGET, run
 
 SIZE, LANES = 64, 8
@@ -41,7 +40,7 @@ def test_any_block_computes_what_it_did(seed, monkeypatch):
     start = np.random.default_rng(seed).uniform(-1, 1, SIZE).astype(np.float32)
     together, alone = start.copy(), start.copy()
     run(block(seed), together)
-    monkeypatch.setattr(lockstep, "group_instructions", lambda run, special, width: ([op] for op in run))
+    monkeypatch.setattr(lockstep, "group_instructions", lambda run, width: ([op] for op in run))
     b = block(seed)
     b.name += "alone"
     run(b, alone)
@@ -53,7 +52,7 @@ def test_any_block_computes_what_it_did(seed, monkeypatch):
 @pytest.mark.parametrize("width", [2, 4])
 def test_every_instruction_follows_its_arguments_once(seed, width):
     ops = block(seed).body
-    found = list(lockstep.group_instructions(ops, FUNCTIONS, width))
+    found = list(lockstep.group_instructions(ops, width))
     order = [op for group in found for op in group]
     assert sorted(map(id, order)) == sorted(map(id, ops))
     assert max(map(len, found)) <= width
@@ -87,4 +86,4 @@ def test_a_function_of_another_waits():
     y = b.op("erf", x)
     z = b.op("exp", b.add(y, x))
     b.store(z, b.buffers[0], b.const(0))
-    assert all(len(g) == 1 for g in lockstep.group_instructions(b.body, FUNCTIONS, 4))
+    assert all(len(g) == 1 for g in lockstep.group_instructions(b.body, 4))

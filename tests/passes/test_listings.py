@@ -13,7 +13,7 @@ from einsmith.base.errors import KnobError
 from einsmith.cli import main
 from einsmith.passes.pipeline import PASSES
 
-PLAN = ["plan.txt", "arena.txt", "program.txt"]
+PLAN = ["graph.txt", "plan.txt", "arena.txt", "program.txt"]
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_every_pass_of_every_program(folder: Path) -> None:
         program = folder / f"program-000{n}"
         assert files_of(program) == sorted(["00-given.txt", *names(), *PLAN])
         graphs = {p.stem: p.read_text() for p in program.iterdir()}
-        assert all(f"*{factor}" in text for stem, text in graphs.items() if stem not in ("arena", "program"))
+        assert all(f"*{factor}" in text for stem, text in graphs.items() if stem not in ("arena", "graph", "program"))
         assert "sum[r0]" in graphs["00-given"] and graphs["04-inline"].startswith("# after inline: ")
         body = graphs["00-given"]
         for name in names():

@@ -11,11 +11,11 @@ from dataclasses import replace
 from itertools import pairwise, product
 from math import prod
 
-from einsmith.autodiff.adjoint.rules import add_terms, constant, mul
 from einsmith.autodiff.inversion.equations import MAX_PHASES
 from einsmith.autodiff.inversion.preimage import Fibre
 from einsmith.autodiff.plan import AdjointPlan
 from einsmith.base import dtypes as dt
+from einsmith.ir.adjoint_rules import add_terms, constant, mul
 from einsmith.ir.analysis.linear import LinearForm
 from einsmith.ir.nodes import Axis, Const, Expr, Piece, Reduce, axes_of, template
 from einsmith.ir.rebuild import substitute

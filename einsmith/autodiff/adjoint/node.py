@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from math import prod
 
 from einsmith.autodiff.adjoint.gather import gather_adjoint
-from einsmith.autodiff.adjoint.rules import RULES, USES_VALUE, Under, both, choose, constant, mul
 from einsmith.autodiff.adjoint.scatter import (
     CHOSEN_COST,
     SCATTER_COST,
@@ -43,9 +42,11 @@ from einsmith.autodiff.inversion.quasi import Quasi
 from einsmith.autodiff.plan import AdjointPlan
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import GradientError
+from einsmith.ir.adjoint_rules import Under, both, choose, constant, mul
 from einsmith.ir.analysis.bounds import Facts
 from einsmith.ir.analysis.in_bounds import inside, out_of_bounds, proven
 from einsmith.ir.analysis.linear import LinearForm
+from einsmith.ir.functions import FUNCTIONS
 from einsmith.ir.nodes import (
     Apply,
     Axis,
@@ -163,7 +164,7 @@ class Adjoint:
         if not isinstance(part.body, Reduce):
             g = self._cotangent(0, at)
             values: dict[Expr, Expr] = {}
-            if isinstance(part.body, Apply) and part.body.fn in USES_VALUE:
+            if isinstance(part.body, Apply) and FUNCTIONS[part.body.fn].uses_value:
                 values[part.body] = self.out.read(self.first_result, at)
             if g is not None:
                 self._sweep(part, [(part.body, {(): g})], values, at)
@@ -310,7 +311,7 @@ class Adjoint:
                 if e.slot in self.needed and e.dtype.is_float:
                     active.add(e)
             elif isinstance(e, Apply) and e.dtype.is_float:
-                if any(a in active and rule for a, rule in zip(e.args, RULES[e.fn], strict=True)):
+                if any(a in active and rule for a, rule in zip(e.args, FUNCTIONS[e.fn].adjoint, strict=True)):
                     active.add(e)
         adjoints: dict[Expr, Terms] = {}
         for body, terms in roots:
@@ -337,12 +338,11 @@ class Adjoint:
                     accumulate(read_adjoints.setdefault(key, {}), guards, g)
                 continue
             assert isinstance(e, Apply)
-            value = values.get(e, e)
-            for a, rule in zip(e.args, RULES[e.fn], strict=True):
+            for a, rule in zip(e.args, FUNCTIONS[e.fn].adjoint, strict=True):
                 if a not in active or rule is None:
                     continue
                 for guards, g in terms.items():
-                    new = rule(g, e.args, value)
+                    new = rule(g, e.args, values.get(e, e))
                     if isinstance(new, Under):
                         condition = on_result.get(new.condition, new.condition)
                         guards = guards if condition in guards else (*guards, condition)

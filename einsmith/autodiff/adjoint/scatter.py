@@ -14,10 +14,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from einsmith.autodiff.adjoint.rules import choose, constant
 from einsmith.autodiff.plan import AdjointPlan
 from einsmith.base import dtypes as dt
 from einsmith.base import environment, messages
+from einsmith.ir.adjoint_rules import choose, constant
 from einsmith.ir.analysis.linear import LinearForm
 from einsmith.ir.interned import Node
 from einsmith.ir.nodes import Apply, Axis, Const, Expr, Piece, Read, Scatter, Template, apply, axes_of, postorder

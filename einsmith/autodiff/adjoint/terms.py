@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from einsmith.autodiff.adjoint.rules import add_terms, both, choose, constant
 from einsmith.base import dtypes as dt
+from einsmith.ir.adjoint_rules import add_terms, both, choose, constant
 from einsmith.ir.nodes import Apply, Const, Expr, apply, reads
 
 Guards = tuple[Expr, ...]

@@ -9,10 +9,11 @@ chains that are interleaved.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from einsmith.codegen.loopnest.nest import Op
+from einsmith.ir.functions import has_lanes
 
 _STORES = (
     "store", "stream", "scatter", "barrier", "prefetch", "tile_zero", "tile_load", "tile_store", "tile_dot",
@@ -20,13 +21,13 @@ _STORES = (
 _LOADS = ("load", "gather")
 
 
-def group_instructions(run: Sequence[Op], special: Collection[str], width: int) -> Iterator[list[Op]]:
+def group_instructions(run: Sequence[Op], width: int) -> Iterator[list[Op]]:
     """Yield the instructions of a block without branches in an order in which each follows its arguments. Instructions
-    that are emitted together, at most `width` of the functions `special` on vectors, are one list.
+    that are emitted together, at most `width` functions with code over lanes, on vectors, are one list.
 
     The arguments of a function move up with it; but loads never pass a store, and stores keep their places.
     """
-    chains = [n for n, op in enumerate(run) if op.name in special and op.result is not None and op.result.type.lanes]
+    chains = [n for n, op in enumerate(run) if has_lanes(op.name) and op.result is not None and op.result.type.lanes]
     if len(chains) < 2 or width < 2:
         yield from ([op] for op in run)
         return

@@ -23,7 +23,7 @@ from einsmith.codegen.llvm.ops import SELDOM, LaneArithmetic
 from einsmith.codegen.llvm.text import FLOATS, FunctionText, constant, mangle, spell
 from einsmith.codegen.llvm.tile_registers import TileRegisters, used_dot
 from einsmith.codegen.loopnest.nest import FOLD, Function, If, Loop, Op, SSAValue, Type
-from einsmith.codegen.vecmath.functions import FUNCTIONS
+from einsmith.ir.functions import has_lanes
 
 
 def emit_module(functions: Sequence[Function], target: Any) -> str:
@@ -86,10 +86,10 @@ class _Emitter(MemoryEmitter):
 
     def emit_region(self, block: Sequence[Any]) -> None:
         """Emit the instructions, loops and branches of a region."""
-        interleaves = sum(x.name in FUNCTIONS for x in block if isinstance(x, Op)) > 1
+        interleaves = sum(has_lanes(x.name) for x in block if isinstance(x, Op)) > 1
         for is_interleaved, run in groupby(block, lambda x: interleaves and isinstance(x, Op)):
             if is_interleaved:
-                for group in lockstep.group_instructions(list(run), FUNCTIONS, self.chains):
+                for group in lockstep.group_instructions(list(run), self.chains):
                     self.emit_interleaved(group)
                 continue
             for x in run:

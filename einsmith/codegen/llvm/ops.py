@@ -15,9 +15,9 @@ from einsmith.codegen.llvm import half
 from einsmith.codegen.llvm.saturate import saturate
 from einsmith.codegen.llvm.text import BITS, FLOATS, FunctionText, constant, mangle, spell
 from einsmith.codegen.loopnest.nest import Type
-from einsmith.codegen.vecmath import polynomials
-from einsmith.codegen.vecmath.functions import FUNCTIONS
+from einsmith.ir.functions import FUNCTIONS
 from einsmith.ir.random import threefry
+from einsmith.ir.vecmath import polynomials
 
 SELDOM = "!prof !1"
 """Of a branch that mostly goes to its second target: the weights that `nest.emit_module` defines."""
@@ -77,8 +77,9 @@ class Ops:
                 if t.elem in FLOATS
                 else self.int_division(name, t, args[0], args[1], literals[1])
             )
-        if name in FUNCTIONS:
-            return FUNCTIONS[name](LaneArithmetic(self, t), *args)
+        lanes = FUNCTIONS[name].lanes if name in FUNCTIONS else None
+        if lanes is not None:
+            return lanes(LaneArithmetic(self, t), *args)
         method = getattr(self, "op_" + name, None)
         if method is None:
             raise CompileError(f"no LLVM form of {name} on {t}")
@@ -360,7 +361,7 @@ def _emit_conversion(instruction: str, source: str, to: str) -> Callable[..., st
 
 
 class LaneArithmetic(polynomials.Arith):
-    """The arithmetic in which `codegen.vecmath` writes functions, as LLVM instructions: floats of the type `t`, and
+    """The arithmetic in which `ir.vecmath` writes functions, as LLVM instructions: floats of the type `t`, and
     integers `int` of the same width and number of lanes. Methods take and return operands."""
 
     def __init__(self, ops: Ops, t: Type):

@@ -21,6 +21,7 @@ from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType
 from einsmith.base.errors import CompileError
 from einsmith.codegen.loopnest.dots import DOTS, TILE_REGISTERS, WORD, WORD_BYTES
+from einsmith.ir.functions import FUNCTIONS, has_lanes
 
 
 class Type(NamedTuple):
@@ -137,11 +138,6 @@ class Function:
     checks_signals: bool = False
 
 
-_UNARY = {
-    "neg", "exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "sqrt", "rsqrt", "abs", "sign", "floor", "round",
-    "not",
-}  # fmt: skip
-_BINARY = {"add", "sub", "mul", "div", "floordiv", "mod", "min", "max", "pow", "and", "or"}
 _COMPARE = {"lt", "le", "eq", "ne"}
 FOLD: dict[str, Callable[..., int]] = {
     "add": operator.add,
@@ -279,7 +275,9 @@ class Builder:
             raise CompileError(f"{fn} in {a[0].type.elem}, a storage type")
         if fn in _COMPARE:
             return self._emit(fn, a, Type("i1", a[0].type.lanes))
-        if (fn in _UNARY and len(a) == 1) or (fn in _BINARY and len(a) == 2) or (fn == "fma" and len(a) == 3):
+        spec = FUNCTIONS.get(fn)
+        arity = 3 if fn == "fma" else spec.arity if spec is not None and not spec.is_identity else 0
+        if len(a) == arity and (arity < 3 or fn == "fma" or has_lanes(fn)):
             return self._emit(fn, a, a[0].type)
         if fn == "random_bits" and len(a) == 4 and a[0].type.elem == "i32":
             return self._emit(fn, a, a[0].type)

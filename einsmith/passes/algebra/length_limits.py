@@ -17,6 +17,7 @@ from typing import Any
 
 from einsmith.base import dtypes as dt
 from einsmith.ir.analysis.ends import end_of, guards_around
+from einsmith.ir.functions import FUNCTIONS
 from einsmith.ir.nodes import (
     Apply,
     Axis,
@@ -43,8 +44,6 @@ from einsmith.ir.rewrite.simplify import canonical
 
 MIN_POINTS = 1 << 14
 """Fewest points of a part for which a kernel that computes the number pays: it takes 1 us."""
-_KEEP_ZERO = frozenset({"abs", "cast", "erf", "floor", "neg", "sign", "sqrt", "stop_gradient", "tanh"})
-"""Functions of one argument that are zero at zero."""
 
 Ends = frozenset[tuple[int, Tensor]] | None
 """Pairs (axis, number): a value is zero where the axis is not below the number. None: it is zero everywhere."""
@@ -158,7 +157,7 @@ class _LengthRewriter:
             return _common(ends)
         if e.fn == "div" and isinstance(e.args[1], Const) and e.args[1].value:
             return ends[0]
-        return ends[0] if e.fn in _KEEP_ZERO else frozenset()
+        return ends[0] if FUNCTIONS[e.fn].keeps_zero else frozenset()
 
     def _find_limit(self, c: Expr, args: Sequence[Tensor]) -> list[tuple[int, Tensor]]:
         """Return (axis, limit) of a condition that an axis is below a limit."""

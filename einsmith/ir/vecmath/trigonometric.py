@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from einsmith.codegen.vecmath.polynomials import Arith, poly
+from einsmith.ir.vecmath.polynomials import Arith, poly
 
 _LIMIT32, _LIMIT64 = 71476.0, 1e6
 _PI32 = (1.57079601287841796875, 3.1391647326017846e-07, 5.390302529957764e-15)
