@@ -10,7 +10,7 @@ import pytest
 import einsmith as es
 from einsmith.api.tracing import trace_call
 from einsmith.ir.evaluator import evaluate
-from einsmith.ir.nodes import Compute, Graph, postorder
+from einsmith.ir.nodes import Compute, Graph, postorder, size
 from einsmith.ir.rebuild import whole_sum
 from einsmith.ir.verify import verify_graph
 from einsmith.passes.algebra import join_products as module
@@ -25,8 +25,8 @@ from tests.fuzz.check import compile_and_compare
 F = es.functional
 FEWER = PassContext(cost=lambda kernel, target: float(whole_sum(kernel.root) is not None))
 """A machine where only sums take time, and all the same."""
-NEVER = PassContext(cost=lambda kernel, target: 10.0 ** len(kernel.root.parts[0].domain))
-"""One where an axis more takes longer than any number of kernels."""
+NEVER = PassContext(cost=lambda kernel, target: float(sum(size(p.domain) for p in kernel.root.parts)) ** 2)
+"""One where a large sum takes longer than the small ones that it is made of."""
 
 
 def joined(f: Callable, arrays: Sequence[np.ndarray], context: PassContext = FEWER) -> tuple[Graph, Graph]:
@@ -151,13 +151,13 @@ def test_products_of_operands_larger_than_results_stay(rng):
         return product(a, b) + product(c, d)
 
     assert extents(joined(run, draw(rng, *[(2, 8), (2, 8)] * 2))[1]) == [(8, 8, 2, 2)]
-    assert extents(joined(run, draw(rng, *[(3, 8), (3, 8)] * 2))[1]) == [(8, 8, 3)] * 2
+    assert extents(joined(run, draw(rng, *[(5, 8), (5, 8)] * 2))[1]) == [(8, 8, 5)] * 2
 
 
 @pytest.mark.parametrize("f", REFUSED, ids=lambda f: f.__name__)
 def test_other_sums_of_products_stay(f, rng):
-    before, after = joined(f, draw(rng, *[(2, 9)] * 4))
-    assert after is before and len(extents(after)) > 1
+    _, after = joined(f, draw(rng, *[(2, 9)] * 4))
+    assert {x[2:] for x in extents(after)} == {(2,)}
 
 
 # ---------------------------------------------------------------------------------------------------------- slices
@@ -205,7 +205,7 @@ def views(x, w):
 @pytest.mark.parametrize("f", [uneven, results, views])
 def test_other_products_of_slices_stay(f, rng):
     before, after = joined(f, draw(rng, (5, 4, 7), (7, 4)))
-    assert after is before
+    assert extents(after).count((5, 4, 7)) == extents(before).count((5, 4, 7)) == 3
 
 
 # ------------------------------------------------------------------------------------------------------- training

@@ -13,7 +13,7 @@ from einsmith.cost.facts import Target
 from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import Apply, Compute, Graph, Piece, Read, Reduce, postorder
 from einsmith.ir.verify import verify_graph
-from einsmith.passes.algebra import parallel_fusion as module
+from einsmith.passes.algebra import siblings as module
 from einsmith.passes.algebra.inline import inline
 from einsmith.passes.algebra.parallel_fusion import parallel_fusion
 from einsmith.passes.algebra.read_forwarding import read_forwarding
