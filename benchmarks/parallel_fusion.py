@@ -1,8 +1,8 @@
 """Products that share an operand, as one and apart: python -m benchmarks.parallel_fusion [case ...] [--values]
 
-Values and all gradients of each case in three programs: its products apart (the pass "join products" left out), joined
-wherever they can be, and as the predicted prices decide. Results are compared before anything is timed. Times are CPU
-times of one thread, the least of many in turns; predictions are those for `--threads`.
+Values and a step down all gradients of each case in three programs: its products apart (the pass "join products" left
+out), joined wherever they can be, and as the predicted prices decide. Results are compared before anything is timed.
+Times are CPU times of one thread, the least of many in turns.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 
 import einsmith as es
 from benchmarks.driver import FRESH, KEPT, Parser, Results, table
-from benchmarks.natural_forms import compare, draw, with_gradients
+from benchmarks.natural_forms import compare, draw
 from einsmith.base import environment
 
 F = es.functional
@@ -117,6 +117,22 @@ def _way(name: str) -> Iterator[None]:
         yield
 
 
+def _step(f: Callable[..., Any], cotangent: Any, *arrays: Any) -> Any:
+    """Return a function's values, and its arguments after a step of gradient descent."""
+    y, pull_back = es.vjp(f, *arrays)
+    return y, *(a - 0.1 * d for a, d in zip(arrays, pull_back(cotangent), strict=True))
+
+
+def program(case: Siblings, gradients: bool, seed: int = 0) -> partial[Any]:
+    """Return a call of a case's program, which is compiled when it is first called."""
+    arrays = [a * np.float32(a.shape[0] ** -0.5 if a.ndim == 2 else 0.1) for a in draw(case.inputs, seed)]
+    if not gradients:
+        return partial(es.jit(case.f), *arrays)
+    shape = es.jit(case.f)(*arrays).shape
+    cotangent = np.random.default_rng(seed + 1).standard_normal(shape, np.float32)
+    return partial(es.jit(partial(_step, case.f)), cotangent, *arrays)
+
+
 def cpu_seconds(calls: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
     """Return the least CPU seconds of a call of each function, which take turns."""
     least = dict.fromkeys(calls, float("inf"))
@@ -132,16 +148,15 @@ def cpu_seconds(calls: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
 
 def measure(case: Siblings, gradients: bool = True, seed: int = 0) -> dict[str, Any]:
     """Return CPU seconds and predicted seconds of the three programs, and whether the decided one joins."""
-    arrays = [a * np.float32(a.shape[0] ** -0.5 if a.ndim == 2 else 0.1) for a in draw(case.inputs, seed)]
     es.set_threads(1)
-    calls: dict[str, Callable[[], Any]] = {}
+    calls: dict[str, partial[Any]] = {}
     results, plans = {}, {}
     for name in ("apart", "joined", "decided"):
-        call = with_gradients(case.f, arrays, range(len(arrays))) if gradients else partial(es.jit(case.f), *arrays)
+        call = program(case, gradients, seed)
         with _way(name):
             out = call()
         calls[name], results[name] = call, out if isinstance(out, tuple) else (out,)
-        plans[name] = str(call.func.plan)
+        plans[name] = str(call.func.plan)  # type: ignore[attr-defined]
     apart = max(compare(results[n], results["apart"]) for n in ("joined", "decided"))
     joins = "join products" in plans["decided"]
     return {"seconds": cpu_seconds(calls), "apart": apart, "joins": joins, "joined": "join products" in plans["joined"]}
@@ -164,7 +179,7 @@ def main() -> int:
         ratios = [f"{t[n] / t['apart']:.2f}" for n in ("joined", "decided")]
         rows.append((key.split("/")[0], *times, *ratios, "yes" if cell["joins"] else "no", f"{cell['apart']:.0e}"))
     names = ("", "apart, us", "joined, us", "decided, us", "joined/apart", "decided/apart", "joins", "differ")
-    results.console.print(table("values" if args.values else "values and gradients", names, rows))
+    results.console.print(table("values" if args.values else "values and a step", names, rows))
     return 0
 
 

@@ -29,11 +29,11 @@ from einsmith.ir.nodes import (
     Template,
     Tensor,
     axes_of,
+    is_zero,
     postorder,
     reads,
-    template,
 )
-from einsmith.ir.rebuild import map_bodies, prune_args, rebuild, substitute, whole_sum, with_args
+from einsmith.ir.rebuild import map_bodies, prune_args, rebuild, substitute, with_args
 from einsmith.ir.rewrite.products import is_long
 
 
@@ -46,16 +46,43 @@ class Span(NamedTuple):
     is_single: bool
 
 
+class _PieceForm(NamedTuple):
+    """A piece along an axis, which has extent 0 in `domain`. combiner: None for a piece without reduction."""
+
+    offset: tuple[int, ...]
+    step: tuple[int, ...]
+    domain: tuple[int, ...]
+    combiner: str | None
+    bodies: tuple[Expr, ...]
+
+    @staticmethod
+    def of(p: Piece, axis: int, bodies: tuple[Expr, ...]) -> _PieceForm:
+        """Return the form of a piece with other bodies."""
+        domain = tuple(0 if d == axis else n for d, n in enumerate(p.domain))
+        return _PieceForm(p.offset, p.step, domain, p.body.combiner if isinstance(p.body, Reduce) else None, bodies)
+
+    def piece(self, axis: int, extent: int, offset: int, by: Mapping[Read, tuple[int, int]]) -> Piece:
+        """Return the piece with an extent of the axis, at an offset along it, with some reads shifted."""
+        rank = len(self.offset)
+        domain = tuple(extent if d == axis else n for d, n in enumerate(self.domain))
+        at = tuple(n + offset if d == axis else n for d, n in enumerate(self.offset))
+        bodies = tuple(shift(b, by) for b in self.bodies)
+        body = bodies[0] if self.combiner is None else Reduce(self.combiner, domain[rank:], bodies)
+        return Piece(at, self.step, domain[:rank], body)
+
+
 class Form(NamedTuple):
     """A template along an axis.
 
     Attributes:
-        axis: the axis; from the rank of the output on it is one of the reduction's.
-        key: what equal forms have in common; the bodies, which begin at 0, come first.
+        axis: the axis; from the rank of the output on it is one of the reductions'.
+        extent: its extent.
+        key: what equal forms have in common; the pieces, which begin at 0 and have extent 0, come first.
         spans: the slots whose reads run over the axis; tensors of equal forms share those of the other slots.
     """
 
     axis: int
+    extent: int
     key: tuple[Any, ...]
     spans: Mapping[int, Span]
 
@@ -70,13 +97,13 @@ def forms_of(t: Template) -> Mapping[int, Form]:
 
 
 def _find_forms(t: Template) -> dict[int, Form]:
-    part = t.parts[0]
-    if len(t.parts) > 1 or not isinstance(part, Piece) or part.extents != t.shape or len(t.dtypes) > 1:
+    pieces = [p for p in t.parts if isinstance(p, Piece)]
+    if t.is_scatter or len(t.dtypes) > 1:
         return {}
     fixed: set[int] = set()
     positions: dict[int, dict[Read, tuple[int, int]]] = defaultdict(dict)
     every: list[Read] = []
-    stack, seen = [*part.bodies][::-1], set[Expr]()
+    stack, seen = [b for p in reversed(pieces) for b in reversed(p.bodies)], set[Expr]()
     while stack:
         e = stack.pop()
         if e in seen:
@@ -97,19 +124,26 @@ def _find_forms(t: Template) -> dict[int, Form]:
             else:
                 fixed |= axes_of(index)
     out: dict[int, Form] = {}
-    combiner = part.body.combiner if isinstance(part.body, Reduce) else None
     for d, at in positions.items():
         spans: dict[int, Span] = {}
         for e, (dim, first) in at.items():
             span = spans.setdefault(e.slot, Span(dim, first, True))
             spans[e.slot] = span._replace(is_single=span.is_single and span.first == first)
-        if d in fixed or any(e.slot in spans and at.get(e, (-1,))[0] != spans[e.slot].dim for e in every):
+        extent = _common_extent(t.rank, pieces, d)
+        if d in fixed or not extent or any(e.slot in spans and at.get(e, (-1,))[0] != spans[e.slot].dim for e in every):
             continue
         by = {e: (dim, -spans[e.slot].first) for e, (dim, _) in at.items()}
-        bodies = tuple(shift(b, by) for b in part.bodies)
-        others = tuple((s, x.dim) for s, x in spans.items())
-        out[d] = Form(d, (bodies, d, (*part.domain[:d], 0, *part.domain[d + 1 :]), combiner, others), spans)
+        parts = tuple(_PieceForm.of(p, d, tuple(shift(b, by) for b in p.bodies)) for p in pieces)
+        out[d] = Form(d, extent, (parts, tuple((s, x.dim) for s, x in spans.items())), spans)
     return out
+
+
+def _common_extent(rank: int, pieces: Sequence[Piece], axis: int) -> int:
+    """Return the extent of an axis that all pieces have, or whose sums all pieces are that are not zero; else 0."""
+    extents = {p.domain[axis] if axis < len(p.domain) else 0 for p in pieces if axis < rank or not is_zero(p.body)}
+    is_whole = axis >= rank or all((p.offset[axis], p.step[axis]) == (0, 1) for p in pieces)
+    is_sum = axis < rank or all(is_zero(p.body) or isinstance(p.body, Reduce) for p in pieces)
+    return extents.pop() if len(extents) == 1 and is_whole and is_sum else 0
 
 
 def shift(body: Expr, by: Mapping[Read, tuple[int, int]]) -> Expr:
@@ -150,13 +184,6 @@ def _without(shape: tuple[int, ...], dim: int) -> tuple[int, ...]:
     return (*shape[:dim], *shape[dim + 1 :])
 
 
-def extent_of(t: Template, axis: int) -> int:
-    """Return the extent of an axis of a template of one piece."""
-    part = t.parts[0]
-    assert isinstance(part, Piece)
-    return part.domain[axis]
-
-
 def join_along(
     members: Sequence[Compute], forms: Sequence[Form], concatenate: Concatenate = concatenate
 ) -> Compute | None:
@@ -168,10 +195,10 @@ def join_along(
         forms: their forms.
         concatenate: joins operands that are no neighbouring slices of one tensor.
     """
-    widest = max(members, key=lambda m: extent_of(m.template, forms[0].axis))
-    t, (axis, (bodies, *_), spans) = widest.template, forms[members.index(widest)]
-    extents = [extent_of(m.template, axis) for m in members]
-    args = list(widest.args)
+    widest = max(range(len(members)), key=lambda n: forms[n].extent)
+    node, (axis, _, (parts, *_), spans) = members[widest], forms[widest]
+    extents = [f.extent for f in forms]
+    args = list(node.args)
     by: dict[int, tuple[int, int]] = {}
     for slot, span in spans.items():
         values = [m.args[slot] for m in members]
@@ -185,12 +212,10 @@ def join_along(
         if joined is None:
             return None
         args[slot] = joined
-    part = t.parts[0]
-    assert isinstance(part, Piece)
-    new = tuple(shift(b, {e: by[e.slot] for e in reads(b) if e.slot in by}) for b in bodies)
-    domain = (*part.domain[:axis], sum(extents), *part.domain[axis + 1 :])
-    out = Reduce(part.body.combiner, domain[t.rank :], new) if isinstance(part.body, Reduce) else new[0]
-    return prune_args(template(domain[: t.rank], [(a.dtype, a.shape) for a in args], out), tuple(args))
+    moved = {e: by[e.slot] for p in parts for b in p.bodies for e in reads(b) if e.slot in by}
+    new = [p.piece(axis, sum(extents), 0, moved) for p in parts]
+    shape = tuple(sum(extents) if d == axis else n for d, n in enumerate(node.shape))
+    return prune_args(Template(shape, tuple((a.dtype, a.shape) for a in args), tuple(new)), tuple(args))
 
 
 def join_as_pieces(members: Sequence[Compute], axis: int) -> Compute | None:
@@ -202,27 +227,31 @@ def join_as_pieces(members: Sequence[Compute], axis: int) -> Compute | None:
     if any(m.dtype != members[0].dtype or _without(m.shape, axis) != _without(shape, axis) for m in members):
         return None
     for m, offset in zip(members, accumulate((m.shape[axis] for m in members[:-1]), initial=0), strict=True):
-        piece = m.template.parts[0]
-        assert isinstance(piece, Piece) and isinstance(piece.body, Reduce)
         slots = {s: len(args) + s for s in range(len(m.args))}
-        at = tuple(offset if d == axis else 0 for d in range(len(shape)))
-        body = Reduce(piece.body.combiner, piece.body.extents, (substitute(piece.bodies[0], {}, slots),))
-        parts.append(Piece(at, piece.step, piece.extents, body))
+        for p in m.template.parts:
+            assert isinstance(p, Piece)
+            form = _PieceForm.of(p, axis, tuple(substitute(b, {}, slots) for b in p.bodies))
+            parts.append(form.piece(axis, p.extents[axis], offset, {}))
         args += m.args
     joined = (*shape[:axis], sum(m.shape[axis] for m in members), *shape[axis + 1 :])
     return prune_args(Template(joined, tuple((a.dtype, a.shape) for a in args), tuple(parts)), tuple(args))
 
 
 def is_product(t: Template) -> bool:
-    """Return whether a template is one sum that multiplies, as a matrix product or a convolution does."""
+    """Return whether all pieces of a template that are not zero are sums that multiply, as matrix products,
+    convolutions and their gradients do."""
 
     def check(t: Template) -> bool:
-        piece = whole_sum(t)
-        if piece is None or not t.shape or is_long(body := piece.bodies[0]) or len(reads(body)) < 2:
-            return False
-        return any(isinstance(e, Apply) and e.fn == "mul" for e in postorder([body]))
+        sums = [p for p in t.parts if not isinstance(p, Piece) or not is_zero(p.body)]
+        return bool(t.shape and sums) and all(isinstance(p, Piece) and _multiplies(p) for p in sums)
 
     return t.memo("is product", check)
+
+
+def _multiplies(p: Piece) -> bool:
+    if not isinstance(p.body, Reduce) or p.body.combiner != "sum" or len(p.bodies) > 1 or is_long(p.bodies[0]):
+        return False
+    return len(reads(p.bodies[0])) > 1 and any(isinstance(e, Apply) and e.fn == "mul" for e in postorder(p.bodies))
 
 
 def form_by_number(t: Template) -> Template:
@@ -238,20 +267,19 @@ def form_by_number(t: Template) -> Template:
 
 def numbers_read(t: Template) -> tuple[int, ...]:
     """Return the numbers in the indices of a template's reads."""
-    return tuple(int(i.value) for b in t.parts[0].bodies for e in reads(b) for i in e.index if isinstance(i, Const))
+    bodies = [b for p in t.parts for b in p.bodies]
+    return tuple(int(i.value) for b in bodies for e in reads(b) for i in e.index if isinstance(i, Const))
 
 
 def stack(members: Sequence[Compute], axis: int) -> Compute | None:
     """Return one tensor that computes all members, or adds them, by a new axis; None where there is none.
 
     Args:
-        members: tensors of one form by number, each one piece of one body.
-        axis: position of the new axis, the first of the output's or the first of the sum's.
+        members: tensors of one form by number, whose pieces have one body each.
+        axis: position of the new axis, the first of the output's or the first of the sums'.
     """
     shape = members[0].shape
-    piece = members[0].template.parts[0]
-    assert isinstance(piece, Piece)
-    moved: Mapping[int, Expr] = {p: Axis(p + 1) for p in range(axis, len(piece.domain))}
+    moved: Mapping[int, Expr] = {d: Axis(d + 1) for p in members[0].template.parts for d in range(axis, _rank_of(p))}
     args: list[Tensor] = []
 
     def join_index(positions: Sequence[Expr]) -> Expr | None:
@@ -286,14 +314,24 @@ def stack(members: Sequence[Compute], axis: int) -> Compute | None:
         children = [join(x) for x in zip(*(e.args for e in bodies), strict=True)]
         return None if None in children else Apply(first.fn, tuple(children), first.dtype)
 
-    body = join([m.template.parts[0].bodies[0] for m in members])
-    if body is None:
-        return None
-    if isinstance(piece.body, Reduce):
-        extents = piece.body.extents if axis == 0 else (len(members), *piece.body.extents)
-        body = Reduce(piece.body.combiner, extents, (body,))
-    new_shape = (len(members), *shape) if axis == 0 else shape
-    return prune_args(template(new_shape, [(a.dtype, a.shape) for a in args], body), tuple(args))
+    parts: list[Piece] = []
+    is_result, count = axis == 0, len(members)
+    for pieces in zip(*(m.template.parts for m in members), strict=True):
+        p = pieces[0]
+        body = join([x.bodies[0] for x in pieces])
+        if body is None or not isinstance(p, Piece):
+            return None
+        out: Expr | Reduce = body
+        if isinstance(p.body, Reduce):
+            out = Reduce(p.body.combiner, p.body.extents if is_result else (count, *p.body.extents), (body,))
+        box = (p.offset, p.step, p.extents)
+        parts.append(Piece(*((x, *b) if is_result else b for x, b in zip((0, 1, count), box, strict=True)), out))
+    new_shape = (count, *shape) if is_result else shape
+    return prune_args(Template(new_shape, tuple((a.dtype, a.shape) for a in args), tuple(parts)), tuple(args))
+
+
+def _rank_of(p: Any) -> int:
+    return len(p.domain) if isinstance(p, Piece) else 0
 
 
 def _stack_copies(tensors: Sequence[Tensor]) -> Compute:

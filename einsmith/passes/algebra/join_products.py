@@ -43,7 +43,7 @@ from einsmith.passes.context import PassContext
 _MAX_MEMBERS = 64
 """Most products that become one; each may become a piece of a joined operand, which is compiled by itself."""
 _MAX_PIECES = 16
-"""Most products that become the pieces of one; each is a product with its own code."""
+"""Most pieces of products that become one in pieces; each is compiled by itself."""
 _MIN_GAIN = 0.03
 """Least predicted gain, as a fraction of the seconds of the separate kernels; a smaller one is within the model's
 error."""
@@ -114,7 +114,7 @@ def _joins(
         order = sorted(range(len(members)), key=lambda n: [x.first for x in forms[n].spans.values()])
         members, forms = [members[n] for n in order], [forms[n] for n in order]
         wholes = [join_along(members, forms)]
-        if len(members) <= _MAX_PIECES:
+        if sum(len(m.template.parts) for m in members) <= _MAX_PIECES:
             wholes.append(join_as_pieces(members, axis))
     for whole in wholes:
         if whole is not None:

@@ -136,7 +136,7 @@ def _fuse_pointwise(
             return concatenate(values, dim, firsts, extents)
         return _fuse(values, dim, siblings, fusion, levels - 1)
 
-    return join_along(members, [form] * len(members), join)
+    return join_along(members, [form._replace(extent=m.shape[axis]) for m in members], join)
 
 
 # ---------------------------------------------------------------------------------------------------- over slices
@@ -154,11 +154,11 @@ def _find_slices(siblings: Siblings, target: Target) -> list[Fusion]:
         for form in slices:
             first = next(iter(form.spans.values())).first
             distances = tuple(span.first - first for span in form.spans.values())
-            groups[form.key, distances, node.args, siblings.role[node]].append((first, node))
+            groups[form.axis, form.key, distances, node.args, siblings.role[node]].append((first, node))
     out: list[Fusion] = []
     taken: set[Tensor] = set()
-    for (key, *_), members in groups.items():
-        for run in _contiguous(members, axis := key[1]):
+    for (axis, *_), members in groups.items():
+        for run in _contiguous(members, axis):
             whole = join_along(run, [forms_of(m.template)[axis] for m in run], no_copies)
             if taken.isdisjoint(run) and whole is not None and _pays(run, whole, siblings, target):
                 taken.update(run)
@@ -170,7 +170,7 @@ def _slices_of(t: Template) -> list[Form]:
     """Return the forms of a template along output axes that run over a slice of an argument."""
     return [
         form
-        for d, form in forms_of(t).items()
+        for d, form in (forms_of(t).items() if len(t.parts) == 1 else ())
         if d < t.rank and any(t.params[s][1][span.dim] > t.shape[d] for s, span in form.spans.items())
     ]
 
