@@ -254,6 +254,26 @@ def _multiplies(p: Piece) -> bool:
     return len(reads(p.bodies[0])) > 1 and any(isinstance(e, Apply) and e.fn == "mul" for e in postorder(p.bodies))
 
 
+def join(members: Sequence[Compute], axis: int | None, new: int) -> Compute | None:
+    """Return one tensor that computes all members, or adds them; None if an operand cannot be joined.
+
+    Args:
+        members: tensors of one form along the axis, or of one form by number, `in_order`.
+        axis: the axis; None for a new one.
+        new: position of the new axis.
+    """
+    if axis is None:
+        return stack(members, new)
+    return join_along(members, [forms_of(m.template)[axis] for m in members])
+
+
+def in_order(members: Sequence[Compute], axis: int | None) -> list[Compute]:
+    """Return members in the order of the slices that they read along an axis, or of the numbers if it is None."""
+    if axis is None:
+        return sorted(members, key=lambda m: numbers_read(m.template))
+    return sorted(members, key=lambda m: [x.first for x in forms_of(m.template)[axis].spans.values()])
+
+
 def form_by_number(t: Template) -> Template:
     """Return a template with 0 for each number in the index of a read; equal ones may be joined by a new axis."""
 

@@ -31,10 +31,11 @@ from einsmith.ir.rebuild import exchanged, map_bodies, operands, prune_args, reb
 from einsmith.passes.algebra.axis_forms import (
     form_by_number,
     forms_of,
+    in_order,
     is_product,
+    join,
     join_along,
     join_as_pieces,
-    numbers_read,
     stack,
 )
 from einsmith.passes.algebra.siblings import Fusion, Siblings, places_of, replace_siblings, rewire
@@ -49,11 +50,55 @@ _MIN_GAIN = 0.03
 error."""
 
 
+class RefusedJoin(NamedTuple):
+    """Products that are not joined, and the predicted seconds of both ways with pointwise readers and copies."""
+
+    members: tuple[Compute, ...]
+    joined: float
+    apart: float
+
+
+class _Decisions:
+    """The choice between products as one and apart by predicted seconds.
+
+    context: predicts; copied: operands that products joined already read; refused: the least refused join of each set
+    of products.
+    """
+
+    def __init__(self, context: PassContext):
+        self.price = context.price
+        self.copied: set[Tensor] = set()
+        self.refused: dict[frozenset[Compute], RefusedJoin] = {}
+
+    def price_copies(self, copies: Iterable[Compute]) -> float:
+        """Return the predicted seconds of copies that are not there yet."""
+        return sum(self.price(a) for a in copies if a not in self.copied)
+
+    def pays(self, members: Sequence[Compute], joined: float, apart: float, copies: Iterable[Tensor]) -> bool:
+        """Return whether products are joined, with these copies."""
+        if joined < (1 - _MIN_GAIN) * apart:
+            self.copied.update(copies)
+            return True
+        refused = self.refused.setdefault(key := frozenset(members), RefusedJoin(tuple(members), joined, apart))
+        if joined < refused.joined:
+            self.refused[key] = RefusedJoin(tuple(members), joined, apart)
+        return False
+
+
 def join_products(graph: Graph, context: PassContext) -> Graph:
     """Return the graph with products joined where the predicted time is lower."""
     if not context.can_price:
         return graph
-    return _join_siblings(_join_addends(graph, context), context)
+    decisions = _Decisions(context)
+    return _join_siblings(_join_addends(graph, decisions), decisions)
+
+
+def refused_joins(graph: Graph, context: PassContext) -> list[RefusedJoin]:
+    """Return the products of a graph after the passes that might be joined, but are predicted to take longer as one."""
+    decisions = _Decisions(context)
+    _join_addends(graph, decisions)
+    _join_siblings(graph, decisions)
+    return list(decisions.refused.values())
 
 
 def _split(members: Sequence[Compute]) -> Iterator[Sequence[Compute]]:
@@ -70,10 +115,10 @@ class _Joined(NamedTuple):
 
     seconds: float
     fusion: Fusion
-    copies: Collection[Tensor]
+    copies: Collection[Compute]
 
 
-def _join_siblings(graph: Graph, context: PassContext) -> Graph:
+def _join_siblings(graph: Graph, decisions: _Decisions) -> Graph:
     """Return the graph with products joined that share an operand, or read slices of one tensor."""
     siblings = Siblings(graph)
     groups: dict[tuple, list[Compute]] = defaultdict(list)
@@ -88,37 +133,29 @@ def _join_siblings(graph: Graph, context: PassContext) -> Graph:
                 groups[axis, form.key, shared, role].append(node)
     fusions: list[Fusion] = []
     taken: set[Tensor] = set()
-    copied: set[Tensor] = set()  # what products that are joined already read
     for (axis, *_), group in sorted(groups.items(), key=lambda item: -len(item[1])):
         free = [m for m in group if m not in taken]
         for independent in siblings.split_independent(free) if len(free) > 1 else ():
-            for members in _split(independent):
-                before = _price_apart(members, siblings, context)
-                best = min(_joins(members, axis, siblings, copied, context), default=None, key=lambda x: x.seconds)
-                if best is not None and best.seconds < (1 - _MIN_GAIN) * before:
+            for members in _split(in_order(independent, axis)):
+                best = min(_joins(members, axis, siblings, decisions), default=None, key=lambda x: x.seconds)
+                if best is None:
+                    continue
+                apart = _price_apart(members, siblings, decisions)
+                if decisions.pays(members, best.seconds, apart, best.copies):
                     fusions.append(best.fusion)
                     taken.update(best.fusion)
-                    copied.update(best.copies)
     return replace_siblings(graph, fusions)
 
 
 def _joins(
-    members: Sequence[Compute], axis: int | None, siblings: Siblings, copied: Collection[Tensor], context: PassContext
+    members: Sequence[Compute], axis: int | None, siblings: Siblings, decisions: _Decisions
 ) -> Iterator[_Joined]:
     """Yield the ways in which products may be one, by a new axis if `axis` is None."""
-    if axis is None:
-        members = sorted(members, key=lambda m: numbers_read(m.template))
-        wholes = [stack(members, 0)]
-    else:
-        forms = [forms_of(m.template)[axis] for m in members]
-        order = sorted(range(len(members)), key=lambda n: [x.first for x in forms[n].spans.values()])
-        members, forms = [members[n] for n in order], [forms[n] for n in order]
-        wholes = [join_along(members, forms)]
-        if sum(len(m.template.parts) for m in members) <= _MAX_PIECES:
-            wholes.append(join_as_pieces(members, axis))
+    wholes = [whole for whole in (join(members, axis, 0),) if whole is not None]
+    if axis is not None and sum(len(m.template.parts) for m in members) <= _MAX_PIECES:
+        wholes += [whole for whole in (join_as_pieces(members, axis),) if whole is not None]
     for whole in wholes:
-        if whole is not None:
-            yield _with_readers(members, places_of(members, axis or 0, whole, axis is None), siblings, copied, context)
+        yield _with_readers(members, places_of(members, axis or 0, whole, axis is None), siblings, decisions)
 
 
 def _fused_readers(members: Sequence[Compute], siblings: Siblings) -> dict[Compute, list[Compute]]:
@@ -137,10 +174,10 @@ def _fused_readers(members: Sequence[Compute], siblings: Siblings) -> dict[Compu
     return out
 
 
-def _price_apart(members: Sequence[Compute], siblings: Siblings, context: PassContext) -> float:
+def _price_apart(members: Sequence[Compute], siblings: Siblings, decisions: _Decisions) -> float:
     """Return the predicted seconds of products and their pointwise readers, a kernel for each product."""
     fused = _fused_readers(members, siblings)
-    return sum(context.price(m, *rs, stored=_stored(m, rs, siblings)) for m, rs in fused.items())
+    return sum(decisions.price(m, *rs, stored=_stored(m, rs, siblings)) for m, rs in fused.items())
 
 
 def _stored(m: Compute, readers: Sequence[Compute], siblings: Siblings) -> list[Tensor]:
@@ -148,13 +185,7 @@ def _stored(m: Compute, readers: Sequence[Compute], siblings: Siblings) -> list[
     return [*readers] if len(readers) == len(siblings.readers[m]) else [m, *readers]
 
 
-def _with_readers(
-    members: Sequence[Compute],
-    fusion: Fusion,
-    siblings: Siblings,
-    copied: Collection[Tensor],
-    context: PassContext,
-) -> _Joined:
+def _with_readers(members: Sequence[Compute], fusion: Fusion, siblings: Siblings, decisions: _Decisions) -> _Joined:
     """Return products as one, with their pointwise readers in its kernel if these can be one too."""
     whole, axis, _, is_new = fusion[members[0]]
     fused = _fused_readers(members, siblings)
@@ -163,18 +194,14 @@ def _with_readers(
     joined = None
     if all(len(rs) == 1 and siblings.can_move(rs[0]) for rs in fused.values()) and siblings.are_independent(readers):
         joined = _join_readers(apart, axis, is_new)
-    copies = {a for a in (*whole.args, *(joined.args if joined else ())) if _is_new(a, whole, siblings)}
-    seconds = sum(context.price(a) for a in copies - set(copied) if isinstance(a, Compute))
+    args = dict.fromkeys((*whole.args, *(joined.args if joined else ())))
+    copies = [a for a in args if isinstance(a, Compute) and a is not whole and a not in siblings.role]
+    seconds = decisions.price_copies(copies)
     if joined is None:
-        return _Joined(seconds + context.price(whole) + sum(map(context.price, apart)), fusion, copies)
-    fusion = fusion | places_of(readers, axis, joined, is_new)
+        return _Joined(seconds + decisions.price(whole) + sum(map(decisions.price, apart)), fusion, copies)
     needs_whole = any(len(siblings.readers[m]) > 1 for m in members)
-    stored = [whole, joined] if needs_whole else [joined]
-    return _Joined(seconds + context.price(whole, joined, stored=stored), fusion, copies)
-
-
-def _is_new(a: Tensor, whole: Compute, siblings: Siblings) -> bool:
-    return isinstance(a, Compute) and a is not whole and a not in siblings.role
+    seconds += decisions.price(whole, joined, stored=[whole, joined] if needs_whole else [joined])
+    return _Joined(seconds, fusion | places_of(readers, axis, joined, is_new), copies)
 
 
 def _join_readers(readers: Sequence[Compute], axis: int, is_new: bool) -> Compute | None:
@@ -192,39 +219,33 @@ def _join_readers(readers: Sequence[Compute], axis: int, is_new: bool) -> Comput
 # ----------------------------------------------------------------------------------------------------------- addends
 
 
-def _join_addends(graph: Graph, context: PassContext) -> Graph:
+def _join_addends(graph: Graph, decisions: _Decisions) -> Graph:
     """Return the graph with products joined that are added element by element."""
     nodes = list(postorder(graph.roots))
     numbers = {node: n for n, node in enumerate(nodes)}
     users: dict[Tensor, int] = defaultdict(int)
     for t in (*graph.roots, *(a for node in nodes for a in set(node.args))):
         users[t] += 1
-    copied: set[Tensor] = set()  # what products that are joined already read
     new: dict[Tensor, Tensor] = {}
     for node in nodes:
         joined = node
-        for (axis, _), group in _find_added(node, users) if isinstance(node, Compute) else ():
-            remaining = [m for m in group if m in joined.args]
-            for members in _split(
-                sorted(remaining, key=lambda m: (numbers_read(m.template), [numbers[a] for a in m.args]))
-            ):
-                if axis is None:
-                    whole = stack(members, members[0].template.rank)
-                else:
-                    whole = join_along(members, [forms_of(m.template)[axis] for m in members])
-                fewer = None if whole is None else _replace_addends(joined, members, whole)
-                if whole is None or fewer is None:
-                    continue
-                copies = [a for a in whole.args if isinstance(a, Compute) and a not in numbers]
-                # Operands that nothing else reads wait for the last of them.
-                waiting = {a for m in members for a in m.args if users[a] == 1 and not isinstance(a, Leaf)}
-                if sum(map(nbytes, (*copies, *waiting))) > sum(map(nbytes, members)):
-                    continue
-                copies = [a for a in copies if a not in copied]
-                after = sum(map(context.price, (*copies, whole, fewer)))
-                if after < (1 - _MIN_GAIN) * sum(map(context.price, (*members, joined))):
-                    copied.update(copies)
-                    joined = fewer
+        ways: list[tuple[int, Sequence[Compute], Compute, list[Compute]]] = []
+        for axis, group in _find_added(node, users) if isinstance(node, Compute) else ():
+            for members in _split(in_order(sorted(group, key=lambda m: [numbers[a] for a in m.args]), axis)):
+                if (whole := join(members, axis, members[0].template.rank)) is not None:
+                    copies = [a for a in whole.args if isinstance(a, Compute) and a not in numbers]
+                    ways.append((sum(map(nbytes, copies)), members, whole, copies))
+        for nbytes_copied, members, whole, copies in sorted(ways, key=lambda way: (-len(way[1]), way[0])):
+            fewer = _replace_addends(joined, members, whole) if set(members) <= set(joined.args) else None
+            if fewer is None:
+                continue
+            # Operands that nothing else reads wait for the last of them.
+            waiting = {a for m in members for a in m.args if users[a] == 1 and not isinstance(a, Leaf)}
+            if nbytes_copied + sum(map(nbytes, waiting)) > sum(map(nbytes, members)):
+                continue
+            seconds = decisions.price_copies(copies) + decisions.price(whole) + decisions.price(fewer)
+            if decisions.pays(members, seconds, sum(map(decisions.price, (*members, joined))), copies):
+                joined = fewer
         new[node] = _renew(joined, new)
     return exchanged(graph, new)
 
@@ -237,9 +258,9 @@ def _renew(node: Tensor, new: dict[Tensor, Tensor]) -> Tensor:
     return with_args(node, tuple(new[a] for a in node.args)) if node.args else node
 
 
-def _find_added(node: Compute, users: Mapping[Tensor, int]) -> Iterable[tuple[tuple, list[Compute]]]:
-    """Return groups of products of one form that a pointwise tensor adds, and that nothing else reads, each with (the
-    sums' axis along which they differ or None for a new one, the form)."""
+def _find_added(node: Compute, users: Mapping[Tensor, int]) -> list[tuple[int | None, list[Compute]]]:
+    """Return (the sums' axis along which products differ, the products) for each group of products of one form that a
+    pointwise tensor adds, and that nothing else reads; None for a new axis."""
     body = pointwise_body(node.template)
     groups: dict[tuple[int | None, Any], dict[Compute, None]] = defaultdict(dict)
     sums = [] if body is None else [e for e in postorder([body]) if isinstance(e, Apply) and e.fn == "add"]
@@ -253,7 +274,7 @@ def _find_added(node: Compute, users: Mapping[Tensor, int]) -> Iterable[tuple[tu
                     if axis >= m.template.rank:
                         shared = tuple(None if s in form.spans else a for s, a in enumerate(m.args))
                         groups[axis, (form.key, shared, x.index)][m] = None
-    return [(key, list(group)) for key, group in groups.items() if len(group) > 1]
+    return [(axis, list(group)) for (axis, _), group in groups.items() if len(group) > 1]
 
 
 def _replace_addends(node: Compute, members: Sequence[Compute], whole: Compute) -> Compute | None:
