@@ -291,12 +291,27 @@ def numbers_read(t: Template) -> tuple[int, ...]:
     return tuple(int(i.value) for b in bodies for e in reads(b) for i in e.index if isinstance(i, Const))
 
 
-def stack(members: Sequence[Compute], axis: int) -> Compute | None:
+def stack_copies(tensors: Sequence[Tensor]) -> Compute:
+    """Return tensors of one shape as the positions of a new first axis."""
+    shape = tensors[0].shape
+    index = tuple(Axis(d + 1) for d in range(len(shape)))
+    slots = {a: s for s, a in enumerate(dict.fromkeys(tensors))}
+    parts = tuple(
+        Piece((n, *(0,) * len(shape)), (1,) * (1 + len(shape)), (1, *shape), Read(slots[a], index, a.dtype))
+        for n, a in enumerate(tensors)
+    )
+    return Compute(Template((len(tensors), *shape), tuple((a.dtype, a.shape) for a in slots), parts), tuple(slots))
+
+
+def stack(
+    members: Sequence[Compute], axis: int, stack_operand: Callable[[Sequence[Tensor]], Tensor] = stack_copies
+) -> Compute | None:
     """Return one tensor that computes all members, or adds them, by a new axis; None where there is none.
 
     Args:
         members: tensors of one form by number, whose pieces have one body each.
         axis: position of the new axis, the first of the output's or the first of the sums'.
+        stack_operand: returns tensors of one shape as the positions of a first axis.
     """
     shape = members[0].shape
     moved: Mapping[int, Expr] = {d: Axis(d + 1) for p in members[0].template.parts for d in range(axis, _rank_of(p))}
@@ -319,7 +334,7 @@ def stack(members: Sequence[Compute], axis: int) -> Compute | None:
             if any(e.index != bodies[0].index for e in bodies):
                 return None
             index.insert(0, Axis(axis))
-            tensors[0] = _stack_copies(tensors)
+            tensors[0] = stack_operand(tensors)
         if None in index:
             return None
         args.append(tensors[0])
@@ -352,15 +367,3 @@ def stack(members: Sequence[Compute], axis: int) -> Compute | None:
 
 def _rank_of(p: Any) -> int:
     return len(p.domain) if isinstance(p, Piece) else 0
-
-
-def _stack_copies(tensors: Sequence[Tensor]) -> Compute:
-    """Return tensors of one shape as the positions of a new first axis."""
-    shape = tensors[0].shape
-    index = tuple(Axis(d + 1) for d in range(len(shape)))
-    slots = {a: s for s, a in enumerate(dict.fromkeys(tensors))}
-    parts = tuple(
-        Piece((n, *(0,) * len(shape)), (1,) * (1 + len(shape)), (1, *shape), Read(slots[a], index, a.dtype))
-        for n, a in enumerate(tensors)
-    )
-    return Compute(Template((len(tensors), *shape), tuple((a.dtype, a.shape) for a in slots), parts), tuple(slots))

@@ -29,6 +29,7 @@ from einsmith.ir.analysis.pointwise import is_identity, pointwise_body
 from einsmith.ir.nodes import Apply, Compute, Expr, Graph, Leaf, Read, Tensor, apply, nbytes, postorder, reads
 from einsmith.ir.rebuild import exchanged, map_bodies, operands, prune_args, rebuild, with_args
 from einsmith.passes.algebra.axis_forms import (
+    concatenate,
     form_by_number,
     forms_of,
     in_order,
@@ -37,6 +38,7 @@ from einsmith.passes.algebra.axis_forms import (
     join_along,
     join_as_pieces,
     stack,
+    stack_copies,
 )
 from einsmith.passes.algebra.siblings import Fusion, Siblings, places_of, replace_siblings, rewire
 from einsmith.passes.context import PassContext
@@ -190,30 +192,38 @@ def _with_readers(members: Sequence[Compute], fusion: Fusion, siblings: Siblings
     whole, axis, _, is_new = fusion[members[0]]
     fused = _fused_readers(members, siblings)
     readers = [r for rs in fused.values() for r in rs]
-    apart = [x for r in readers if isinstance(x := rewire(r, fusion, {}), Compute)]
     joined = None
     if all(len(rs) == 1 and siblings.can_move(rs[0]) for rs in fused.values()) and siblings.are_independent(readers):
-        joined = _join_readers(apart, axis, is_new)
+        joined = _join_readers(readers, members, whole, None if is_new else axis)
     args = dict.fromkeys((*whole.args, *(joined.args if joined else ())))
     copies = [a for a in args if isinstance(a, Compute) and a is not whole and a not in siblings.role]
     seconds = decisions.price_copies(copies)
     if joined is None:
+        apart = [x for r in readers if isinstance(x := rewire(r, fusion, {}), Compute)]
         return _Joined(seconds + decisions.price(whole) + sum(map(decisions.price, apart)), fusion, copies)
     needs_whole = any(len(siblings.readers[m]) > 1 for m in members)
     seconds += decisions.price(whole, joined, stored=[whole, joined] if needs_whole else [joined])
     return _Joined(seconds, fusion | places_of(readers, axis, joined, is_new), copies)
 
 
-def _join_readers(readers: Sequence[Compute], axis: int, is_new: bool) -> Compute | None:
-    """Return the common function of readers of slices of one tensor; None if they differ in it."""
-    if is_new:
-        return stack(readers, 0) if len({form_by_number(r.template) for r in readers}) == 1 else None
-    forms = [forms_of(r.template).get(axis) for r in readers]
-    first = forms[0]
-    if first is None or any(f is None or f.key != first.key for f in forms):
+def _join_readers(
+    readers: Sequence[Compute], members: Sequence[Compute], whole: Compute, axis: int | None
+) -> Compute | None:
+    """Return the common function of products, one each, that are parts of a whole; None if they differ in it."""
+
+    def put(values: Sequence[Tensor], dim: int, firsts: Sequence[int], extents: Sequence[int]) -> Tensor | None:
+        is_whole = list(values) == list(members) and dim == axis and not any(firsts)
+        return whole if is_whole else concatenate(values, dim, firsts, extents)
+
+    if axis is None:
+        if len({form_by_number(r.template) for r in readers}) > 1:
+            return None
+        return stack(readers, 0, lambda values: whole if list(values) == list(members) else stack_copies(values))
+    forms = [f for r in readers if (f := forms_of(r.template).get(axis))]
+    shared = {tuple(a for s, a in enumerate(r.args) if s not in f.spans) for r, f in zip(readers, forms, strict=False)}
+    if len(forms) < len(readers) or len({f.key for f in forms}) > 1 or len(shared) > 1:
         return None
-    others = [[a for s, a in enumerate(r.args) if s not in first.spans] for r in readers]
-    return join_along(readers, [f for f in forms if f]) if all(x == others[0] for x in others) else None
+    return join_along(readers, forms, put)
 
 
 # ----------------------------------------------------------------------------------------------------------- addends
