@@ -338,7 +338,7 @@ def stack(
         if None in index:
             return None
         args.append(tensors[0])
-        return Read(len(args) - 1, tuple(index), bodies[0].dtype)  # type: ignore[arg-type]
+        return Read(len(args) - 1, tuple(index), bodies[0].dtype)
 
     def join(bodies: Sequence[Expr]) -> Expr | None:
         first = bodies[0]
