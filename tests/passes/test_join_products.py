@@ -294,6 +294,18 @@ def test_functions_of_joined_products_are_one_too(way, rng):
         assert sum(len(n.shape) == 2 and len(n.template.parts) == 1 and not sums_of(n.template) for n in nodes) == count
 
 
+def test_functions_of_several_joined_products_read_all_in_place(rng):
+    """Gates of an input and of a state, each of which is needed by itself."""
+
+    def run(x, h, *weights):
+        parts = [F.tanh(rows(x, w) + rows(h, u)) for w, u in zip(weights[::2], weights[1::2], strict=True)]
+        return sum(F.sum(p, 1) for p in parts), *(F.sum(p, 0) for p in parts)
+
+    _, after = joined(run, draw(rng, (5, 9), (5, 7), *((n, k) for n in (2, 3, 5) for k in (9, 7))), OPERANDS)
+    nodes = [n for n in postorder(after.roots) if isinstance(n, Compute) and n.shape == (5, 10)]
+    assert sorted((sums_of(n.template), len(n.args)) for n in nodes) == [(0, 2), (1, 2), (1, 2)]
+
+
 def gates(x, w, v):
     a = F.tanh(x @ w)
     return F.sum(a @ v[:9, :9]) + F.sum(a[:, :2])

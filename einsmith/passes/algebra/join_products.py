@@ -21,11 +21,11 @@ order of additions changes.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial, reduce
-from typing import Any, NamedTuple
+from typing import Any
 
-from einsmith.ir.analysis.pointwise import is_identity, pointwise_body
+from einsmith.ir.analysis.pointwise import pointwise_body
 from einsmith.ir.nodes import Apply, Compute, Expr, Graph, Leaf, Read, Tensor, apply, nbytes, postorder, reads
 from einsmith.ir.rebuild import exchanged, map_bodies, operands, prune_args, rebuild, with_args
 from einsmith.passes.algebra.axis_forms import (
@@ -40,64 +40,27 @@ from einsmith.passes.algebra.axis_forms import (
     stack,
     stack_copies,
 )
-from einsmith.passes.algebra.siblings import Fusion, Siblings, places_of, replace_siblings, rewire
+from einsmith.passes.algebra.join_prices import JoinDecisions, JoinPrices, RefusedJoin, is_fusible
+from einsmith.passes.algebra.siblings import Fusion, Siblings, places_of, replace_siblings
 from einsmith.passes.context import PassContext
 
 _MAX_MEMBERS = 64
 """Most products that become one; each may become a piece of a joined operand, which is compiled by itself."""
 _MAX_PIECES = 16
 """Most pieces of products that become one in pieces; each is compiled by itself."""
-_MIN_GAIN = 0.03
-"""Least predicted gain, as a fraction of the seconds of the separate kernels; a smaller one is within the model's
-error."""
-
-
-class RefusedJoin(NamedTuple):
-    """Products that are not joined, and the predicted seconds of both ways with pointwise readers and copies."""
-
-    members: tuple[Compute, ...]
-    joined: float
-    apart: float
-
-
-class _Decisions:
-    """The choice between products as one and apart by predicted seconds.
-
-    context: predicts; copied: operands that products joined already read; refused: the least refused join of each set
-    of products.
-    """
-
-    def __init__(self, context: PassContext):
-        self.price = context.price
-        self.copied: set[Tensor] = set()
-        self.refused: dict[frozenset[Compute], RefusedJoin] = {}
-
-    def price_copies(self, copies: Iterable[Compute]) -> float:
-        """Return the predicted seconds of copies that are not there yet."""
-        return sum(self.price(a) for a in copies if a not in self.copied)
-
-    def pays(self, members: Sequence[Compute], joined: float, apart: float, copies: Iterable[Tensor]) -> bool:
-        """Return whether products are joined, with these copies."""
-        if joined < (1 - _MIN_GAIN) * apart:
-            self.copied.update(copies)
-            return True
-        refused = self.refused.setdefault(key := frozenset(members), RefusedJoin(tuple(members), joined, apart))
-        if joined < refused.joined:
-            self.refused[key] = RefusedJoin(tuple(members), joined, apart)
-        return False
 
 
 def join_products(graph: Graph, context: PassContext) -> Graph:
     """Return the graph with products joined where the predicted time is lower."""
     if not context.can_price:
         return graph
-    decisions = _Decisions(context)
+    decisions = JoinDecisions(context)
     return _join_siblings(_join_addends(graph, decisions), decisions)
 
 
 def refused_joins(graph: Graph, context: PassContext) -> list[RefusedJoin]:
     """Return the products of a graph after the passes that might be joined, but are predicted to take longer as one."""
-    decisions = _Decisions(context)
+    decisions = JoinDecisions(context)
     _join_addends(graph, decisions)
     _join_siblings(graph, decisions)
     return list(decisions.refused.values())
@@ -112,15 +75,7 @@ def _split(members: Sequence[Compute]) -> Iterator[Sequence[Compute]]:
 # -------------------------------------------------------------------------------------------------- shared operands
 
 
-class _Joined(NamedTuple):
-    """Products as one, and the predicted seconds. copies: of operands, which others may share."""
-
-    seconds: float
-    fusion: Fusion
-    copies: Collection[Compute]
-
-
-def _join_siblings(graph: Graph, decisions: _Decisions) -> Graph:
+def _join_siblings(graph: Graph, decisions: JoinDecisions) -> Graph:
     """Return the graph with products joined that share an operand, or read slices of one tensor."""
     siblings = Siblings(graph)
     groups: dict[tuple, list[Compute]] = defaultdict(list)
@@ -134,91 +89,53 @@ def _join_siblings(graph: Graph, decisions: _Decisions) -> Graph:
             if axis < node.template.rank and any(shared):
                 groups[axis, form.key, shared, role].append(node)
     fusions: list[Fusion] = []
-    taken: set[Tensor] = set()
+    places: Fusion = {}  # those of all fusions
     for (axis, *_), group in sorted(groups.items(), key=lambda item: -len(item[1])):
-        free = [m for m in group if m not in taken]
+        free = [m for m in group if m not in places]
         for independent in siblings.split_independent(free) if len(free) > 1 else ():
             for members in _split(in_order(independent, axis)):
-                best = min(_joins(members, axis, siblings, decisions), default=None, key=lambda x: x.seconds)
-                if best is None:
-                    continue
-                apart = _price_apart(members, siblings, decisions)
-                if decisions.pays(members, best.seconds, apart, best.copies):
-                    fusions.append(best.fusion)
-                    taken.update(best.fusion)
+                ways = [(f, decisions.price(f, siblings)) for f in _joins(members, axis, siblings, places)]
+                fusion, prices = min(ways, default=({}, None), key=lambda way: way[1].joined)
+                if prices is not None and decisions.pays(members, prices):
+                    fusions.append(fusion)
+                    places |= fusion
     return replace_siblings(graph, fusions)
 
 
-def _joins(
-    members: Sequence[Compute], axis: int | None, siblings: Siblings, decisions: _Decisions
-) -> Iterator[_Joined]:
-    """Yield the ways in which products may be one, by a new axis if `axis` is None."""
-    wholes = [whole for whole in (join(members, axis, 0),) if whole is not None]
+def _joins(members: Sequence[Compute], axis: int | None, siblings: Siblings, places: Fusion) -> Iterator[Fusion]:
+    """Yield the ways in which products may be one, by a new axis if `axis` is None; with their pointwise readers as
+    one, and alone. places: those of other fusions."""
+    wholes = [join(members, axis, 0)]
     if axis is not None and sum(len(m.template.parts) for m in members) <= _MAX_PIECES:
-        wholes += [whole for whole in (join_as_pieces(members, axis),) if whole is not None]
+        wholes.append(join_as_pieces(members, axis))
+    readers = [[r for r in siblings.readers[m] if isinstance(r, Compute) and is_fusible(r, m)] for m in members]
+    only = list(dict.fromkeys(rs[0] for rs in readers if len(rs) == 1 and rs[0] not in places))
     for whole in wholes:
-        yield _with_readers(members, places_of(members, axis or 0, whole, axis is None), siblings, decisions)
+        if whole is None:
+            continue
+        fusion = places_of(members, axis or 0, whole, axis is None)
+        if len(only) == len(members) and all(map(siblings.can_move, only)) and siblings.are_independent(only):
+            if (joined := _join_readers(only, axis, places | fusion)) is not None:
+                yield fusion | places_of(only, axis or 0, joined, axis is None)
+        yield fusion
 
 
-def _fused_readers(members: Sequence[Compute], siblings: Siblings) -> dict[Compute, list[Compute]]:
-    """Return the pointwise readers that the kernel of each member may compute. One that reads several members is
-    computed with the last."""
-    last: dict[Compute, Compute] = {}
-    for m in members:
-        for r in siblings.readers[m]:
-            if isinstance(r, Compute) and r.shape == m.shape and (body := pointwise_body(r.template)) is not None:
-                own = [e for e in reads(body) if r.args[e.slot] is m]
-                if all(is_identity(e, m.shape) for e in own):
-                    last[r] = m
-    out: dict[Compute, list[Compute]] = {m: [] for m in members}
-    for r, m in last.items():
-        out[m].append(r)
-    return out
+def _join_readers(readers: Sequence[Compute], axis: int | None, places: Fusion) -> Compute | None:
+    """Return the common function of tensors, which reads fused tensors in place; None if they differ in it."""
 
-
-def _price_apart(members: Sequence[Compute], siblings: Siblings, decisions: _Decisions) -> float:
-    """Return the predicted seconds of products and their pointwise readers, a kernel for each product."""
-    fused = _fused_readers(members, siblings)
-    return sum(decisions.price(m, *rs, stored=_stored(m, rs, siblings)) for m, rs in fused.items())
-
-
-def _stored(m: Compute, readers: Sequence[Compute], siblings: Siblings) -> list[Tensor]:
-    """Return what a kernel of a product and some of its readers stores."""
-    return [*readers] if len(readers) == len(siblings.readers[m]) else [m, *readers]
-
-
-def _with_readers(members: Sequence[Compute], fusion: Fusion, siblings: Siblings, decisions: _Decisions) -> _Joined:
-    """Return products as one, with their pointwise readers in its kernel if these can be one too."""
-    whole, axis, _, is_new = fusion[members[0]]
-    fused = _fused_readers(members, siblings)
-    readers = [r for rs in fused.values() for r in rs]
-    joined = None
-    if all(len(rs) == 1 and siblings.can_move(rs[0]) for rs in fused.values()) and siblings.are_independent(readers):
-        joined = _join_readers(readers, members, whole, None if is_new else axis)
-    args = dict.fromkeys((*whole.args, *(joined.args if joined else ())))
-    copies = [a for a in args if isinstance(a, Compute) and a is not whole and a not in siblings.role]
-    seconds = decisions.price_copies(copies)
-    if joined is None:
-        apart = [x for r in readers if isinstance(x := rewire(r, fusion, {}), Compute)]
-        return _Joined(seconds + decisions.price(whole) + sum(map(decisions.price, apart)), fusion, copies)
-    needs_whole = any(len(siblings.readers[m]) > 1 for m in members)
-    seconds += decisions.price(whole, joined, stored=[whole, joined] if needs_whole else [joined])
-    return _Joined(seconds, fusion | places_of(readers, axis, joined, is_new), copies)
-
-
-def _join_readers(
-    readers: Sequence[Compute], members: Sequence[Compute], whole: Compute, axis: int | None
-) -> Compute | None:
-    """Return the common function of products, one each, that are parts of a whole; None if they differ in it."""
+    def find_whole(values: Sequence[Tensor], dim: int, is_new: bool) -> Compute | None:
+        first = places.get(values[0])
+        if first is None or first.axis != dim or first.is_new != is_new:
+            return None
+        parts = {t: p for t, p in places.items() if p.whole is first.whole}
+        return first.whole if sorted(parts, key=lambda t: parts[t].offset) == list(values) else None
 
     def put(values: Sequence[Tensor], dim: int, firsts: Sequence[int], extents: Sequence[int]) -> Tensor | None:
-        is_whole = list(values) == list(members) and dim == axis and not any(firsts)
-        return whole if is_whole else concatenate(values, dim, firsts, extents)
+        return None if any(firsts) else find_whole(values, dim, False) or concatenate(values, dim, firsts, extents)
 
     if axis is None:
-        if len({form_by_number(r.template) for r in readers}) > 1:
-            return None
-        return stack(readers, 0, lambda values: whole if list(values) == list(members) else stack_copies(values))
+        is_one = len({form_by_number(r.template) for r in readers}) == 1
+        return stack(readers, 0, lambda v: find_whole(v, 0, True) or stack_copies(v)) if is_one else None
     forms = [f for r in readers if (f := forms_of(r.template).get(axis))]
     shared = {tuple(a for s, a in enumerate(r.args) if s not in f.spans) for r, f in zip(readers, forms, strict=False)}
     if len(forms) < len(readers) or len({f.key for f in forms}) > 1 or len(shared) > 1:
@@ -229,7 +146,7 @@ def _join_readers(
 # ----------------------------------------------------------------------------------------------------------- addends
 
 
-def _join_addends(graph: Graph, decisions: _Decisions) -> Graph:
+def _join_addends(graph: Graph, decisions: JoinDecisions) -> Graph:
     """Return the graph with products joined that are added element by element."""
     nodes = list(postorder(graph.roots))
     numbers = {node: n for n, node in enumerate(nodes)}
@@ -253,8 +170,9 @@ def _join_addends(graph: Graph, decisions: _Decisions) -> Graph:
             waiting = {a for m in members for a in m.args if users[a] == 1 and not isinstance(a, Leaf)}
             if nbytes_copied + sum(map(nbytes, waiting)) > sum(map(nbytes, members)):
                 continue
-            seconds = decisions.price_copies(copies) + decisions.price(whole) + decisions.price(fewer)
-            if decisions.pays(members, seconds, sum(map(decisions.price, (*members, joined))), copies):
+            after = decisions.price_copies(copies) + sum(map(decisions.context.price, (whole, fewer)))
+            before = sum(map(decisions.context.price, (*members, joined)))
+            if decisions.pays(members, JoinPrices(after, before, copies)):
                 joined = fewer
         new[node] = _renew(joined, new)
     return exchanged(graph, new)

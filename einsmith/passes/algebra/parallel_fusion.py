@@ -11,7 +11,8 @@ before: A[i] = where(C[i] <= 0, 0, G[i]);  B[i] = where(C[8+i] <= 0, 0, G[8+i])
 after:  D[i] = where(C[i] <= 0, 0, G[i])
 
 Other readers of a sibling read the fused tensor at the sibling's offset. A copy less is written and read, and a
-pointwise function of a whole tensor is computed in the kernel that computes the tensor.
+pointwise function of a whole tensor is computed in the kernel that computes the tensor. The predicted kernel times
+decide.
 """
 
 from __future__ import annotations
@@ -20,9 +21,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from einsmith.base import dtypes as dt
-from einsmith.cost.facts import Target
 from einsmith.ir.analysis.pointwise import is_identity, pointwise_body
-from einsmith.ir.nodes import Compute, Const, Graph, Piece, Read, Template, Tensor, nbytes, size
+from einsmith.ir.nodes import Compute, Const, Graph, Piece, Read, Template, Tensor, nbytes
 from einsmith.ir.rebuild import substitute
 from einsmith.passes.algebra.axis_forms import (
     Form,
@@ -33,6 +33,7 @@ from einsmith.passes.algebra.axis_forms import (
     join_as_pieces,
     no_copies,
 )
+from einsmith.passes.algebra.join_prices import JoinDecisions
 from einsmith.passes.algebra.siblings import Fusion, Place, Siblings, places_of, replace_siblings
 from einsmith.passes.context import PassContext
 
@@ -47,10 +48,13 @@ _MAX_SLICE_ROUNDS = 4
 
 
 def parallel_fusion(graph: Graph, context: PassContext) -> Graph:
-    """Return the graph with siblings below large concatenations and over slices of large tensors fused."""
-    fused = replace_siblings(graph, _find_concatenations(Siblings(graph), context.target))
+    """Return the graph with siblings below concatenations and over slices fused where the predicted time is lower."""
+    if not context.can_price:
+        return graph
+    decisions = JoinDecisions(context)
+    fused = replace_siblings(graph, _find_concatenations(Siblings(graph), decisions))
     for _ in range(_MAX_SLICE_ROUNDS):
-        before, fused = fused, replace_siblings(fused, _find_slices(Siblings(fused), context.target))
+        before, fused = fused, replace_siblings(fused, _find_slices(Siblings(fused), decisions))
         if fused is before:
             break
     return fused
@@ -59,22 +63,24 @@ def parallel_fusion(graph: Graph, context: PassContext) -> Graph:
 # ------------------------------------------------------------------------------------------- below a concatenation
 
 
-def _find_concatenations(siblings: Siblings, target: Target) -> list[Fusion]:
-    """Return the fusions that make large concatenations vanish."""
+def _find_concatenations(siblings: Siblings, decisions: JoinDecisions) -> list[Fusion]:
+    """Return the fusions that make concatenations vanish, and pay."""
     out: list[Fusion] = []
     taken: set[Tensor] = set()
     for node in siblings.nodes:
         if not isinstance(node, Compute) or len(node.template.parts) < 2:
             continue
         axis = node.template.memo("concatenation axis", _concatenation_axis)
-        if axis is None or target.fits_l2(nbytes(node)):  # a copy that fits L2 reads and writes caches
+        if axis is None:
             continue
         slots = [p.body.slot for p in sorted(node.template.parts, key=lambda p: p.offset[axis])]  # type: ignore
         fusion: Fusion = {}
         whole = _fuse([node.args[s] for s in slots], axis, siblings, fusion, _MAX_LEVELS)
-        if whole is not None and taken.isdisjoint(fusion):
+        if whole is None or not taken.isdisjoint(fusion):
+            continue
+        fusion[node] = Place(whole, axis, 0)
+        if decisions.pays(fusion, decisions.price(fusion, siblings)):
             taken.update(fusion)
-            fusion[node] = Place(whole, axis, 0)
             out.append(fusion)
     return out
 
@@ -142,14 +148,12 @@ def _fuse_pointwise(
 # ---------------------------------------------------------------------------------------------------- over slices
 
 
-def _find_slices(siblings: Siblings, target: Target) -> list[Fusion]:
-    """Return the fusions of tensors that apply one function to neighbouring slices of the same large tensors."""
+def _find_slices(siblings: Siblings, decisions: JoinDecisions) -> list[Fusion]:
+    """Return the fusions of tensors that apply one function to neighbouring slices of the same tensors, and pay."""
     groups: dict[tuple, list[tuple[int, Compute]]] = defaultdict(list)
     for node in siblings.nodes:
-        if not isinstance(node, Compute) or target.fits_l2(max(map(nbytes, node.args), default=0)):
-            continue
-        slices = node.template.memo("slices of arguments", _slices_of)
-        if not slices or not siblings.can_move(node):
+        slices = node.template.memo("slices of arguments", _slices_of) if isinstance(node, Compute) else ()
+        if not isinstance(node, Compute) or not slices or not siblings.can_move(node):
             continue
         for form in slices:
             first = next(iter(form.spans.values())).first
@@ -160,9 +164,12 @@ def _find_slices(siblings: Siblings, target: Target) -> list[Fusion]:
     for (axis, *_), members in groups.items():
         for run in _contiguous(members, axis):
             whole = join_along(run, [forms_of(m.template)[axis] for m in run], no_copies)
-            if taken.isdisjoint(run) and whole is not None and _pays(run, whole, siblings, target):
+            if whole is None or not taken.isdisjoint(run):
+                continue
+            fusion = places_of(run, axis, whole)
+            if decisions.pays(fusion, decisions.price(fusion, siblings)):
                 taken.update(run)
-                out.append(places_of(run, axis, whole))
+                out.append(fusion)
     return out
 
 
@@ -187,14 +194,3 @@ def _contiguous(members: list[tuple[int, Compute]], axis: int) -> Iterator[list[
         stop = at + node.shape[axis]
     if len(run) > 1:
         yield run
-
-
-def _pays(members: Sequence[Compute], whole: Compute, siblings: Siblings, target: Target) -> bool:
-    """Return whether it pays to fuse slices.
-
-    A reduction is fused if it reads its largest argument about once: it then reads a whole tensor in one sweep. A
-    pointwise tensor is fused if it is large and no pointwise reader could be computed in the kernel of its slice.
-    """
-    if pointwise_body(whole.template) is None:
-        return size(whole.template.parts[0].domain) <= 2 * max(size(s) for _, s in whole.template.params)
-    return not target.fits_l2(nbytes(whole)) and not any(map(siblings.has_pointwise_reader, members))

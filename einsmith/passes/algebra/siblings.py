@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from einsmith.ir.analysis.pointwise import pointwise_body
-from einsmith.ir.nodes import Compute, Const, Expr, Graph, Read, Role, Tensor, postorder, reads
+from einsmith.ir.analysis.linear import LinearForm, linear
+from einsmith.ir.nodes import Axis, Compute, Const, Expr, Graph, Piece, Read, Role, Template, Tensor, postorder, reads
 from einsmith.ir.rebuild import exchanged, map_bodies, prune_args, readers_of, rebuild, with_args
 from einsmith.ir.rewrite.simplify import simplify_template
 from einsmith.ir.views import is_view
@@ -51,6 +51,7 @@ class Siblings:
         nodes: the nodes, arguments ahead of users.
         readers: the nodes that read each tensor.
         role: the role of each node.
+        depth: the most nodes on a path that leads to each node.
     """
 
     def __init__(self, graph: Graph):
@@ -58,9 +59,9 @@ class Siblings:
         self.role: Mapping[Tensor, Role] = graph.role
         self.readers = readers_of(self.nodes)
         self._roots = set(graph.roots)
-        self._depth: dict[Tensor, int] = {}
+        self.depth: dict[Tensor, int] = {}
         for node in self.nodes:
-            self._depth[node] = 1 + max((self._depth[a] for a in node.args), default=0)
+            self.depth[node] = 1 + max((self.depth[a] for a in node.args), default=0)
 
     def can_move(self, t: Tensor) -> bool:
         """Return whether a tensor may become a part of another: no root, and readers whose indices can be shifted."""
@@ -71,20 +72,16 @@ class Siblings:
             and all(isinstance(r, Compute) and not is_view(r.template) for r in self.readers[t])
         )
 
-    def has_pointwise_reader(self, t: Tensor) -> bool:
-        """Return whether a reader may be computed in the kernel of a tensor."""
-        return any(pointwise_body(r.template) is not None for r in self.readers[t] if isinstance(r, Compute))
-
     def are_independent(self, members: Sequence[Compute]) -> bool:
         """Return whether no member depends on another."""
-        least = min(self._depth[m] for m in members)
-        stack = [a for m in members for a in m.args if self._depth[a] >= least]
+        least = min(self.depth[m] for m in members)
+        stack = [a for m in members for a in m.args if self.depth[a] >= least]
         seen: set[Tensor] = set(stack)
         while stack:
             t = stack.pop()
             if t in members or len(seen) > _MAX_VISITED:
                 return False
-            stack += (new := [a for a in t.args if self._depth[a] >= least and a not in seen])
+            stack += (new := [a for a in t.args if self.depth[a] >= least and a not in seen])
             seen.update(new)
         return True
 
@@ -95,7 +92,7 @@ class Siblings:
             return [list(members)]
         by_depth: dict[int, list[Compute]] = {}
         for m in members:
-            by_depth.setdefault(self._depth[m], []).append(m)
+            by_depth.setdefault(self.depth[m], []).append(m)
         return [group for group in by_depth.values() if len(group) > 1]
 
 
@@ -113,8 +110,27 @@ def replace_siblings(graph: Graph, fusions: Sequence[Fusion]) -> Graph:
         return graph
     new: dict[Tensor, Tensor] = {}
     for node in order:
-        new[node] = rewire(node, places, new) if node.args else node
+        t = new[node] = rewire(node, places, new) if node.args else node
+        if isinstance(t, Compute) and t not in graph.role and len(t.template.parts) > 1 and _is_whole_copy(t.template):
+            new[node] = t.args[0]  # a concatenation of all parts of a fused tensor
     return exchanged(graph, new | {t: new[p.whole] for t, p in places.items() if p.whole in new})
+
+
+def _is_whole_copy(t: Template) -> bool:
+    """Return whether the pieces of a template are the same pieces of its only argument."""
+    return (
+        len(t.params) == 1
+        and t.params[0][1] == t.shape
+        and all(
+            isinstance(p, Piece)
+            and isinstance(p.body, Read)
+            and all(
+                linear(i) == LinearForm(o, {Axis(d): 1} if n > 1 else {}) and s == 1
+                for d, (i, o, s, n) in enumerate(zip(p.body.index, p.offset, p.step, p.extents, strict=True))
+            )
+            for p in t.parts
+        )
+    )
 
 
 def _sort(graph: Graph, places: Mapping[Tensor, Place]) -> tuple[list[Tensor], Tensor | None]:
