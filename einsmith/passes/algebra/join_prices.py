@@ -17,7 +17,7 @@ _MIN_GAIN = 0.03
 class RefusedJoin(NamedTuple):
     """Tensors that are not joined, and the predicted seconds of both ways."""
 
-    members: tuple[Tensor, ...]
+    members: tuple[Compute, ...]
     joined: float
     apart: float
 
@@ -40,7 +40,7 @@ class JoinDecisions:
     def __init__(self, context: PassContext):
         self.context = context
         self._copied: set[Tensor] = set()
-        self.refused: dict[frozenset[Tensor], RefusedJoin] = {}
+        self.refused: dict[frozenset[Compute], RefusedJoin] = {}
 
     def price(self, fusion: Fusion, siblings: Siblings) -> JoinPrices:
         """Return the prices of a fusion: of its tensors with pointwise readers, and with what computes the operands
@@ -91,15 +91,15 @@ class JoinDecisions:
             for k in kernels
         )
 
-    def pays(self, members: Collection[Tensor], prices: JoinPrices) -> bool:
+    def pays(self, members: Iterable[Compute], prices: JoinPrices) -> bool:
         """Return whether tensors are joined, and keep the prices if they are not."""
         joined, apart, copies = prices
         if joined < (1 - _MIN_GAIN) * apart:
             self._copied.update(copies)
             return True
-        key = frozenset(members)
-        if key not in self.refused or joined < self.refused[key].joined:
-            self.refused[key] = RefusedJoin(tuple(members), joined, apart)
+        refused = RefusedJoin(tuple(members), joined, apart)
+        key = frozenset(refused.members)
+        self.refused[key] = min(refused, self.refused.get(key, refused), key=lambda x: x.joined)
         return False
 
 

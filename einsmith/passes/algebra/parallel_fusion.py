@@ -79,7 +79,7 @@ def _find_concatenations(siblings: Siblings, decisions: JoinDecisions) -> list[F
         if whole is None or not taken.isdisjoint(fusion):
             continue
         fusion[node] = Place(whole, axis, 0)
-        if decisions.pays(fusion, decisions.price(fusion, siblings)):
+        if decisions.pays([node], decisions.price(fusion, siblings)):
             taken.update(fusion)
             out.append(fusion)
     return out
@@ -167,7 +167,7 @@ def _find_slices(siblings: Siblings, decisions: JoinDecisions) -> list[Fusion]:
             if whole is None or not taken.isdisjoint(run):
                 continue
             fusion = places_of(run, axis, whole)
-            if decisions.pays(fusion, decisions.price(fusion, siblings)):
+            if decisions.pays(run, decisions.price(fusion, siblings)):
                 taken.update(run)
                 out.append(fusion)
     return out
