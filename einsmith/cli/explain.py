@@ -28,6 +28,8 @@ from einsmith.driver.streaming import results_of
 from einsmith.ir.nodes import ROLES, Tensor, nbytes, size
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Cost
+from einsmith.passes.algebra.join_products import refused_joins
+from einsmith.passes.context import PassContext
 from einsmith.schedule.decision_report import report_decisions
 from einsmith.schedule.kernel import Rows
 from einsmith.schedule.plan import JoinPrices, KernelCall, Plan
@@ -133,6 +135,7 @@ def gather(
     `tuned`: whether the configuration was found by measuring
     (`einsmith tune --list`); `unfollowed`: why a tuned configuration is not compiled, else "". `share`: fraction of the
     time of all kernels, measured or else predicted. `again`: whether the kernel recomputes an earlier kernel's result.
+    `refused_joins`: products that might be one (`passes.algebra.join_products`), and both prices.
     `layouts`: tensors stored in another order (`order`: dimensions, outermost first), and the additional cost of the
     next best order (`more`). `results`: those that are never stored, and those that need not be
     (`driver.streaming.results_of`). `decisions`: what was decided otherwise than by the cost model, because
@@ -183,6 +186,7 @@ def gather(
             }
             for x in layouts(run.plan)
         ],
+        "refused_joins": _refused_joins(run),
         "plan": show_calls(run.plan),
         "edges": _edges(run.plan),
     }
@@ -348,6 +352,22 @@ def _memory(run: BoundProgram, kernels: Sequence[Mapping[str, Any]]) -> dict[str
         "live": {kind: list(map(int, bytes_live)) for kind, bytes_live in live.items()},
         "tensors": sorted(tensors, key=lambda t: -t["bytes"]),
     }
+
+
+def _refused_joins(run: BoundProgram) -> list[dict[str, Any]]:
+    """Return the products that are not joined because that is predicted to take longer: `kernels`, the numbers of those
+    that compute them; `types`; predicted seconds of both ways with what reads the products, `joined` and `apart`."""
+    maker = {node: n for n, (_, call, _) in enumerate(run.plan.kernel_calls()) for node in call.nodes}
+    return [
+        {
+            "kernels": sorted({maker[m] for m in x.members}),
+            "types": [_type(m) for m in x.members],
+            "joined": x.joined,
+            "apart": x.apart,
+        }
+        for x in refused_joins(run.plan.graph, PassContext(run.target, predicted))
+        if all(m in maker for m in x.members)
+    ]
 
 
 def _type(x: Any) -> str:

@@ -45,6 +45,7 @@ def text_of(report: dict[str, Any]) -> str:
     lines.append("")
     for x in report["layouts"]:
         lines.append(f"layout: {describe_layout(x)}: {', '.join(x['tensors'])}")
+    lines += map(describe_refused_join, report["refused_joins"])
     parts = report["parts"] if several else report["parts"][-1:]
     return "\n".join([*lines, f"fusion: {fused_in_all(report)}", *map(_times, parts)])
 
@@ -60,6 +61,15 @@ def describe_layout(layout: Mapping[str, Any]) -> str:
     """Describe the layout of tensors that are stored in another order, and the next best order."""
     second = f" (next best: {layout['next']})" if layout["next"] else ""
     return f"{'copies of ' if layout['copies'] else ''}{layout['type']}, {layout['layout']}{second}"
+
+
+def describe_refused_join(join: Mapping[str, Any]) -> str:
+    """Describe products that are not joined, with both prices."""
+    numbers, types = ", ".join(map(str, join["kernels"])), ", ".join(dict.fromkeys(join["types"]))
+    return (
+        f"apart: products {types} of kernels {numbers}: predicted {us(join['apart'])} with what reads them, "
+        f"as one product {us(join['joined'])}"
+    )
 
 
 def describe_fusion(kernel: Mapping[str, Any]) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from einsmith.base.dtypes import DType
 from einsmith.cost.facts import Target
-from einsmith.ir.nodes import Compute, Graph, Template
+from einsmith.ir.nodes import Compute, Graph, Template, Tensor
 from einsmith.schedule.kernel import Kernel
 from einsmith.schedule.kernel_calls import kernel_call
 from einsmith.schedule.limited_positions import RowLimit
@@ -53,6 +53,7 @@ class PassContext:
         """Return whether kernels can be priced (`price`)."""
         return self.cost is not no_cost
 
-    def price(self, *nodes: Compute) -> float:
-        """Return the predicted seconds of a kernel that computes these tensors; each may read the ones before it."""
-        return self.cost(kernel_call(nodes, nodes, {}, ()).kernel, self.target)
+    def price(self, *nodes: Compute, stored: Collection[Tensor] | None = None) -> float:
+        """Return the predicted seconds of a kernel that computes these tensors, and stores all or some of them; each
+        may read the ones before it."""
+        return self.cost(kernel_call(nodes, nodes if stored is None else stored, {}, ()).kernel, self.target)

@@ -295,6 +295,19 @@ def test_a_limit_of_memory(capsys: pytest.CaptureFixture[str]) -> None:
     assert "a TrainStep in a file has its own" in capsys.readouterr().err
 
 
+def test_products_that_stay_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Wide products of one input are not joined, and both prices are told."""
+    file = tmp_path / "wide.txt"
+    lines = [f"{n}[i,j] = tanh(sum[k](X[i,k]*W{n}[k,j]))\nt{n}[i,j] = sum[k]({n}[i,k]*V[k,j])" for n in "ab"]
+    file.write_text("\n".join([*lines, "y[i,j] = ta[i,j]*tb[i,j]", "return y"]))
+    shapes = {"X": "197,320", "Wa": "320,320", "Wb": "320,320", "V": "320,3"}
+    given = (str(file), *(x for n, s in shapes.items() for x in ("--shape", f"{n}={s}")), "--threads", "1")
+    (refused,) = [x for x in explained(capsys, *given)["refused_joins"] if x["types"] == ["f32[197, 320]"] * 2]
+    assert len(refused["kernels"]) == 2 and refused["joined"] > 0.97 * refused["apart"] > 0
+    assert main.run(["explain", *given]) == 0
+    assert "apart: products f32[197, 320] of kernels 0, " in capsys.readouterr().out
+
+
 def test_layouts(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """What does not lie as it is, and the next best order: in the text, in JSON, on the page and in the plan."""
     file, html = tmp_path / "two.txt", tmp_path / "two.html"

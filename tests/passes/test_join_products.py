@@ -1,4 +1,4 @@
-"""Products that are added, and products of slices of one tensor, become one product; every value stays."""
+"""Products that share an operand, that read slices of one tensor, or that are added, become one; values stay."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 import einsmith as es
 from einsmith.api.tracing import trace_call
 from einsmith.ir.evaluator import evaluate
-from einsmith.ir.nodes import Compute, Graph, postorder
+from einsmith.ir.nodes import Compute, Graph, Piece, Reduce, Template, postorder, size
 from einsmith.ir.rebuild import whole_sum
 from einsmith.ir.verify import verify_graph
 from einsmith.passes.algebra import join_products as module
 from einsmith.passes.algebra.inline import inline
-from einsmith.passes.algebra.join_products import join_products
+from einsmith.passes.algebra.join_products import join_products, refused_joins
 from einsmith.passes.algebra.read_forwarding import read_forwarding
 from einsmith.passes.algebra.simplify import simplify
 from einsmith.passes.context import PassContext
@@ -25,8 +25,16 @@ from tests.fuzz.check import compile_and_compare
 F = es.functional
 FEWER = PassContext(cost=lambda kernel, target: float(whole_sum(kernel.root) is not None))
 """A machine where only sums take time, and all the same."""
-NEVER = PassContext(cost=lambda kernel, target: 10.0 ** len(kernel.root.parts[0].domain))
-"""One where an axis more takes longer than any number of kernels."""
+NEVER = PassContext(cost=lambda kernel, target: float(sum(size(p.domain) for p in kernel.root.parts)) ** 2)
+"""One where a large sum takes longer than the small ones that it is made of."""
+
+
+OPERANDS = PassContext(cost=lambda kernel, target: float(sums_of(kernel.root)))
+"""One where each piece of a sum takes time: operands are joined rather than pieces."""
+
+
+def sums_of(t: Template) -> int:
+    return sum(isinstance(p.body, Reduce) for p in t.parts if isinstance(p, Piece))
 
 
 def joined(f: Callable, arrays: Sequence[np.ndarray], context: PassContext = FEWER) -> tuple[Graph, Graph]:
@@ -54,15 +62,25 @@ def draw(rng: np.random.Generator, *shapes: tuple[int, ...]) -> list[np.ndarray]
     return [rng.standard_normal(s) for s in shapes]
 
 
-@pytest.fixture
-def always(monkeypatch):
-    """Compiled programs have every product joined."""
-
+def join_always(monkeypatch, context: PassContext) -> None:
     def run(graph: Graph, _: PassContext) -> Graph:
-        return join_products(graph, FEWER)
+        return join_products(graph, context)
 
     changed = tuple(Pass(p.name, run, p.needs) if p.name == "join products" else p for p in PASSES)
     monkeypatch.setattr("einsmith.passes.pipeline.PASSES", changed)
+
+
+@pytest.fixture
+def always(monkeypatch):
+    """Compiled programs have every product joined."""
+    join_always(monkeypatch, FEWER)
+
+
+@pytest.fixture(params=[FEWER, OPERANDS], ids=["pieces", "operands"])
+def way(request, monkeypatch):
+    """The same, in pieces or of joined operands."""
+    join_always(monkeypatch, request.param)
+    return request.param
 
 
 # --------------------------------------------------------------------------------------------------------- addends
@@ -151,13 +169,13 @@ def test_products_of_operands_larger_than_results_stay(rng):
         return product(a, b) + product(c, d)
 
     assert extents(joined(run, draw(rng, *[(2, 8), (2, 8)] * 2))[1]) == [(8, 8, 2, 2)]
-    assert extents(joined(run, draw(rng, *[(3, 8), (3, 8)] * 2))[1]) == [(8, 8, 3)] * 2
+    assert extents(joined(run, draw(rng, *[(5, 8), (5, 8)] * 2))[1]) == [(8, 8, 5)] * 2
 
 
 @pytest.mark.parametrize("f", REFUSED, ids=lambda f: f.__name__)
 def test_other_sums_of_products_stay(f, rng):
-    before, after = joined(f, draw(rng, *[(2, 9)] * 4))
-    assert after is before and len(extents(after)) > 1
+    _, after = joined(f, draw(rng, *[(2, 9)] * 4))
+    assert {x[2:] for x in extents(after)} == {(2,)}
 
 
 # ---------------------------------------------------------------------------------------------------------- slices
@@ -205,7 +223,174 @@ def views(x, w):
 @pytest.mark.parametrize("f", [uneven, results, views])
 def test_other_products_of_slices_stay(f, rng):
     before, after = joined(f, draw(rng, (5, 4, 7), (7, 4)))
-    assert after is before
+    assert extents(after).count((5, 4, 7)) == extents(before).count((5, 4, 7)) == 3
+
+
+# -------------------------------------------------------------------------------------------------- shared operands
+
+
+def step_of(f: Callable) -> Callable:
+    """A function's values, and its arguments after a step down the gradients."""
+
+    def run(c, *arrays):
+        y, pull_back = es.vjp(f, *arrays)
+        return y, *(a - 0.1 * d for a, d in zip(arrays, pull_back(c), strict=True))
+
+    return run
+
+
+def rows(x, w):
+    return x @ w.transpose(1, 0)
+
+
+def convolution(stride: int, padding: int) -> Callable:
+    return lambda x, w: F.conv2d(x, w, stride=stride, padding=padding)
+
+
+SHARING = {
+    "product": ((9, 17), (17,), rows),
+    "row": ((1, 33), (33,), rows),
+    "convolution": ((2, 3, 7, 5), (3, 3, 3), convolution(1, 1)),
+    "strided": ((2, 3, 7, 8), (3, 3, 3), convolution(2, 0)),
+    "narrow": ((3, 5, 4, 4), (5, 1, 1), convolution(1, 0)),
+}
+"""Shape of the input, of a weight without its first dimension, and the product."""
+
+
+@pytest.mark.thinned(6)
+@pytest.mark.parametrize("widths", [(13, 7), (2, 3, 5), (16, 15, 17), (4,) * 8, (1, 8)], ids=str)
+@pytest.mark.parametrize("case", SHARING)
+def test_products_that_share_an_operand_are_one(way, case, widths, rng):
+    shape, rest, product = SHARING[case]
+
+    def run(x, *weights):
+        parts = [F.tanh(product(x, w)) for w in weights]
+        return sum((n + 1.0) * F.sum(p * p, 1) for n, p in enumerate(parts))
+
+    arrays = draw(rng, shape, *((n, *rest) for n in widths))
+    before, after = joined(run, arrays, way)
+    wide = [n for n in widths if n > 1]
+    if len(wide) > 1:
+        whole = [n for n in postorder(after.roots) if isinstance(n, Compute) and len(n.shape) == len(shape)]
+        assert any(n.shape[1] == sum(wide) and sums_of(n.template) == (len(wide) if way is FEWER else 1) for n in whole)
+        assert sum(sums_of(n.template) > 0 for n in whole) == 1 + len(widths) - len(wide)
+    inputs = [rng.standard_normal(evaluate(before, arrays)[0][0].shape), *arrays]
+    compile_and_compare(step_of(run), [a.astype(np.float32) for a in inputs], {}, f"{case} {widths}")
+
+
+def test_functions_of_joined_products_are_one_too(way, rng):
+    """Biases are concatenated, what is common to all stays as it is; one function that differs keeps them apart."""
+
+    def run(last, x, s, *xs):
+        fs = [F.tanh] * 2 + [last]
+        parts = [f(rows(x, w) * s + b) for f, w, b in zip(fs, xs[::2], xs[1::2], strict=True)]
+        return sum(F.sum(p, 1) for p in parts), *(F.sum(p, 0) for p in parts)
+
+    arrays = draw(rng, (5, 9), (5, 1), *((n,) if d else (n, 9) for n in (2, 3, 5) for d in (0, 1)))
+    for last, count in ((F.tanh, 1), (F.exp, 3)):
+        _, after = joined(lambda *a, last=last: run(last, *a), arrays, way)
+        nodes = [n for n in postorder(after.roots) if isinstance(n, Compute)]
+        assert sum(n.shape == (5, 10) and sums_of(n.template) > 0 for n in nodes) == 1
+        assert sum(len(n.shape) == 2 and len(n.template.parts) == 1 and not sums_of(n.template) for n in nodes) == count
+
+
+def test_functions_of_several_joined_products_read_all_in_place(rng):
+    """Gates of an input and of a state, each of which is needed by itself."""
+
+    def run(x, h, *weights):
+        parts = [F.tanh(rows(x, w) + rows(h, u)) for w, u in zip(weights[::2], weights[1::2], strict=True)]
+        return sum(F.sum(p, 1) for p in parts), *(F.sum(p, 0) for p in parts)
+
+    _, after = joined(run, draw(rng, (5, 9), (5, 7), *((n, k) for n in (2, 3, 5) for k in (9, 7))), OPERANDS)
+    nodes = [n for n in postorder(after.roots) if isinstance(n, Compute) and n.shape == (5, 10)]
+    assert sorted((sums_of(n.template), len(n.args)) for n in nodes) == [(0, 2), (1, 2), (1, 2)]
+
+
+def gates(x, w, v):
+    a = F.tanh(x @ w)
+    return F.sum(a @ v[:9, :9]) + F.sum(a[:, :2])
+
+
+def one_needs_the_other(x, w, v):
+    y = x @ w
+    return F.sum(F.tanh(y)) + F.sum(F.exp(x @ (v * F.sum(y))))
+
+
+def other_rows(x, w, v):
+    return F.sum(F.exp(x @ w)) + F.sum(F.exp(x[:2] @ v))
+
+
+def of_two_types(x, w, v):
+    return F.sum(F.exp(x @ w)), F.sum(F.exp(x.astype("float32") @ v.astype("float32")))
+
+
+@pytest.mark.parametrize("f", [gates, one_needs_the_other, other_rows, of_two_types])
+def test_other_products_stay(f, way, rng):
+    before, after = joined(f, draw(rng, (9, 9), (9, 9), (9, 9)), way)
+    assert extents(after) == extents(before)
+
+
+@pytest.mark.parametrize("depths", [(3, 5, 16), (8, 7), (4, 4)], ids=str)
+def test_products_of_different_depths_that_are_added_are_one(depths, rng, monkeypatch):
+    def run(*xs):
+        return F.tanh(sum(rows(x, w) for x, w in zip(xs[::2], xs[1::2], strict=True)))
+
+    arrays = draw(rng, *((n, k) for k in depths for n in (19, 23)))
+    _, after = joined(run, arrays, OPERANDS)
+    assert [int(np.prod(x[2:])) for x in extents(after)] == [sum(depths)]
+    join_always(monkeypatch, OPERANDS)
+    compile_and_compare(run, [a.astype(np.float32) for a in arrays], {}, f"depths {depths}")
+
+
+@pytest.mark.parametrize("kernel, stride, padding", [(3, 2, 1), (2, 2, 0), (3, 3, 0), (1, 2, 0)])
+def test_gradients_of_strided_convolutions_are_one(kernel, stride, padding, rng, monkeypatch):
+    """Each is a sum in pieces, by phases, some of which are zero."""
+
+    def run(x, *weights):
+        f = convolution(stride, padding)
+        return F.sum(F.stack([f(x, w) for w in weights], 2) ** 2, (1, 2))
+
+    def gradient(c, x, *weights):
+        return es.vjp(lambda x: run(x, *weights), x)[1](c)
+
+    arrays = draw(rng, (2, 3, 8, 7), *[(4, 3, kernel, kernel)] * 4)
+    inputs = [np.ones(evaluate(trace_call(run, tuple(arrays), {}).graph, arrays)[0][0].shape), *arrays]
+    before, after = joined(gradient, inputs, OPERANDS)
+    images = [
+        [n for n in postorder(g.roots) if isinstance(n, Compute) and n.shape == (2, 3, 8, 7)] for g in (before, after)
+    ]
+    assert [sum(sums_of(n.template) > 0 for n in nodes) for nodes in images] == [4, 1]
+    join_always(monkeypatch, OPERANDS)
+    compile_and_compare(gradient, [a.astype(np.float32) for a in inputs], {}, f"{kernel} {stride} {padding}")
+
+
+def test_copies_that_joined_products_share_are_priced_once(rng):
+    """The weights of the forward pass are those of the gradient by the input."""
+    priced = []
+
+    def cost(kernel, target):
+        priced.append(len(kernel.root.parts))
+        return OPERANDS.cost(kernel, target)
+
+    arrays = draw(rng, (31, 9), (2, 9), (3, 9))
+    f = step_of(lambda x, u, v: F.tanh(rows(x, u)) @ u + F.tanh(rows(x, v)) @ v)
+    _, after = joined(f, [np.ones((31, 9)), *arrays], PassContext(cost=cost))
+    weights = [
+        n for n in postorder(after.roots) if isinstance(n, Compute) and n.shape == (5, 9) and not sums_of(n.template)
+    ]
+    assert len(weights) == 1
+
+
+def test_refused_joins_are_told_with_both_prices(rng):
+    def run(x, u, v):
+        return F.sum(F.tanh(rows(x, u))) + F.sum(F.exp(rows(x, v)))
+
+    arrays = draw(rng, (7, 9), (2, 9), (3, 9))
+    before, after = joined(run, arrays, NEVER)
+    assert before is after
+    (refused,) = refused_joins(after, NEVER)
+    assert {m.shape for m in refused.members} == {(7, 2), (7, 3)} and refused.joined > refused.apart > 0
+    assert not refused_joins(joined(run, arrays, OPERANDS)[1], OPERANDS)
 
 
 # ------------------------------------------------------------------------------------------------------- training

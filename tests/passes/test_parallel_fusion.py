@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import einsmith as es
 from einsmith.api.tracing import trace_call
-from einsmith.cost.facts import Target
 from einsmith.ir.evaluator import evaluate
-from einsmith.ir.nodes import Apply, Compute, Graph, Piece, Read, Reduce, postorder
+from einsmith.ir.nodes import Apply, Compute, Graph, Piece, Read, Reduce, postorder, size
 from einsmith.ir.verify import verify_graph
-from einsmith.passes.algebra import parallel_fusion as module
+from einsmith.passes import pipeline
+from einsmith.passes.algebra import siblings as module
 from einsmith.passes.algebra.inline import inline
 from einsmith.passes.algebra.parallel_fusion import parallel_fusion
 from einsmith.passes.algebra.read_forwarding import read_forwarding
@@ -26,17 +27,27 @@ from tests.fuzz.check import compile_and_compare
 F = es.functional
 
 
+FEWER = PassContext(cost=lambda kernel, target: float(len(kernel.root.parts[0].domain) > 1))
+"""A machine where all kernels over several axes take the same time."""
+LARGER = PassContext(cost=lambda kernel, target: float(sum(size(p.domain) for p in kernel.root.parts)) ** 2)
+"""One where a large kernel takes longer than the small ones that it is made of."""
+
+
 @pytest.fixture(autouse=True)
 def any_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small tensors are fused as large ones are."""
-    monkeypatch.setattr(Target, "fits_l2", lambda self, nbytes: False)
+    """Compiled programs have every tensor fused."""
+    changed = [
+        replace(p, run=lambda graph, _: parallel_fusion(graph, FEWER)) if p.name == "parallel fusion" else p
+        for p in pipeline.PASSES
+    ]
+    monkeypatch.setattr(pipeline, "PASSES", tuple(changed))
 
 
-def fused(f: Callable, arrays: Sequence[np.ndarray]) -> tuple[Graph, Graph]:
+def fused(f: Callable, arrays: Sequence[np.ndarray], context: PassContext = FEWER) -> tuple[Graph, Graph]:
     """The graph of a function before and after the pass, whose values are the same to the bit."""
     before = trace_call(f, tuple(arrays), {}).graph
     before = store_post_activation(inline(read_forwarding(simplify(before))))
-    after = parallel_fusion(before, PassContext())
+    after = parallel_fusion(before, context)
     verify_graph(after)
     inputs = [np.asarray(a, np.float64) for a in arrays]
     for got, want in zip(evaluate(after, inputs)[0], evaluate(before, inputs)[0], strict=True):
@@ -236,18 +247,17 @@ def test_tensors_of_several_results_and_pieces_stay(rng):
     arrays = [rng.standard_normal(s) for s in ((3, 5), (4, 2))]
     before = run_passes(trace_call(run, tuple(arrays), {}).graph)
     assert any(len(n.template.dtypes) > 1 and len(n.template.parts) > 1 for n in computes(before))
-    assert parallel_fusion(before, PassContext()) is before
+    assert parallel_fusion(before, FEWER) is before
 
 
-def test_small_concatenations_stay(rng, monkeypatch):
-    monkeypatch.undo()
+def test_concatenations_that_cost_less_stay(rng):
     f, _ = product(1)
     arrays, g = operands(rng, 1, (4, 7))
 
     def run(*xs):
         return F.sum(F.cat([f(a=a, b=b, c=c, g=xs[6]) for a, b, c in (xs[:3], xs[3:6])], 1) ** 2, 2)
 
-    before, after = fused(run, [*arrays, g])
+    before, after = fused(run, [*arrays, g], LARGER)
     assert after is before
 
 

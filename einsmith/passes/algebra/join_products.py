@@ -1,216 +1,69 @@
-"""Join products of one form into one product: those that are added, and those of slices of one tensor.
+"""Join products of one form into one product: those that share an operand, and those that are added.
 
-The gradient of a parameter that is used several times is a sum of products. It becomes one product with more terms:
+Products that share an operand, as queries, keys and values, gates, or the branches of a network do, become a product
+with more results; so do products of slices of one tensor, as in a network that is written step by step:
+before: A[i, j] = sum[k](X[i, k]*W[k, j]);  B[i, j] = sum[k](X[i, k]*V[k, j])
+after:  U[k, j] = W[k, j], U[k, 8+j] = V[k, j];  C[i, j] = sum[k](X[i, k]*U[k, j]), read at j and at 8+j
+or after:  C[i, j] = sum[k](X[i, k]*W[k, j]), C[i, 8+j] = sum[k](X[i, k]*V[k, j]), without U
+
+Products that are added, as in the gradient of an input or a parameter that is used several times, become one product
+with more terms:
 before: S[i, j] = sum[b](G[b, i]*X[b, j]) + sum[b](H[b, i]*Y[b, j])
 after:  U[0, b, i] = G[b, i], U[1, b, i] = H[b, i];  V[0, b, j] = X[b, j], V[1, b, j] = Y[b, j]
         S[i, j] = sum[t, b](U[t, b, i]*V[t, b, j])
 
-Products of one tensor with slices of another, as a network has that is written step by step, become a product with more
-results:
-before: A[b, i] = sum[j](X[b, 0, j]*W[i, j]);  B[b, i] = sum[j](X[b, 1, j]*W[i, j])
-after:  C[t, b, i] = sum[j](X[b, t, j]*W[i, j]), read at t = 0 and t = 1
-
-Partial sums are not stored, an operand is packed once, and there are fewer launches; stacked operands are copied.
-Products that are added stay where the copies take more memory than the partial sums. The order of additions changes.
-The predicted kernel times decide.
+An operand is packed once, narrow results fill registers, cores share more tasks, there are fewer launches, and partial
+sums are not stored; operands are copied, and pointwise functions of the products may need kernels of their own. The
+predicted kernel times decide. Products that are added stay where the copies take more memory than the partial sums. The
+order of additions changes.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial, reduce
-from itertools import pairwise
+from typing import Any
 
-from einsmith.ir.analysis.linear import LinearForm
 from einsmith.ir.analysis.pointwise import pointwise_body
-from einsmith.ir.nodes import (
-    Apply,
-    Axis,
-    Compute,
-    Const,
-    Expr,
-    Graph,
-    Piece,
-    Read,
-    Reduce,
-    Template,
-    Tensor,
-    apply,
-    nbytes,
-    postorder,
-    read_whole,
-    reads,
-    template,
+from einsmith.ir.nodes import Apply, Compute, Expr, Graph, Leaf, Read, Tensor, apply, nbytes, postorder, reads
+from einsmith.ir.rebuild import exchanged, map_bodies, operands, prune_args, rebuild, with_args
+from einsmith.passes.algebra.axis_forms import (
+    concatenate,
+    form_by_number,
+    forms_of,
+    in_order,
+    is_product,
+    join,
+    join_along,
+    join_as_pieces,
+    stack,
+    stack_copies,
 )
-from einsmith.ir.rebuild import (
-    exchanged,
-    map_bodies,
-    operands,
-    prune_args,
-    readers_of,
-    rebuild,
-    substitute,
-    whole_sum,
-    with_args,
-)
-from einsmith.ir.rewrite.products import is_long
-from einsmith.ir.views import is_view
+from einsmith.passes.algebra.join_prices import JoinDecisions, JoinPrices, RefusedJoin, is_fusible
+from einsmith.passes.algebra.siblings import Fusion, Siblings, places_of, replace_siblings
 from einsmith.passes.context import PassContext
 
 _MAX_MEMBERS = 64
-"""Most products that become one; each may become a piece of a stacked operand, which is compiled by itself."""
-_MIN_GAIN = 0.03
-"""Least predicted gain, as a fraction of the seconds of the separate kernels; a smaller one is within the model's
-error."""
+"""Most products that become one; each may become a piece of a joined operand, which is compiled by itself."""
+_MAX_PIECES = 16
+"""Most pieces of products that become one in pieces; each is compiled by itself."""
 
 
 def join_products(graph: Graph, context: PassContext) -> Graph:
     """Return the graph with products joined where the predicted time is lower."""
     if not context.can_price:
         return graph
-    return _join_addends(_join_slices(graph, context), context)
+    decisions = JoinDecisions(context)
+    return _join_siblings(_join_addends(graph, decisions), decisions)
 
 
-def _is_cheaper(joined: Iterable[Compute], separate: Iterable[Compute], context: PassContext) -> bool:
-    after, before = (sum(map(context.price, nodes)) for nodes in (joined, separate))
-    return after < (1 - _MIN_GAIN) * before
-
-
-# ------------------------------------------------------------------------------------------------------ one product
-
-
-def _find_form(t: Template) -> Template | None:
-    """Return the template of a sum of products with 0 for each number in the index of a read; None for others."""
-
-    def rule(e: Expr) -> Expr | None:
-        if not isinstance(e, Read) or not any(isinstance(i, Const) for i in e.index):
-            return None
-        return Read(e.slot, tuple(Const(0, i.dtype) if isinstance(i, Const) else i for i in e.index), e.dtype)
-
-    piece = whole_sum(t)
-    if piece is None or not t.shape or is_long(body := piece.bodies[0]):
-        return None
-    if len(reads(body)) < 2 or not any(isinstance(e, Apply) and e.fn == "mul" for e in postorder([body])):
-        return None
-    return map_bodies(t, lambda b: rebuild([b], rule)[0])
-
-
-def _read_numbers(t: Template) -> tuple[int, ...]:
-    """Return the numbers in the indices of a template's reads."""
-    return tuple(int(i.value) for b in t.parts[0].bodies for e in reads(b) for i in e.index if isinstance(i, Const))
-
-
-def _join(members: Sequence[Compute], axis: int) -> Compute | None:
-    """Return the product with all members' terms or results, by a new axis; None where there is none.
-
-    Args:
-        members: products of one form.
-        axis: position of the new axis, the first of the output's or the first of the sum's.
-    """
-    shape = members[0].shape
-    piece = whole_sum(members[0].template)
-    assert piece is not None and isinstance(piece.body, Reduce)
-    moved: Mapping[int, Expr] = {p: Axis(p + 1) for p in range(axis, len(piece.domain))}
-    args: list[Tensor] = []
-
-    def join_index(positions: Sequence[Expr]) -> Expr | None:
-        first = positions[0]
-        if all(e is first for e in positions):
-            return None if reads(first) else substitute(first, moved)
-        numbers = [int(e.value) for e in positions if isinstance(e, Const)]
-        steps = {b - a for a, b in pairwise(numbers)}
-        if len(numbers) < len(positions) or len(steps) > 1:
-            return None
-        return LinearForm(numbers[0], {Axis(axis): steps.pop()}).expr(first.dtype)
-
-    def join_read(bodies: Sequence[Read]) -> Expr | None:
-        tensors = [m.args[e.slot] for m, e in zip(members, bodies, strict=True)]
-        index = [join_index(positions) for positions in zip(*(e.index for e in bodies), strict=True)]
-        if any(a is not tensors[0] for a in tensors):
-            if any(e.index != bodies[0].index for e in bodies):
-                return None
-            index.insert(0, Axis(axis))
-            tensors[0] = _stack(tensors)
-        if None in index:
-            return None
-        args.append(tensors[0])
-        return Read(len(args) - 1, tuple(index), bodies[0].dtype)
-
-    def join(bodies: Sequence[Expr]) -> Expr | None:
-        first = bodies[0]
-        if isinstance(first, Read):
-            return join_read(bodies)  # type: ignore[arg-type]
-        if not isinstance(first, Apply):
-            return substitute(first, moved)
-        children = [join(x) for x in zip(*(e.args for e in bodies), strict=True)]
-        return None if None in children else Apply(first.fn, tuple(children), first.dtype)
-
-    body = join([m.template.parts[0].bodies[0] for m in members])
-    if body is None:
-        return None
-    is_result, extents = axis == 0, piece.body.extents
-    return prune_args(
-        template(
-            (len(members), *shape) if is_result else shape,
-            [(a.dtype, a.shape) for a in args],
-            Reduce("sum", extents if is_result else (len(members), *extents), (body,)),
-        ),
-        tuple(args),
-    )
-
-
-def _stack(tensors: Sequence[Tensor]) -> Compute:
-    """Return tensors of one shape as the positions of a new first axis."""
-    shape = tensors[0].shape
-    index = tuple(Axis(d + 1) for d in range(len(shape)))
-    slots = {a: s for s, a in enumerate(dict.fromkeys(tensors))}
-    parts = tuple(
-        Piece((n, *(0,) * len(shape)), (1,) * (1 + len(shape)), (1, *shape), Read(slots[a], index, a.dtype))
-        for n, a in enumerate(tensors)
-    )
-    return Compute(Template((len(tensors), *shape), tuple((a.dtype, a.shape) for a in slots), parts), tuple(slots))
-
-
-# -------------------------------------------------------------------------------------------------------- over slices
-
-
-def _join_slices(graph: Graph, context: PassContext) -> Graph:
-    """Return the graph with products of slices of one tensor joined.
-
-    The products have the same arguments, so none depends on another, whatever else is joined.
-    """
-    nodes = list(postorder(graph.roots))
-    readers, roots = readers_of(nodes), set(graph.roots)
-    groups: dict[tuple, list[Compute]] = defaultdict(list)
-    for node in nodes:
-        if (
-            isinstance(node, Compute)
-            and (form := node.template.memo("form of products", _find_form)) is not None
-            and node not in roots
-            and all(isinstance(r, Compute) and not is_view(r.template) for r in readers[node])
-        ):
-            groups[form, node.args].append(node)
-    places: dict[Tensor, tuple[Compute, int]] = {}
-    for group in groups.values():
-        for members in _split(sorted(group, key=lambda m: _read_numbers(m.template))):
-            whole = _join(members, 0)
-            # Functions of a product may be computed in its kernel, but not in that of many.
-            if whole is not None and _is_cheaper([whole, _make_copy(whole)], members, context):
-                places |= {m: (whole, n) for n, m in enumerate(members)}
-    if not places:
-        return graph
-    new: dict[Tensor, Tensor] = {}
-    for node in nodes:
-        source = places[node][0] if node in places else node
-        args = tuple(new[a] for a in source.args)
-        parts = {s: places[a][1] for s, a in enumerate(source.args) if a in places}
-        if parts:
-            assert isinstance(source, Compute)
-            new[node] = _read_parts(source, args, parts)
-        else:
-            new[node] = with_args(source, args) if args else source
-    return exchanged(graph, new)
+def refused_joins(graph: Graph, context: PassContext) -> list[RefusedJoin]:
+    """Return the products of a graph after the passes that might be joined, but are predicted to take longer as one."""
+    decisions = JoinDecisions(context)
+    _join_addends(graph, decisions)
+    _join_siblings(graph, decisions)
+    return list(decisions.refused.values())
 
 
 def _split(members: Sequence[Compute]) -> Iterator[Sequence[Compute]]:
@@ -219,53 +72,108 @@ def _split(members: Sequence[Compute]) -> Iterator[Sequence[Compute]]:
             yield part
 
 
-def _make_copy(t: Compute) -> Compute:
-    return Compute(template(t.shape, [(t.dtype, t.shape)], read_whole(0, t.shape, t.dtype)), (t,))
+# -------------------------------------------------------------------------------------------------- shared operands
 
 
-def _read_parts(node: Compute, args: tuple[Tensor, ...], parts: Mapping[int, int]) -> Compute:
-    """Return a node that reads the joined product in the slots of `parts`, each at a position of its first axis."""
+def _join_siblings(graph: Graph, decisions: JoinDecisions) -> Graph:
+    """Return the graph with products joined that share an operand, or read slices of one tensor."""
+    siblings = Siblings(graph)
+    groups: dict[tuple, list[Compute]] = defaultdict(list)
+    for node in siblings.nodes:
+        if not isinstance(node, Compute) or not is_product(node.template) or not siblings.can_move(node):
+            continue
+        role = siblings.role[node]
+        groups[None, form_by_number(node.template), node.args, role].append(node)
+        for axis, form in forms_of(node.template).items():
+            shared = tuple(None if s in form.spans else a for s, a in enumerate(node.args))
+            if axis < node.template.rank and any(shared):
+                groups[axis, form.key, shared, role].append(node)
+    fusions: list[Fusion] = []
+    places: Fusion = {}  # those of all fusions
+    for (axis, *_), group in sorted(groups.items(), key=lambda item: -len(item[1])):
+        free = [m for m in group if m not in places]
+        for independent in siblings.split_independent(free) if len(free) > 1 else ():
+            for members in _split(in_order(independent, axis)):
+                ways = [(f, decisions.price(f, siblings)) for f in _joins(members, axis, siblings, places)]
+                fusion, prices = min(ways, default=({}, None), key=lambda way: way[1].joined)
+                if prices is not None and decisions.pays(members, prices):
+                    fusions.append(fusion)
+                    places |= fusion
+    return replace_siblings(graph, fusions)
 
-    def rule(e: Expr) -> Expr | None:
-        if not isinstance(e, Read) or e.slot not in parts:
+
+def _joins(members: Sequence[Compute], axis: int | None, siblings: Siblings, places: Fusion) -> Iterator[Fusion]:
+    """Yield the ways in which products may be one, by a new axis if `axis` is None; with their pointwise readers as
+    one, and alone. places: those of other fusions."""
+    wholes = [join(members, axis, 0)]
+    if axis is not None and sum(len(m.template.parts) for m in members) <= _MAX_PIECES:
+        wholes.append(join_as_pieces(members, axis))
+    readers = [[r for r in siblings.readers[m] if isinstance(r, Compute) and is_fusible(r, m)] for m in members]
+    only = list(dict.fromkeys(rs[0] for rs in readers if len(rs) == 1 and rs[0] not in places))
+    for whole in wholes:
+        if whole is None:
+            continue
+        fusion = places_of(members, axis or 0, whole, axis is None)
+        if len(only) == len(members) and all(map(siblings.can_move, only)) and siblings.are_independent(only):
+            if (joined := _join_readers(only, axis, places | fusion)) is not None:
+                yield fusion | places_of(only, axis or 0, joined, axis is None)
+        yield fusion
+
+
+def _join_readers(readers: Sequence[Compute], axis: int | None, places: Fusion) -> Compute | None:
+    """Return the common function of tensors, which reads fused tensors in place; None if they differ in it."""
+
+    def find_whole(values: Sequence[Tensor], dim: int, is_new: bool) -> Compute | None:
+        first = places.get(values[0])
+        if first is None or first.axis != dim or first.is_new != is_new:
             return None
-        dtype = e.index[0].dtype
-        return Read(e.slot, (Const(parts[e.slot], dtype), *e.index), e.dtype)
+        parts = {t: p for t, p in places.items() if p.whole is first.whole}
+        return first.whole if sorted(parts, key=lambda t: parts[t].offset) == list(values) else None
 
-    params = tuple((a.dtype, a.shape) for a in args)
-    return prune_args(map_bodies(node.template, lambda b: rebuild([b], rule)[0], params), args)
+    def put(values: Sequence[Tensor], dim: int, firsts: Sequence[int], extents: Sequence[int]) -> Tensor | None:
+        return None if any(firsts) else find_whole(values, dim, False) or concatenate(values, dim, firsts, extents)
+
+    if axis is None:
+        is_one = len({form_by_number(r.template) for r in readers}) == 1
+        return stack(readers, 0, lambda v: find_whole(v, 0, True) or stack_copies(v)) if is_one else None
+    forms = [f for r in readers if (f := forms_of(r.template).get(axis))]
+    shared = {tuple(a for s, a in enumerate(r.args) if s not in f.spans) for r, f in zip(readers, forms, strict=False)}
+    if len(forms) < len(readers) or len({f.key for f in forms}) > 1 or len(shared) > 1:
+        return None
+    return join_along(readers, forms, put)
 
 
 # ----------------------------------------------------------------------------------------------------------- addends
 
 
-def _join_addends(graph: Graph, context: PassContext) -> Graph:
+def _join_addends(graph: Graph, decisions: JoinDecisions) -> Graph:
     """Return the graph with products joined that are added element by element."""
     nodes = list(postorder(graph.roots))
     numbers = {node: n for n, node in enumerate(nodes)}
     users: dict[Tensor, int] = defaultdict(int)
     for t in (*graph.roots, *(a for node in nodes for a in set(node.args))):
         users[t] += 1
-    stacked: set[Tensor] = set()  # what products that are joined already read
     new: dict[Tensor, Tensor] = {}
     for node in nodes:
         joined = node
-        for group in _find_added(node, users) if isinstance(node, Compute) else ():
-            for members in _split(
-                sorted(group, key=lambda m: (_read_numbers(m.template), [numbers[a] for a in m.args]))
-            ):
-                whole = _join(members, len(members[0].shape))
-                if whole is None:
-                    continue
-                copies = [a for a in whole.args if isinstance(a, Compute) and a not in numbers]
-                fewer = _replace_addends(joined, members, whole)
-                # Operands wait for the last of them, and are there twice.
-                if fewer is None or 2 * sum(map(nbytes, copies)) > sum(map(nbytes, members)):
-                    continue
-                copies = [a for a in copies if a not in stacked]
-                if _is_cheaper([*copies, whole, fewer], [*members, joined], context):
-                    stacked.update(copies)
-                    joined = fewer
+        ways: list[tuple[int, Sequence[Compute], Compute, list[Compute]]] = []
+        for axis, group in _find_added(node, users) if isinstance(node, Compute) else ():
+            for members in _split(in_order(sorted(group, key=lambda m: [numbers[a] for a in m.args]), axis)):
+                if (whole := join(members, axis, members[0].template.rank)) is not None:
+                    copies = [a for a in whole.args if isinstance(a, Compute) and a not in numbers]
+                    ways.append((sum(map(nbytes, copies)), members, whole, copies))
+        for nbytes_copied, members, whole, copies in sorted(ways, key=lambda way: (-len(way[1]), way[0])):
+            fewer = _replace_addends(joined, members, whole) if set(members) <= set(joined.args) else None
+            if fewer is None:
+                continue
+            # Operands that nothing else reads wait for the last of them.
+            waiting = {a for m in members for a in m.args if users[a] == 1 and not isinstance(a, Leaf)}
+            if nbytes_copied + sum(map(nbytes, waiting)) > sum(map(nbytes, members)):
+                continue
+            after = decisions.price_copies(copies) + sum(map(decisions.context.price, (whole, fewer)))
+            before = sum(map(decisions.context.price, (*members, joined)))
+            if decisions.pays(members, JoinPrices(after, before, copies)):
+                joined = fewer
         new[node] = _renew(joined, new)
     return exchanged(graph, new)
 
@@ -278,20 +186,23 @@ def _renew(node: Tensor, new: dict[Tensor, Tensor]) -> Tensor:
     return with_args(node, tuple(new[a] for a in node.args)) if node.args else node
 
 
-def _find_added(node: Compute, users: Mapping[Tensor, int]) -> Iterable[list[Compute]]:
-    """Return groups of products of one form that a pointwise tensor adds, and that nothing else reads."""
+def _find_added(node: Compute, users: Mapping[Tensor, int]) -> list[tuple[int | None, list[Compute]]]:
+    """Return (the sums' axis along which products differ, the products) for each group of products of one form that a
+    pointwise tensor adds, and that nothing else reads; None for a new axis."""
     body = pointwise_body(node.template)
-    groups: dict[tuple, dict[Compute, None]] = defaultdict(dict)
+    groups: dict[tuple[int | None, Any], dict[Compute, None]] = defaultdict(dict)
     sums = [] if body is None else [e for e in postorder([body]) if isinstance(e, Apply) and e.fn == "add"]
     inner = {a for e in sums for a in e.args}
     for e in sums:
         for x in () if e in inner else operands(e, "add"):
             m = node.args[x.slot] if isinstance(x, Read) else None
-            if isinstance(x, Read) and isinstance(m, Compute) and users[m] == 1:
-                form = m.template.memo("form of products", _find_form)
-                if form is not None:
-                    groups[form, x.index][m] = None
-    return [list(group) for group in groups.values()]
+            if isinstance(x, Read) and isinstance(m, Compute) and users[m] == 1 and is_product(m.template):
+                groups[None, (form_by_number(m.template), x.index)][m] = None
+                for axis, form in forms_of(m.template).items():
+                    if axis >= m.template.rank:
+                        shared = tuple(None if s in form.spans else a for s, a in enumerate(m.args))
+                        groups[axis, (form.key, shared, x.index)][m] = None
+    return [(axis, list(group)) for (axis, _), group in groups.items() if len(group) > 1]
 
 
 def _replace_addends(node: Compute, members: Sequence[Compute], whole: Compute) -> Compute | None:
