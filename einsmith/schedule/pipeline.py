@@ -52,18 +52,11 @@ Context = TypeVar("Context")
 class Pass(Generic[Subject, Context]):
     """A function from graph to graph, or from plan to plan.
 
-<<<<<<< HEAD
     needs: properties that passes before it must provide; provides: properties that hold from it on, if it is not left
     out; is_optional: False for a pass without which programs are not right or not compiled; parts: names of its parts
     that can be left out; on: kinds of expressions and nodes (`passes.occurrences`) where it may change something: it is
-    not run on a graph in which none of them occurs. Empty for a pass that always runs.
-=======
-    needs: properties that passes before it must provide; provides: properties that hold from it on; is_optional: False
-    for a pass that cannot be left out although no other needs it; parts: names of its parts that can be left out; on:
-    kinds of expressions and nodes (`passes.occurrences`) where it may change something: it is not run on a graph in
-    which none of them occurs. Empty for a pass that always runs. identity: digest of a pass that was registered from
-    outside, for the keys of plans; "" for others.
->>>>>>> extend
+    not run on a graph in which none of them occurs. Empty for a pass that always runs. identity: digest of a pass that
+    was registered from outside, for the keys of plans; "" for others.
     """
 
     name: str
