@@ -15,6 +15,7 @@ from einsmith.base.errors import MemoryLimitError
 from einsmith.base.sizes import show_size
 from einsmith.cost.facts import CPU, Target
 from einsmith.ir.nodes import Graph, Leaf, nbytes
+from einsmith.schedule.coalesce import coalesce_copies
 from einsmith.schedule.compiled_kernel import CompiledKernel
 from einsmith.schedule.kernel import Beyond, Kernel
 from einsmith.schedule.kernel_calls import mark_invariant
@@ -38,12 +39,12 @@ CALL_SECONDS = 1e-5
 MOST_COPYING = 0.1
 """Largest part of a call's time, at the capacity, in which arrays may be copied so that sizes share a program."""
 
-EPILOGUE_SUMS, ROW_PRICES, LAYOUTS, LOSSES, TOGETHER = (
-    "epilogue sums", "prices of short rows", "layouts", "losses of rows", "together",
+EPILOGUE_SUMS, ROW_PRICES, COPIES, LAYOUTS, LOSSES, TOGETHER = (
+    "epilogue sums", "prices of short rows", "copy coalescing", "layouts", "losses of rows", "together",
 )  # fmt: skip
 """Names by which planning, or a part of it, can be left out: sums that kernels take of their results, prices that
-decide on the fusion of rows that L1 holds, orders of dimensions, the separation of rows that orders have made slower,
-and kernels that run in one launch with others."""
+decide on the fusion of rows that L1 holds, memory that the source and the result of a copy share, orders of dimensions,
+the separation of rows that orders have made slower, and kernels that run in one launch with others."""
 
 Subject = TypeVar("Subject")
 Context = TypeVar("Context")
@@ -181,6 +182,14 @@ def _fuse(plan: Plan, c: PlanContext) -> Plan:
     return repeat_products(plan.graph, fuse_graph, lambda p: plan_seconds(p, c.cost, c.target), smallest, c.most)
 
 
+def _coalesce_copies(plan: Plan, c: PlanContext) -> Plan:
+    """Let the source and the result of copies share memory. Plans that leave out rows, or recompute results, keep their
+    copies: a result that several kernels store has no single one that computes it again."""
+    if c.memory is not None or c.limits or find_limits(plan.graph):
+        return plan
+    return coalesce_copies(plan, lambda k: c.cost(k, c.target), c.target)
+
+
 def _mark_constants(plan: Plan, c: PlanContext) -> Plan:
     """Have kernels mark the buffers that hold constants."""
     return mark_invariant(plan, c.constants) if c.constants else plan
@@ -304,6 +313,7 @@ MEMORY = "memory limit"
 PLAN_PASSES = check_order(
     (
         _plan_pass("fusion", _fuse, provides="kernels", parts=(EPILOGUE_SUMS, ROW_PRICES)),
+        _plan_pass(COPIES, _coalesce_copies, needs="kernels", is_optional=True),
         _plan_pass("constants", _mark_constants, needs="kernels"),
         _plan_pass("rows that can be left out", _check_rows, needs="kernels"),
         _plan_pass(LAYOUTS, _choose_layouts, needs="kernels", is_optional=True),

@@ -37,6 +37,20 @@ class LayoutChoice(NamedTuple):
     more: float = 0.0
 
 
+class CopyPrices(NamedTuple):
+    """A tensor that is not copied into another one but lies in it, or would if that were predicted to be faster.
+
+    Attributes:
+        owner: the other tensor.
+        inside: predicted seconds of all kernels concerned where it lies in it.
+        copied: those where it is copied.
+    """
+
+    owner: Tensor
+    inside: float
+    copied: float
+
+
 class JoinPrices(NamedTuple):
     """The predicted seconds by which kernels were joined by rows: of the fused kernel, and of separate ones; and the
     bytes that the fused kernel holds more at once."""
@@ -140,6 +154,7 @@ class Plan:
             another order.
         orders: order of each tensor whose dimensions are not in row-major order (`schedule.layout`).
         unchanged_orders: row-major order of each tensor for which the model weighed another one, its runner-up.
+        copies: tensors that a copy was weighed for, and the prices (`schedule.coalesce`).
         apart: sums that are fused with an update. With kernels of their own, results that they read may need no memory.
         refusals: the reason for which each result is stored that a fused kernel might use up.
         decisions: what was decided otherwise than by the cost model (`schedule.graph_decisions`).
@@ -154,6 +169,7 @@ class Plan:
     originals: dict[Tensor, Tensor] = field(default_factory=dict)
     orders: dict[Tensor, LayoutChoice] = field(default_factory=dict)
     unchanged_orders: dict[Tensor, LayoutChoice] = field(default_factory=dict)
+    copies: dict[Tensor, CopyPrices] = field(default_factory=dict)
     apart: frozenset[Compute] = frozenset()
     refusals: dict[Tensor, Refusal] = field(default_factory=dict)
     decisions: frozenset[str] = frozenset()
