@@ -54,11 +54,16 @@ class _Trial(NamedTuple):
     after: float
 
 
-def coalesce_copies(plan: Plan, seconds: Seconds, target: Target) -> Plan:
-    """Return the plan, and the plans of its loops' steps, without copies where that is predicted to take less time."""
-    if not any(isinstance(c, LoopCall) or _copies(c) for c in plan.calls):
-        return plan
-    return _Coalescing(plan, seconds, target).run()
+def coalesce_copies(plan: Plan, seconds: Seconds, target: Target, separate: Collection[Tensor] = ()) -> Plan:
+    """Return the plan, and the plans of its loops' steps, without copies where that is predicted to take less time.
+
+    separate: tensors that share memory with no other one."""
+    return _Coalescing(plan, seconds, target, separate).run() if has_copies(plan) else plan
+
+
+def has_copies(plan: Plan) -> bool:
+    """Return whether a kernel of a plan, or of its loops' steps, copies elements in one of its pieces."""
+    return any(any(map(has_copies, c.plans)) if isinstance(c, LoopCall) else _copies(c) for c in plan.calls)
 
 
 def _copies(call: KernelCall) -> bool:
@@ -87,10 +92,10 @@ def _is_affine(form: LinearForm) -> bool:
 class _Coalescing:
     """The calls of a plan while copies are left out, in lists by the number that they had at first."""
 
-    def __init__(self, plan: Plan, seconds: Seconds, target: Target):
+    def __init__(self, plan: Plan, seconds: Seconds, target: Target, separate: Collection[Tensor]):
         self.plan, self.target, self._seconds = plan, target, seconds
         self.calls: list[list[KernelCall | LoopCall]] = [[c] for c in plan.calls]
-        self.fixed = fixed_tensors(plan)
+        self.fixed, self.separate = fixed_tensors(plan), set(separate)
         self.updated = {p for p, _ in plan.graph.updates}
         self.touching: dict[Tensor, set[int]] = {}
         self.prices: dict[Tensor, CopyPrices] = {}
@@ -146,6 +151,8 @@ class _Coalescing:
         offsets = call.offsets or (0,) * len(call.tensors)
         source, result = storage(call.tensors[a]), storage(call.tensors[b])
         if source.dtype is not result.dtype or source is result or 0 in p.extents:
+            return
+        if source in self.separate or result in self.separate:
             return
         buffers = ((call.kernel.buffers[n], offsets[n] // source.dtype.itemsize) for n in (a, b))
         from_, to = (_Walk.over(p, *x, i) for x, i in zip(buffers, (p.body.index, None), strict=True))

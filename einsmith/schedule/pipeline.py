@@ -15,13 +15,13 @@ from einsmith.base.errors import MemoryLimitError
 from einsmith.base.sizes import show_size
 from einsmith.cost.facts import CPU, Target
 from einsmith.ir.nodes import Graph, Leaf, nbytes
-from einsmith.schedule.coalesce import coalesce_copies
+from einsmith.schedule.coalesce import coalesce_copies, has_copies
 from einsmith.schedule.compiled_kernel import CompiledKernel
 from einsmith.schedule.kernel import Beyond, Kernel
 from einsmith.schedule.kernel_calls import mark_invariant
 from einsmith.schedule.layout.apply import apply_layouts
 from einsmith.schedule.layout.choice import layouts_of
-from einsmith.schedule.limited_positions import RowLimit, find_limits
+from einsmith.schedule.limited_positions import RowLimit, find_limited, find_limits
 from einsmith.schedule.limits import UnlimitedError, check_limited, find_short, limit_rows
 from einsmith.schedule.plan import Cost, KernelCall, Plan, find_outside, output_tensors
 from einsmith.schedule.planner import fuse
@@ -183,11 +183,16 @@ def _fuse(plan: Plan, c: PlanContext) -> Plan:
 
 
 def _coalesce_copies(plan: Plan, c: PlanContext) -> Plan:
-    """Let the source and the result of copies share memory. Plans that leave out rows, or recompute results, keep their
-    copies: a result that several kernels store has no single one that computes it again."""
-    if c.memory is not None or c.limits or find_limits(plan.graph):
+    """Let the source and the result of copies share memory.
+
+    A tensor of which only some rows matter keeps its copies, as kernels leave out rows of whole tensors. So does every
+    tensor under a memory limit: one that several kernels store has no single one that computes it again.
+    """
+    if c.memory is not None or c.limits or not has_copies(plan):
         return plan
-    return coalesce_copies(plan, lambda k: c.cost(k, c.target), c.target)
+    limits = find_limits(plan.graph)
+    limited = {t for some in find_limited(plan.graph, limits) for t, _ in some} if limits else set()
+    return coalesce_copies(plan, lambda k: c.cost(k, c.target), c.target, limited)
 
 
 def _mark_constants(plan: Plan, c: PlanContext) -> Plan:

@@ -34,7 +34,7 @@ def forced(monkeypatch):
             return sum(len(coalesce._copy_pieces(p.root)) for p in parts) + draw
 
         monkeypatch.setattr(
-            pipeline, "coalesce_copies", lambda plan, s, target: coalesce.coalesce_copies(plan, seconds, target)
+            pipeline, "coalesce_copies", lambda plan, s, *more: coalesce.coalesce_copies(plan, seconds, *more)
         )
         monkeypatch.setenv("EINSMITH_PLANS", "0")
 
