@@ -70,10 +70,10 @@ def _copies(call: KernelCall) -> bool:
     """Return whether a call, or a part of it that can run separately, copies elements in one of its pieces."""
     if isinstance(call.kernel, Rows):
         return any(map(_copies, call.parts))
-    return len(call.kernel.stages) == 1 and bool(_copy_pieces(call.kernel.root))
+    return len(call.kernel.stages) == 1 and bool(copy_pieces(call.kernel.root))
 
 
-def _copy_pieces(t: Template) -> tuple[int, ...]:
+def copy_pieces(t: Template) -> tuple[int, ...]:
     """Return the numbers of the pieces of a template that only copy elements."""
     return t.memo("copy pieces", _find_copy_pieces)
 
@@ -134,7 +134,7 @@ class _Coalescing:
                 continue
             parts = call.parts if isinstance(call.kernel, Rows) else (call,)
             for part in filter(_copies, parts):
-                for piece in _copy_pieces(part.kernel.root):
+                for piece in copy_pieces(part.kernel.root):
                     ways = [*self._ways(part, piece)]
                     trials = [x for x in (self._try(i, at, part, piece, w) for w in ways) if x is not None]
                     if trials and self._keep(min(trials, key=lambda x: x.after)):

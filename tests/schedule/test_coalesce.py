@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
 
 import einsmith as es
 from einsmith.driver.executable import Executable
-from einsmith.schedule import coalesce, pipeline
-from einsmith.schedule.kernel import Kernel
+from einsmith.schedule import coalesce
 from tests.fuzz.check import agree
+from tests.fuzz.variants import coalescing
 from tests.schedule.test_layout import with_gradients
 
 F = es.functional
@@ -21,24 +21,6 @@ F = es.functional
 def copies(plan) -> int:
     """Kernels of a plan that copy elements in one of their pieces, those inside of joined kernels included."""
     return sum(coalesce._copies(call) for _, call, _ in plan.kernel_calls())
-
-
-@pytest.fixture
-def forced(monkeypatch):
-    """Have every copy left out that can be, in a way that a seed draws."""
-
-    def force(seed: int):
-        def seconds(kernel: Kernel) -> float:
-            parts = [p for p in kernel.parts if len(p.stages) == 1]
-            draw = zlib.crc32(repr((seed, kernel.stages, kernel.buffers)).encode()) * 1e-15
-            return sum(len(coalesce._copy_pieces(p.root)) for p in parts) + draw
-
-        monkeypatch.setattr(
-            pipeline, "coalesce_copies", lambda plan, s, *more: coalesce.coalesce_copies(plan, seconds, *more)
-        )
-        monkeypatch.setenv("EINSMITH_PLANS", "0")
-
-    return force
 
 
 def shuffle(x, groups: int):
@@ -104,25 +86,28 @@ CASES: dict[str, tuple[Callable, list[tuple[int, ...]]]] = {
 
 @pytest.mark.parametrize("seed", [None, 0, 1, 2])
 @pytest.mark.parametrize("case", CASES)
-def test_programs_without_copies(case, seed, rng, forced):
+def test_programs_without_copies(case, seed, rng, monkeypatch):
     """A function and its gradients, against the evaluator, on both numbers of threads; twice, bit by bit."""
     graph, given, inputs = with_gradients(*CASES[case], rng)
-    if seed is not None:
-        forced(seed)
+    monkeypatch.setenv("EINSMITH_PLANS", "0")
     for threads in (1, 2):
-        run = Executable(graph.graph, graph.bind, threads)
+        with nullcontext() if seed is None else coalescing(seed):
+            run = Executable(graph.graph, graph.bind, threads)
         result, again = run(given)[1], run(given)[1]
         agree(result, graph.graph, inputs, f"{case}, {threads} threads")
         assert all(a.tobytes() == b.tobytes() for a, b in zip(result, again, strict=True))
 
 
+@pytest.mark.parametrize("is_forced", [False, True])
 @pytest.mark.parametrize("case", CASES)
-def test_checked_runs(case, rng, forced, monkeypatch):
+def test_checked_runs(case, is_forced, rng, monkeypatch):
     """Every kernel in guarded memory, against the evaluator."""
     monkeypatch.setenv("EINSMITH_CHECK", "2")
-    forced(0)
+    monkeypatch.setenv("EINSMITH_PLANS", "0")
     f, shapes = CASES[case]
     arrays = [rng.standard_normal(s).astype(np.float32) * 0.3 for s in shapes]
     g = es.grad(lambda *xs: (f(*xs) * f(*xs)).sum(), (0, 1, 2))
-    for got, want in zip(g(*arrays), es.interpret(g)(*arrays), strict=True):
+    with coalescing(0) if is_forced else nullcontext():
+        result = g(*arrays)
+    for got, want in zip(result, es.interpret(g)(*arrays), strict=True):
         np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-4)
