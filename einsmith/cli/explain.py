@@ -28,7 +28,7 @@ from einsmith.kernels.pattern import Cost
 from einsmith.schedule.decision_report import report_decisions
 from einsmith.schedule.kernel import Rows
 from einsmith.schedule.plan import KernelCall, Plan
-from einsmith.schedule.printer import label, layouts, namer, show_calls
+from einsmith.schedule.printer import copies, label, layouts, namer, show_calls
 from einsmith.tuning.kernels import override
 from einsmith.tuning.kernels.decisions import choice_of, name_of
 
@@ -119,10 +119,11 @@ def gather(run: BoundProgram, inputs: Sequence[np.ndarray], candidates: int, mea
     (`einsmith tune --list`); `unfollowed`: why a tuned configuration is not compiled, else "". `share`: fraction of the
     time of all kernels, measured or else predicted. `again`: whether the kernel recomputes an earlier kernel's result.
     `layouts`: tensors stored in another order (`order`: dimensions, outermost first), and the additional cost of the
-    next best order (`more`). `results`: those that are never stored, and those that need not be
-    (`driver.streaming.results_of`). `decisions`: what was decided otherwise than by the cost model, because
-    the program was measured to be faster (`schedule.graph_decisions`), and why a decision is ignored. `code`: what the
-    machine code of each function of the kernel takes (registers, shared memory), where the back end tells it.
+    next best order (`more`). `copies`: tensors that lie inside others, or are copied, and both prices.
+    `results`: those that are never stored, and those that need not be (`driver.streaming.results_of`). `decisions`:
+    what was decided otherwise than by the cost model, because the program was measured to be faster
+    (`schedule.graph_decisions`), and why a decision is ignored. `code`: what the machine code of each function of the
+    kernel takes (registers, shared memory), where the back end tells it.
     """
     times = run.time_calls(inputs) if measure else [None] * len(run.kernels)
     places = (n for n, _, _ in run.plan.kernel_calls())
@@ -165,6 +166,7 @@ def gather(run: BoundProgram, inputs: Sequence[np.ndarray], candidates: int, mea
             }
             for x in layouts(run.plan)
         ],
+        "copies": [{**x._asdict(), "text": str(x)} for x in copies(run.plan)],
         "plan": show_calls(run.plan),
         "edges": _edges(run.plan),
     }

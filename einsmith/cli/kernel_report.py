@@ -44,6 +44,7 @@ def text_of(report: dict[str, Any]) -> str:
     lines.append("")
     for x in report["layouts"]:
         lines.append(f"layout: {describe_layout(x)}: {', '.join(x['tensors'])}")
+    lines += [f"copy: {x['text']}" for x in report["copies"]]
     parts = report["parts"] if several else report["parts"][-1:]
     return "\n".join([*lines, f"fusion: {fused_in_all(report)}", *map(_times, parts)])
 

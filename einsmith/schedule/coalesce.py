@@ -124,6 +124,7 @@ class _Coalescing:
             return
         peak = _peak_bytes(self._finish(self.calls), self.fixed)
         if peak > self.peak:
+            self.prices |= {t: self.prices[t]._replace(is_inside=False) for t in touching if t not in self.touching}
             self.calls, self.touching = calls, touching
         self.peak = min(peak, self.peak)
 
@@ -231,14 +232,12 @@ class _Coalescing:
     def _keep(self, trial: _Trial) -> bool:
         """Make the changes of a trial if they pay; return whether they do."""
         gone, owner, _ = trial.way
-        prices = CopyPrices(owner, trial.after, trial.before)
-        if trial.after >= trial.before:
-            self.prices.setdefault(gone, prices)
+        self.prices[gone] = CopyPrices(owner, trial.after, trial.before, trial.after < trial.before)
+        if not self.prices[gone].is_inside:
             return False
         for j, new in trial.calls.items():
             self.calls[j] = [*new]
         self.touching[owner] = self.touching[owner] | self.touching.pop(gone)
-        self.prices[gone] = prices
         return True
 
     def _finish(self, lists: Sequence[Sequence[KernelCall | LoopCall]]) -> Plan:

@@ -38,17 +38,19 @@ class LayoutChoice(NamedTuple):
 
 
 class CopyPrices(NamedTuple):
-    """A tensor that is not copied into another one but lies in it, or would if that were predicted to be faster.
+    """The predicted seconds by which it was decided whether a tensor is copied into another one or lies in it.
 
     Attributes:
         owner: the other tensor.
-        inside: predicted seconds of all kernels concerned where it lies in it.
+        inside: seconds of all kernels concerned where the tensor lies in it.
         copied: those where it is copied.
+        is_inside: whether it lies in it. It is copied, too, where more bytes would be live at once otherwise.
     """
 
     owner: Tensor
     inside: float
     copied: float
+    is_inside: bool
 
 
 class JoinPrices(NamedTuple):
@@ -154,7 +156,7 @@ class Plan:
             another order.
         orders: order of each tensor whose dimensions are not in row-major order (`schedule.layout`).
         unchanged_orders: row-major order of each tensor for which the model weighed another one, its runner-up.
-        copies: tensors that a copy was weighed for, and the prices (`schedule.coalesce`).
+        copies: the prices of copies that were weighed, by the tensor that they might spare (`schedule.coalesce`).
         apart: sums that are fused with an update. With kernels of their own, results that they read may need no memory.
         refusals: the reason for which each result is stored that a fused kernel might use up.
         decisions: what was decided otherwise than by the cost model (`schedule.graph_decisions`).
