@@ -6,7 +6,8 @@ after:  {relu(conv), stored to Q at the strides of c, 2*y + i, 2*x + j};  {T, st
 Pieces of a kernel that only copy (a concatenation, a transposition, a slice, channel shuffle, pixel shuffle) are taken
 one by one. Either the source is stored in the result, or the result is read in the source. Every kernel that touches
 the tensor that disappears gets the strides of its elements in the other one; axes that pass from one stride to the next
-are split (`layout.apply.move_call`). Kernels joined by rows are separated where they cannot be moved together. The sum
+are split (`layout.apply.move_call`). Kernels joined by rows are separated where they cannot be moved together. A kernel may
+read one part of a tensor and write another one; none reads what it writes, as it would need its own result. The sum
 of the predicted times of all kernels concerned decides, and the peak of live bytes must not rise. This is the
 coalescing of register allocation (Chaitin 1982), for tensors.
 """
@@ -197,9 +198,6 @@ class _Coalescing:
         if copy is None:
             if way.gone not in map(storage, call.tensors):
                 return [call]
-            # A kernel may write one part of a tensor where it reads another one only if both stay what they are.
-            if way.owner in map(storage, call.tensors) and {way.gone, way.owner}.intersection(call.results):
-                return None
             moved = _moved(call, way)
             if moved is not None:
                 return [moved]

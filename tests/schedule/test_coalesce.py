@@ -65,6 +65,13 @@ CASES: dict[str, tuple[Callable, list[tuple[int, ...]]]] = {
         lambda x, w, v: F.cat([y := F.relu(F.conv2d(x, w)), F.relu(F.conv2d(F.cat([x, y], 1), v)), x], 1).mean((2, 3)),
         [(2, 5, 7, 3), (4, 5, 1, 1), (3, 9, 1, 1)],
     ),
+    "dense block": (
+        lambda x, w, v: F.conv2d(
+            z := F.cat([y := F.cat([a := F.tanh(x), F.relu(F.conv2d(a, w, padding=1))], 1), F.tanh(F.conv2d(y, v))], 1),
+            F.cat([v, v[:, :3]], 1),
+        ).mean((2, 3)) + z.mean(),
+        [(2, 5, 7, 3), (4, 5, 3, 3), (3, 9, 1, 1)],
+    ),
     "transposed": (
         lambda x, w, v: F.softmax(x @ w, 1).transpose(1, 0) @ v,
         [(17, 5), (5, 13), (17, 3)],
