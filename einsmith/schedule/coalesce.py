@@ -6,10 +6,10 @@ after:  {relu(conv), stored to Q at the strides of c, 2*y + i, 2*x + j};  {T, st
 Pieces of a kernel that only copy (a concatenation, a transposition, a slice, channel shuffle, pixel shuffle) are taken
 one by one. Either the source is stored in the result, or the result is read in the source. Every kernel that touches
 the tensor that disappears gets the strides of its elements in the other one; axes that pass from one stride to the next
-are split (`layout.apply.move_call`). Kernels joined by rows are separated where they cannot be moved together. A kernel may
-read one part of a tensor and write another one; none reads what it writes, as it would need its own result. The sum
-of the predicted times of all kernels concerned decides, and the peak of live bytes must not rise. This is the
-coalescing of register allocation (Chaitin 1982), for tensors.
+are split (`layout.apply.move_call`). Kernels joined by rows are separated where they cannot be moved together, and
+joined again if that is faster. A kernel may read one part of a tensor and write another one; none reads what it writes,
+as it would need its own result. The sum of the predicted times of all kernels concerned decides, and the peak of live
+bytes must not rise. This is the coalescing of register allocation (Chaitin 1982), for tensors.
 """
 
 from __future__ import annotations
@@ -109,7 +109,10 @@ class _Coalescing:
         """Return the plan without the copies whose absence pays."""
         for i, call in enumerate(self.plan.calls):
             if isinstance(call, LoopCall):
-                steps = [coalesce_copies(p, self._seconds, self.target) for p in call.plans]
+                # A step's results may lie where the states that it reads do.
+                steps = [
+                    coalesce_copies(p, self._seconds, self.target, set(map(storage, p.graph.roots))) for p in call.plans
+                ]
                 if any(p is not q for p, q in zip(steps, call.plans, strict=True)):
                     self.calls[i] = [replace(call, plans=steps)]
             elif _copies(call):
@@ -263,8 +266,8 @@ def _tensors(call: KernelCall | LoopCall) -> Iterator[Tensor]:
 
 
 def _joined(calls: Sequence[KernelCall], results: Collection[Tensor], target: Target) -> KernelCall | None:
-    """Return the call of the kernels of several, joined by rows; None if they cannot be. results: those that are needed
-    outside of it."""
+    """Return the call of the kernels of several, joined by rows; None if they cannot be, or if they see a tensor at
+    different strides. results: those that are needed outside of it."""
     if len(calls) < 2 or any(any(c.offsets) or isinstance(c.kernel, Rows) for c in calls):
         return None
     parts = [RowPart(c.kernel, c.tensors, c.written) for c in calls]
@@ -273,10 +276,10 @@ def _joined(calls: Sequence[KernelCall], results: Collection[Tensor], target: Ta
     whole = join(parts, results, target)
     kernel = whole.kernel
     buffers = list(kernel.buffers)
-    for n, b in enumerate(buffers):
+    for n, b in enumerate((*buffers, *kernel.local)):
         views = {m.kernel.buffers[k] for m in kernel.members for k, place in enumerate(m.places) if place == n}
         if any(v.strides != row_major(v.shape) or v.size != b.size for v in views):
-            if len(views) > 1:
+            if len(views) > 1 or n >= len(buffers):  # a row of what stays local is dense
                 return None
             buffers[n] = views.pop()
     rows = Rows(kernel.rows, kernel.members, tuple(buffers), kernel.local, None, kernel.takes_sums)
@@ -334,7 +337,9 @@ def _without_piece(call: KernelCall, piece: int) -> KernelCall | None:
     rest = renumber(rest, tuple((s, k) for k, s in enumerate(read)), tuple(t.params[s] for s in read))
     args = tuple(("buffer", place[stage.args[s][1]]) for s in read)
     outputs = tuple(None if n is None else place[n] for n in stage.outputs)
-    kernel = Kernel((Stage(rest, args, outputs),), tuple(call.kernel.buffers[n] for n in used))
+    fixed = call.kernel.loop_invariant
+    same = None if fixed is None else tuple(place[n] for n in fixed if n in place)
+    kernel = Kernel((Stage(rest, args, outputs),), tuple(call.kernel.buffers[n] for n in used), same)
     tensors, written = (tuple(x[n] for n in used) for x in (call.tensors, call.written))
     offsets = tuple(call.offsets[n] for n in used) if call.offsets else ()
     return replace(call, kernel=kernel, tensors=tensors, written=written, offsets=offsets)  # type: ignore[arg-type]

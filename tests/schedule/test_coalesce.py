@@ -72,6 +72,10 @@ CASES: dict[str, tuple[Callable, list[tuple[int, ...]]]] = {
         ).mean((2, 3)) + z.mean(),
         [(2, 5, 7, 3), (4, 5, 3, 3), (3, 9, 1, 1)],
     ),
+    "space to depth in a row": (
+        lambda x, w, v: F.pixel_unshuffle(F.relu(x * w + v), 2) + 1,
+        [(3, 1, 4, 10), (1, 1, 1, 1), (1, 1, 1, 1)],
+    ),
     "transposed": (
         lambda x, w, v: F.softmax(x @ w, 1).transpose(1, 0) @ v,
         [(17, 5), (5, 13), (17, 3)],
