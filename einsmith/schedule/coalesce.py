@@ -28,9 +28,8 @@ from einsmith.ir.views import storage
 from einsmith.schedule.arena import lifetimes
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows, Stage, row_major
 from einsmith.schedule.layout.apply import fixed_tensors, move_call
-from einsmith.schedule.layout.folded import own_elements
 from einsmith.schedule.layout.order import Placement, merge_runs
-from einsmith.schedule.layout.price import summed_bytes
+from einsmith.schedule.layout.price import sums_operand
 from einsmith.schedule.plan import CopyPrices, KernelCall, LoopCall, Plan
 from einsmith.schedule.row_fusion import RowPart, common_rows, join
 
@@ -217,12 +216,8 @@ class _Coalescing:
         """Return the factor for the prediction of a moved call: more than 1 for sums that gather, which the model knows
         less well (`cost.facts.Layouts`); stores at other strides, and pointwise kernels, take no longer than predicted
         (docs/architecture.md)."""
-        runs, kernel = way.place.runs, call.kernel
-        if not runs or runs[-1].new == 1 or isinstance(kernel, Rows) or not summed_bytes(kernel):
-            return 1.0
-        own = own_elements(kernel)
-        operands = (t for n, t in enumerate(call.tensors) if n not in own)
-        return 1 + self.target.layouts.margin_of_sums if any(storage(t) is way.owner for t in operands) else 1.0
+        is_strided = bool(way.place.runs) and way.place.runs[-1].new != 1
+        return 1 + self.target.layouts.margin_of_sums * (is_strided and sums_operand(call, {way.owner}))
 
     def _price(self, call: KernelCall) -> float:
         try:

@@ -122,3 +122,66 @@ def test_checked_runs(case, is_forced, rng, monkeypatch):
         result = g(*arrays)
     for got, want in zip(result, es.interpret(g)(*arrays), strict=True):
         np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-4)
+
+
+class Shuffled(es.nn.Module):
+    """A unit of ShuffleNet without its last norm."""
+
+    def __init__(self, channels: int = 24, groups: int = 3):
+        self.conv1, self.norm = es.nn.Conv2d(channels, channels, 1, groups=groups), es.nn.BatchNorm2d(channels)
+        self.shuffle = es.nn.ChannelShuffle(groups)
+        self.depthwise = es.nn.Conv2d(channels, channels, 3, padding=1, groups=channels)
+        self.conv2 = es.nn.Conv2d(channels, channels, 1, groups=groups)
+
+    def forward(self, x):
+        return self.conv2(self.depthwise(self.shuffle(F.relu(self.norm(self.conv1(x))))))
+
+
+def trained(module: type, x: np.ndarray, steps: int = 2) -> tuple[list[np.ndarray], es.TrainStep]:
+    """What a network has learned in a few steps, and the step."""
+    es.manual_seed(5)
+    step = es.TrainStep(module(), lambda y, t: ((y - t) ** 2).mean(), es.optim.SGD(lr=0.05), threads=1)
+    target = np.zeros(step.model(x).shape, np.float32)
+    for _ in range(steps):
+        step(x, target)
+    return [np.array(v) for v in step.model.state_dict().values()], step
+
+
+def plan_of(step: es.TrainStep):
+    (run,) = step.compiler.programs.values()
+    return run.plan
+
+
+@pytest.mark.parametrize("images", [1, 3])
+def test_a_training_step_has_no_kernel_for_a_shuffle(images, rng, monkeypatch):
+    monkeypatch.setenv("EINSMITH_PLANS", "0")
+    x = rng.standard_normal((images, 24, 17, 15)).astype(np.float32)
+    with coalescing(1):
+        forced, step = trained(Shuffled, x)
+    assert copies(plan_of(step)) == 0
+    assert len(plan_of(step).copies) == 2 and all(p.is_inside for p in plan_of(step).copies.values())
+    plain, priced = trained(Shuffled, x)
+    assert copies(plan_of(priced)) == 0
+    assert "lies in" in priced.plan and "with a copy" in priced.plan
+    monkeypatch.setenv("EINSMITH_WITHOUT", "copy coalescing")
+    without, apart = trained(Shuffled, x)
+    assert copies(plan_of(apart)) == 2 and not plan_of(apart).copies
+    for some in (forced, plain):
+        for a, b in zip(some, without, strict=True):
+            np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5)
+
+
+def test_depth_to_space_and_concatenation(rng, monkeypatch):
+    """They take no kernels of their own where all that is copied is computed."""
+    monkeypatch.setenv("EINSMITH_PLANS", "0")
+    x = rng.standard_normal((2, 4, 10, 9)).astype(np.float32)
+    f = lambda x, w, v: F.conv2d(  # noqa: E731
+        F.cat([F.pixel_shuffle(F.relu(F.conv2d(x, w, dilation=2, padding=2)), 2), F.relu(F.conv2d(x, v, padding=1))
+               .reshape(2, 4, 20, 18)], 1), v[:1, :, :1, :1].tile((1, 2, 1, 1)))  # fmt: skip
+    w, v = (rng.standard_normal((16, 4, 3, 3)).astype(np.float32) for _ in range(2))
+    graph, given, inputs = with_gradients(f, [a.shape for a in (x, w, v)], rng)
+    with coalescing(0):
+        run = Executable(graph.graph, graph.bind, 1)
+    agree(run(given)[1], graph.graph, inputs, "depth to space and concatenation")
+    kernels = [c for _, c, _ in run.plan.kernel_calls() if coalesce._copies(c)]
+    assert all(max(b.size for b in c.kernel.buffers) <= w.size for c in kernels), "an image is copied"
