@@ -50,14 +50,16 @@ class Found(NamedTuple):
 
 def in_orders(kernel: Any) -> Iterator[Any]:
     """The kernel with the tensors of some shapes in other orders."""
-    from einsmith.schedule.layout.apply import Place, reorder_kernel
-    from einsmith.schedule.layout.order import candidates
+    from einsmith.schedule.layout.apply import BufferMove, move_kernel
+    from einsmith.schedule.layout.order import candidates, placement_of
 
     shapes = [s for s in dict.fromkeys(b.shape for b in kernel.buffers) if len(candidates(s)) > 1][:SHAPES]
     for orders in product(*map(candidates, shapes)):
         of = dict(zip(shapes, orders, strict=True))
-        places = {n: Place(0, b.shape, of[b.shape]) for n, b in enumerate(kernel.buffers) if b.shape in of}
-        reordered = reorder_kernel(kernel, places)
+        moves = {
+            n: BufferMove(0, placement_of(b.shape, of[b.shape])) for n, b in enumerate(kernel.buffers) if b.shape in of
+        }
+        reordered = move_kernel(kernel, moves)
         if reordered is not None:
             yield reordered[0]
 

@@ -21,6 +21,7 @@ from einsmith.checking.expected import (
 )
 from einsmith.checking.guarded import Guarded, GuardedBlock
 from einsmith.cost.facts import Target
+from einsmith.ir.nodes import size
 from einsmith.runtime.program import Program
 from einsmith.runtime.steps import RunLaunch
 from einsmith.schedule.kernel import Kernel, KernelBuffer
@@ -90,6 +91,17 @@ def elements(spanned: np.ndarray, buffer: KernelBuffer) -> np.ndarray:
     """Return a view of a buffer's elements within all the memory that it spans (`Buffer.size`)."""
     strides = [spanned.itemsize * n for n in buffer.strides]
     return np.lib.stride_tricks.as_strided(spanned, buffer.shape, strides)
+
+
+def stored_bytes(buffer: KernelBuffer, mask: np.ndarray | None) -> np.ndarray | None:
+    """Return a mask of the bytes stored to a buffer within all the memory that it spans; None for all of them.
+
+    mask: the elements stored (None: all)."""
+    if mask is None and buffer.size == size(buffer.shape):
+        return None
+    spanned = np.zeros(buffer.size, bool)
+    elements(spanned, buffer)[...] = True if mask is None else mask
+    return np.repeat(spanned, buffer.dtype.itemsize)
 
 
 class KernelFault(Exception):

@@ -326,7 +326,8 @@ class _CheckedRun:
         except KernelFault as e:
             raise report.kernel_fault(subject, states, e, label) from None
         for n, mask in written.items():
-            self.store((first, n), states[n], outcome.values[n], mask, label)
+            stored = kernel_check.stored_bytes(kernel.buffers[n], mask)
+            self.store((first, n), states[n], outcome.values[n], stored, label)
         if keeps and work is not None and subject.workspace:
             self.store(at, work, outcome.workspace, None, label)
 
@@ -337,7 +338,6 @@ class _CheckedRun:
             return
         content = bytes_at(state.address, values.size)
         if mask is not None:
-            mask = np.repeat(mask.reshape(-1), values.size // mask.size)
             content[mask] = values[mask]
         else:
             content[:] = values

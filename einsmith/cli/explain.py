@@ -33,7 +33,7 @@ from einsmith.passes.context import PassContext
 from einsmith.schedule.decision_report import report_decisions
 from einsmith.schedule.kernel import Rows
 from einsmith.schedule.plan import JoinPrices, KernelCall, Plan
-from einsmith.schedule.printer import label, layouts, namer, show_calls
+from einsmith.schedule.printer import copies, label, layouts, namer, show_calls
 from einsmith.schedule.split_kernel import split_stages
 from einsmith.tuning.kernels import override
 from einsmith.tuning.kernels.decisions import choice_of, name_of
@@ -137,13 +137,13 @@ def gather(
     time of all kernels, measured or else predicted. `again`: whether the kernel recomputes an earlier kernel's result.
     `refused_joins`: products that might be one (`passes.algebra.join_products`), and both prices.
     `layouts`: tensors stored in another order (`order`: dimensions, outermost first), and the additional cost of the
-    next best order (`more`). `results`: those that are never stored, and those that need not be
-    (`driver.streaming.results_of`). `decisions`: what was decided otherwise than by the cost model, because
-    the program was measured to be faster (`schedule.graph_decisions`), and why a decision is ignored. `code`: what the
-    machine code of each function of the kernel takes (registers, shared memory), where the back end tells it.
-    `scalar`: predicted seconds of the kernel, or of those that are joined in it, in scalar code on one core
-    (`kernels.scalar`); None where that takes one of them not. `counts` of a candidate: instructions that it executes,
-    if `counts` (`loopnest.count`).
+    next best order (`more`). `copies`: tensors that lie inside others, or are copied, and both prices. `results`: those
+    that are never stored, and those that need not be (`driver.streaming.results_of`). `decisions`: what was decided
+    otherwise than by the cost model, because the program was measured to be faster (`schedule.graph_decisions`), and why
+    a decision is ignored. `code`: what the machine code of each function of the kernel takes (registers, shared memory),
+    where the back end tells it. `scalar`: predicted seconds of the kernel, or of those that are joined in it, in scalar
+    code on one core (`kernels.scalar`); None where that takes one of them not. `counts` of a candidate: instructions
+    that it executes, if `counts` (`loopnest.count`).
     """
     times = run.time_calls(inputs) if measure else [None] * len(run.kernels)
     places = (n for n, _, _ in run.plan.kernel_calls())
@@ -187,6 +187,7 @@ def gather(
             for x in layouts(run.plan)
         ],
         "refused_joins": _refused_joins(run),
+        "copies": [{**x._asdict(), "text": str(x)} for x in copies(run.plan)],
         "plan": show_calls(run.plan),
         "edges": _edges(run.plan),
     }

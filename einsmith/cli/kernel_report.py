@@ -46,6 +46,7 @@ def text_of(report: dict[str, Any]) -> str:
     for x in report["layouts"]:
         lines.append(f"layout: {describe_layout(x)}: {', '.join(x['tensors'])}")
     lines += map(describe_refused_join, report["refused_joins"])
+    lines += [f"copy: {x['text']}" for x in report["copies"]]
     parts = report["parts"] if several else report["parts"][-1:]
     return "\n".join([*lines, f"fusion: {fused_in_all(report)}", *map(_times, parts)])
 

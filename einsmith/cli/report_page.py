@@ -264,6 +264,10 @@ def _what(k: Mapping[str, Any]) -> str:
 
 
 def _layouts(report: Report) -> Iterator[str]:
+    if report["copies"]:
+        yield html.text(
+            f"{len(report['copies'])} copies weighed", "\n".join(x["text"] for x in report["copies"]), folded=True
+        )
     if not report["layouts"]:
         return
     rows = [

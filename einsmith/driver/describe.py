@@ -9,7 +9,7 @@ from einsmith.driver.streaming import lines_of, results_of
 from einsmith.ir.nodes import nbytes
 from einsmith.runtime.assemble import label, show_kernels
 from einsmith.schedule.decision_report import decision_lines, report_decisions
-from einsmith.schedule.printer import layouts
+from einsmith.schedule.printer import copies, layouts
 from einsmith.schedule.roles import saved_results
 
 
@@ -17,9 +17,9 @@ def describe(binding: Binding, held_bytes: int) -> str:
     """Describe a program, line by line.
 
     The lines name the passes that changed the graph and by how many tensors; the decisions of a graph search; tensors
-    saved for the backward pass; changed layouts; each kernel's role, pattern, configuration, tasks, predicted time (of
-    one iteration of its loop) and formula, its results that are never stored and those that need not be; the predicted
-    time of each part of a training step.
+    saved for the backward pass; changed layouts; copies; each kernel's role, pattern, configuration, tasks, predicted
+    time (of one iteration of its loop) and formula, its results that are never stored and those that need not be; the
+    predicted time of each part of a training step.
 
     Args:
         binding: the program.
@@ -37,7 +37,7 @@ def describe(binding: Binding, held_bytes: int) -> str:
     lines += decision_lines(report_decisions(compiled.plan, compiled.decisions))
     if saved := saved_results(compiled.plan):
         lines.append(f"held for the backward pass: {len(saved)} tensors, {sum(map(nbytes, saved)) / 2**20:.2f} MiB")
-    lines += map(str, layouts(compiled.plan))
+    lines += map(str, (*layouts(compiled.plan), *copies(compiled.plan)))
     results = results_of(compiled.plan, compiled.target, [k.decision for k in compiled.kernels])
     notes = [lines_of(x) for x in results]
     return "\n".join([*lines, *show_kernels(binding.roles, calls, compiled.kernels, binding.turns, notes)])

@@ -56,7 +56,8 @@ def find_overwrites(
 def _can_overwrite(call: KernelCall, result: Tensor, operand: Tensor) -> bool:
     """Return whether a call may write its result over an operand."""
     own = _places(call, operand, False)
-    places = {call.kernel.buffers[n].strides for n in (*own, *_places(call, result, True))}
+    offsets = call.offsets or (0,) * len(call.tensors)
+    places = {(call.kernel.buffers[n].strides, offsets[n]) for n in (*own, *_places(call, result, True))}
     alike = [(t := call.tensors[n]).shape == result.shape and t.dtype.itemsize == result.dtype.itemsize for n in own]
     if not alike or not all(alike) or len(places) > 1:
         return False

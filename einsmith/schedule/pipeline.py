@@ -15,13 +15,14 @@ from einsmith.base.errors import MemoryLimitError
 from einsmith.base.sizes import show_size
 from einsmith.cost.facts import CPU, Target
 from einsmith.ir.nodes import Graph, Leaf, nbytes
+from einsmith.schedule.coalesce import coalesce_copies, has_copies
 from einsmith.schedule.compiled_kernel import CompiledKernel
 from einsmith.schedule.join_updates import join_updates
 from einsmith.schedule.kernel import Beyond, Kernel
 from einsmith.schedule.kernel_calls import mark_invariant
 from einsmith.schedule.layout.apply import apply_layouts
 from einsmith.schedule.layout.choice import layouts_of
-from einsmith.schedule.limited_positions import RowLimit, find_limits
+from einsmith.schedule.limited_positions import RowLimit, find_limited, find_limits
 from einsmith.schedule.limits import UnlimitedError, check_limited, find_short, limit_rows
 from einsmith.schedule.losses import LossSplitter
 from einsmith.schedule.options import EPILOGUE_SUMS, FUSION_PARTS
@@ -40,9 +41,12 @@ CALL_SECONDS = 1e-5
 MOST_COPYING = 0.1
 """Largest part of a call's time, at the capacity, in which arrays may be copied so that sizes share a program."""
 
-LAYOUTS, LOSSES, JOINED, TOGETHER = "layouts", "losses", "joined updates", "together"
-"""Names by which parts of planning after fusion can be left out: orders of dimensions, the separation of
-kernels that are slower fused, short updates in one launch, and kernels that run in one launch with others."""
+COPIES, LAYOUTS, LOSSES, JOINED, TOGETHER = (
+    "copy coalescing", "layouts", "losses", "joined updates", "together",
+)  # fmt: skip
+"""Names by which parts of planning after fusion can be left out: memory that the source and the result of a copy share,
+orders of dimensions, the separation of kernels that are slower fused, short updates in one launch, and kernels that run
+in one launch with others."""
 
 Subject = TypeVar("Subject")
 Context = TypeVar("Context")
@@ -179,6 +183,19 @@ def _fuse(plan: Plan, c: PlanContext) -> Plan:
     return repeat_products(plan.graph, fuse_graph, lambda p: plan_seconds(p, c.cost, c.target), smallest, c.most)
 
 
+def _coalesce_copies(plan: Plan, c: PlanContext) -> Plan:
+    """Let the source and the result of copies share memory.
+
+    A tensor of which only some rows matter keeps its copies, as kernels leave out rows of whole tensors. So does every
+    tensor under a memory limit: one that several kernels store has no single one that computes it again.
+    """
+    if c.memory is not None or c.limits or not has_copies(plan):
+        return plan
+    limits = find_limits(plan.graph)
+    limited = {t for some in find_limited(plan.graph, limits) for t, _ in some} if limits else set()
+    return coalesce_copies(plan, lambda k: c.cost(k, c.target), c.target, limited)
+
+
 def _mark_constants(plan: Plan, c: PlanContext) -> Plan:
     """Have kernels mark the buffers that hold constants."""
     return mark_invariant(plan, c.constants) if c.constants else plan
@@ -307,6 +324,7 @@ MEMORY = "memory limit"
 PLAN_PASSES = check_order(
     (
         _plan_pass("kernels", _fuse, provides="kernels", parts=FUSION_PARTS),
+        _plan_pass(COPIES, _coalesce_copies, needs="kernels", is_optional=True),
         _plan_pass("constants", _mark_constants, needs="kernels"),
         _plan_pass("rows that can be left out", _check_rows, needs="kernels"),
         _plan_pass(LAYOUTS, _choose_layouts, needs="kernels", is_optional=True),

@@ -39,6 +39,22 @@ class LayoutChoice(NamedTuple):
     more: float = 0.0
 
 
+class CopyPrices(NamedTuple):
+    """The predicted seconds by which it was decided whether a tensor is copied into another one or lies in it.
+
+    Attributes:
+        owner: the other tensor.
+        inside: seconds of all kernels concerned where the tensor lies in it.
+        copied: those where it is copied.
+        is_inside: whether it lies in it. It is copied, too, where more bytes would be live at once otherwise.
+    """
+
+    owner: Tensor
+    inside: float
+    copied: float
+    is_inside: bool
+
+
 class JoinPrices(NamedTuple):
     """The predicted seconds by which kernels were joined by rows: of the fused kernel, and of separate ones; and the
     bytes that the fused kernel holds more at once."""
@@ -142,6 +158,7 @@ class Plan:
             another order.
         orders: order of each tensor whose dimensions are not in row-major order (`schedule.layout`).
         unchanged_orders: row-major order of each tensor for which the model weighed another one, its runner-up.
+        copies: the prices of copies that were weighed, by the tensor that they might spare (`schedule.coalesce`).
         apart: sums that are fused with an update. With kernels of their own, results that they read may need no memory.
         refusals: the reason for which each result is stored that a fused kernel might use up.
         decisions: what was decided otherwise than by the cost model (`schedule.graph_decisions`).
@@ -156,6 +173,7 @@ class Plan:
     originals: dict[Tensor, Tensor] = field(default_factory=dict)
     orders: dict[Tensor, LayoutChoice] = field(default_factory=dict)
     unchanged_orders: dict[Tensor, LayoutChoice] = field(default_factory=dict)
+    copies: dict[Tensor, CopyPrices] = field(default_factory=dict)
     apart: frozenset[Compute] = frozenset()
     refusals: dict[Tensor, Refusal] = field(default_factory=dict)
     decisions: frozenset[str] = frozenset()

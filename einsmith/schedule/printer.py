@@ -99,6 +99,41 @@ def layouts(plan: Plan) -> list[PrintedLayout]:
     return out + [x for c in plan.calls if isinstance(c, LoopCall) for step in c.plans for x in layouts(step)]
 
 
+class PrintedCopy(NamedTuple):
+    """A tensor that lies inside another one, or is copied into it or out of it, by name.
+
+    Attributes:
+        name: the tensor's name, and its type.
+        owner: the other tensor's name, and its type.
+        inside: predicted seconds of all kernels concerned where the tensor lies in the other one.
+        copied: those where it is copied.
+        is_inside: whether it lies in it.
+    """
+
+    name: str
+    owner: str
+    inside: float
+    copied: float
+    is_inside: bool
+
+    def __str__(self) -> str:
+        prices = f"{self.inside * 1e6:.1f} us, with a copy {self.copied * 1e6:.1f} us"
+        if self.is_inside:
+            return f"{self.name} lies in {self.owner}, predicted {prices}"
+        why = " but more bytes live at once" if self.inside < self.copied else ""
+        return f"{self.name} is copied and does not lie in {self.owner}, predicted {prices}{why}"
+
+
+def copies(plan: Plan) -> list[PrintedCopy]:
+    """Return the copies of a plan that were left out or weighed, those of loops' steps last."""
+    name = namer(plan)
+    out = [
+        PrintedCopy(f"{name(t)} {t.dtype.name}{list(t.shape)}", f"{name(x.owner)} {list(x.owner.shape)}", *x[1:])
+        for t, x in plan.copies.items()
+    ]
+    return out + [x for c in plan.calls if isinstance(c, LoopCall) for step in c.plans for x in copies(step)]
+
+
 def namer(plan: Plan) -> Callable[[Tensor], str]:
     """Return the function that names the tensors of a plan."""
     names = tensor_names(plan.graph)

@@ -62,6 +62,7 @@ def split_kernels(kernel: Kernel) -> tuple[Kernel, ...]:
     return tuple(dict.fromkeys(k for k in splits if k is not kernel))
 
 
+@lru_cache(maxsize=4096)
 def split_buffer(kernel: Kernel, n: int, dimension: int, low: int) -> Kernel | None:
     """Return the kernel with a dimension of buffer `n` replaced by two, the second of `low` points.
 

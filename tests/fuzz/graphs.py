@@ -63,7 +63,7 @@ class Graph:
         w *= self.pick((1, 2))  # pooled, it is an extent again
         x = self.input(b, c, h, w)
         for _ in range(self.pick((1, 2, 3))):
-            form = self.pick(("conv", "norm", "pool", "activation", "residual"))
+            form = self.pick(("conv", "norm", "pool", "activation", "residual", "arrange"))
             if form == "conv" and prod((b, c, h, w)) * 9 * c < 3_000_000:
                 r, s = self.pick((3, 1, 2, 5)), self.pick((3, 1, 2))
                 stride, pad = self.pick((1, 1, 2, 3)), self.choose(3)
@@ -93,6 +93,8 @@ class Graph:
                 h, w = (h - size) // stride + 1, (w - size) // stride + 1
             elif form == "residual":
                 x = self.let(f"{x} + {self.activation(x)}")
+            elif form == "arrange":
+                x, c, h, w = self.arranged(x, b, c, h, w)
             else:
                 x = self.let(self.activation(x))
             if self.chance(6):
@@ -102,6 +104,25 @@ class Graph:
             self.head(x, b, c * h * w)
         else:
             self.outputs.append(self.let(self.activation(x)))
+
+    def arranged(self, x: str, b: int, c: int, h: int, w: int) -> tuple[str, int, int, int]:
+        """Shuffled channels, depth to space and back, concatenation and slices; what they are of is computed before."""
+        x = self.let(self.activation(x))
+        r = next((r for r in self.choose.shuffled((2, 3)) if c % r == 0), 1)
+        form = self.pick(("shuffle", "depth to space", "space to depth", "cat", "slice"))
+        if form == "shuffle" and r > 1:
+            x = self.let(f"F.permute(F.reshape({x}, ({b}, {r}, {c // r}, {h}, {w})), (0, 2, 1, 3, 4))")
+            return self.let(f"F.reshape({x}, ({b}, {c}, {h}, {w}))"), c, h, w
+        if form == "depth to space" and c % 4 == 0 and h * w < 600:
+            return self.let(f"F.pixel_shuffle({x}, 2)"), c // 4, 2 * h, 2 * w
+        if form == "space to depth" and h % 2 == w % 2 == 0 and c <= 10:
+            return self.let(f"F.pixel_unshuffle({x}, 2)"), 4 * c, h // 2, w // 2
+        if form == "slice" and c > 2:
+            low = self.pick((0, 1))
+            return self.let(f"{x}[:, {low}:{c - 1}]"), c - 1 - low, h, w
+        o = self.pick((1, 3, 8))
+        other = self.let(f"F.relu(F.conv2d({x}, {self.input(o, c, 1, 1)}, None))")
+        return self.let(f"F.cat([{', '.join(self.choose.shuffled([x, other]))}], 1)"), c + o, h, w
 
     def head(self, x: str, b: int, n: int) -> None:
         k = self.extent(40)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import difflib
 import os
 import random
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
+from unittest import mock
 
 from einsmith.checking import trap
 from einsmith.codegen.cache import build, objects
@@ -19,7 +21,7 @@ from einsmith.ir.nodes import Reduce
 from einsmith.kernels import autoconfig
 from einsmith.kernels.rows import cost
 from einsmith.runtime.pool import native_entry
-from einsmith.schedule import row_nests
+from einsmith.schedule import coalesce, pipeline, row_nests
 from einsmith.schedule.kernel import Rows
 from einsmith.schedule.layout import forced
 from tests import caches
@@ -94,12 +96,32 @@ def observed(seen: Seen, pick: Picker | None = None) -> Iterator[None]:
 
 @contextmanager
 def drawn_orders(seed: int) -> Iterator[None]:
-    """Within, intermediate tensors have their dimensions in memory in orders that are drawn; as they are for seed 0."""
+    """Within, intermediate tensors have their dimensions in memory in orders that are drawn, and lie inside others that
+    they are copied to or from, wherever they can; as they are for seed 0."""
     if not seed:
         yield
         return
     draw = random.Random(seed)
-    with forced.forcing(lambda t, orders: draw.choice(orders)):
+    with forced.forcing(lambda t, orders: draw.choice(orders)), coalescing(seed):
+        yield
+
+
+@contextmanager
+def coalescing(seed: int) -> Iterator[None]:
+    """Within, each copy is left out that can be, in a way that the seed draws, whatever bytes are live at once."""
+
+    def seconds(kernel: Any) -> float:
+        parts = [p for p in kernel.parts if len(p.stages) == 1]
+        draw = zlib.crc32(repr((seed, kernel.stages, kernel.buffers)).encode()) * 1e-15
+        return sum(len(coalesce.copy_pieces(p.root)) for p in parts) + draw
+
+    def without_copies(plan: Any, _: Any, *more: Any) -> Any:
+        return coalesce.coalesce_copies(plan, seconds, *more)
+
+    with (
+        mock.patch.object(pipeline, "coalesce_copies", without_copies),
+        mock.patch.object(coalesce, "_peak_bytes", lambda plan, outside: 0),
+    ):
         yield
 
 

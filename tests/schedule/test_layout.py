@@ -20,13 +20,14 @@ from einsmith.schedule.kernel import KernelBuffer, row_major
 from einsmith.schedule.layout import forced
 from einsmith.schedule.layout.apply import LayoutDecision, apply_layouts, free_tensors
 from einsmith.schedule.layout.order import (
-    block_dimension,
     block_of,
     candidates,
+    find_crossing,
     in_blocks,
     innermost,
     name_of,
-    reorder,
+    placement_of,
+    relocate,
     row_major_order,
     strides,
 )
@@ -100,7 +101,7 @@ def test_moved_buffers_hold_the_same_elements():
         buffer, first = random_buffer(rng, shape)
         there = np.arange(np.prod(shape)).reshape(shape).transpose(order).reshape(-1).argsort()  # old place -> new one
         want = there[addresses(buffer, first)]
-        found = reorder(buffer, first, shape, order)
+        found = relocate(buffer, first, placement_of(tuple(shape), order))
         if found is not None:
             some += 1
             np.testing.assert_array_equal(addresses(*found), want)
@@ -126,9 +127,9 @@ def test_buffers_of_tensors_in_blocks():
         blocks = (*shape[:d], shape[d] // points, points, *shape[d + 1 :])
         inner = (*(x for x in range(len(blocks)) if x != d + 1), d + 1)
         there = np.arange(np.prod(shape)).reshape(blocks).transpose(inner).reshape(-1).argsort()
-        split = block_dimension(buffer, first, shape, order)
+        split = find_crossing(buffer, first, placement_of(tuple(shape), order))
         want = there[addresses(buffer, first)]
-        found = reorder(buffer if split is None else buffer.split(*split), first, shape, order)
+        found = relocate(buffer if split is None else buffer.split(*split), first, placement_of(tuple(shape), order))
         apart += split is not None
         if found is not None:
             some += 1
@@ -142,8 +143,8 @@ def test_buffers_of_tensors_in_blocks():
 def test_dense_strides():
     assert strides((2, 3, 4, 5), innermost((2, 3, 4, 5), 1)) == (60, 1, 15, 3)
     x = KernelBuffer(dt.f32, (2, 3, 4), True)
-    assert reorder(x, 0, x.shape, row_major_order(x.shape)) == (x, 0)
-    assert reorder(x, 0, x.shape, (0, 2, 1)) == (KernelBuffer(dt.f32, (2, 3, 4), True, (12, 1, 3)), 0)
+    assert relocate(x, 0, placement_of(x.shape, row_major_order(x.shape))) == (x, 0)
+    assert relocate(x, 0, placement_of(x.shape, (0, 2, 1))) == (KernelBuffer(dt.f32, (2, 3, 4), True, (12, 1, 3)), 0)
 
 
 # ------------------------------------------------------------------------------------------------------------ programs

@@ -147,7 +147,7 @@ def cycles(
         elif i in pairs or i in pairs.values():  # a shuffle and a whole store
             out += 1.0 + (1.5 * s.runs(lanes) if kind == "runs" else 1.0)
         else:
-            out += s.row_cost(f) * (1.5 * s.runs(lanes) if kind == "runs" else 1.0)
+            out += 1.5 * s.runs(lanes) if kind == "runs" else 1.0
     return out
 
 

@@ -18,12 +18,14 @@ from einsmith.base.errors import VerifyError
 from einsmith.ir.nodes import Apply, Compute, Tensor, read_whole, template
 from einsmith.ir.views import storage
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Member, Rows, Stage
-from einsmith.schedule.layout.order import block_dimension, reorder
+from einsmith.schedule.layout.order import Placement, find_crossing, placement_of, relocate
 from einsmith.schedule.plan import KernelCall, LayoutChoice, LoopCall, Order, Plan
 from einsmith.schedule.split_axes import split_buffer
 
 Orders = Mapping[Tensor, Order]
 """Order of a tensor's dimensions, by storage; tensors that are missing have row-major order."""
+Places = Mapping[Tensor, Placement]
+"""Where a tensor is stored, by storage; tensors that are missing stay."""
 
 
 @dataclass(frozen=True)
@@ -130,63 +132,70 @@ def _require_order(call: KernelCall, orders: Orders) -> KernelCall:
 
 def reorder_call(call: KernelCall, orders: Orders) -> KernelCall | None:
     """Return the call with its tensors in these orders; None if a buffer has no strides for one."""
-    if not any(storage(t) in orders for t in call.tensors):
+    return move_call(call, {s: placement_of(s.shape, orders[s]) for s in map(storage, call.tensors) if s in orders})
+
+
+def move_call(call: KernelCall, places: Places) -> KernelCall | None:
+    """Return the call with the tensors that are keys of `places` stored there; None if a buffer has no strides for
+    it."""
+    if not any(storage(t) in places for t in call.tensors):
         return call
     offsets = call.offsets or (0,) * len(call.tensors)
     if isinstance(call.kernel, Rows):
-        return _reorder_rows(call, call.kernel, offsets, orders)
-    places = {
-        n: Place(at // storage(t).dtype.itemsize, storage(t).shape, orders[storage(t)])
-        for n, (t, at) in enumerate(zip(call.tensors, offsets, strict=True))
-        if storage(t) in orders
-    }
-    reordered = reorder_kernel(call.kernel, places)
-    if reordered is None:
+        return _move_rows(call, call.kernel, offsets, places)
+    moved = move_kernel(
+        call.kernel,
+        {
+            n: BufferMove(at // storage(t).dtype.itemsize, places[storage(t)])
+            for n, (t, at) in enumerate(zip(call.tensors, offsets, strict=True))
+            if storage(t) in places
+        },
+    )
+    if moved is None:
         return None
-    kernel, first = reordered
+    kernel, first = moved
     begins = tuple(
         first[n] * storage(t).dtype.itemsize if n in first else at
         for n, (t, at) in enumerate(zip(call.tensors, offsets, strict=True))
     )
-    return replace(call, kernel=kernel, offsets=begins if any(begins) else call.offsets)
+    return replace(call, kernel=kernel, offsets=begins if any(begins) else call.offsets and begins)
 
 
-class Place(NamedTuple):
-    """The elements of a tensor that a kernel's buffer holds. first: the one where it begins, in row-major order.
-    shape: that of the tensor. order: the one in which the tensor is to be stored."""
+class BufferMove(NamedTuple):
+    """The elements of a tensor that a kernel's buffer holds. first: the one where it begins, in row-major order. to:
+    where the tensor is to be stored."""
 
     first: int
-    shape: tuple[int, ...]
-    order: Order
+    to: Placement
 
 
-def reorder_kernel(kernel: Kernel, places: Mapping[int, Place]) -> tuple[Kernel, dict[int, int]] | None:
-    """Return the kernel with the buffers that are keys of `places` in other orders, and where they begin (elements).
+def move_kernel(kernel: Kernel, moves: Mapping[int, BufferMove]) -> tuple[Kernel, dict[int, int]] | None:
+    """Return the kernel with the buffers that are keys of `moves` elsewhere, and where they begin (elements).
 
-    Axes along which a buffer passes from block to block of its tensor are split. None if one cannot be split, or if a
-    buffer has no strides for its order."""
-    for n, (first, shape, order) in places.items():
+    Axes along which a buffer passes from one run of its tensor to the next are split. None if one cannot be split, or
+    if a buffer has no strides there."""
+    for n, (first, to) in moves.items():
         # The results of a kernel are split together, and are found split when their turn comes.
-        block = block_dimension(kernel.buffers[n], first, shape, order)
-        split = kernel if block is None else split_buffer(kernel, n, *block)
-        if split is None:
-            return None
-        kernel = split
+        while (crossing := find_crossing(kernel.buffers[n], first, to)) is not None:
+            split = split_buffer(kernel, n, *crossing)
+            if split is None:
+                return None
+            kernel = split
     buffers, begins = list(kernel.buffers), {}
-    for n, (first, shape, order) in places.items():
-        reordered = reorder(buffers[n], first, shape, order)
-        if reordered is None:
+    for n, (first, to) in moves.items():
+        moved = relocate(buffers[n], first, to)
+        if moved is None:
             return None
-        buffers[n], begins[n] = reordered
+        buffers[n], begins[n] = moved
     return Kernel(kernel.stages, tuple(buffers), kernel.loop_invariant), begins
 
 
-def _reorder_rows(call: KernelCall, kernel: Rows, offsets: tuple[int, ...], orders: Orders) -> KernelCall | None:
-    """Return the call of a row-fused kernel with its tensors in these orders; None if a buffer has no strides for one,
-    as if it passes from block to block."""
-    own = [_reorder_buffer(t, b, at, orders) for t, b, at in zip(call.tensors, kernel.buffers, offsets, strict=True)]
-    parts = [reorder_call(p, orders) for p in call.parts]
-    members = [_reorder_member(m, call, offsets, orders) for m in kernel.members]
+def _move_rows(call: KernelCall, kernel: Rows, offsets: tuple[int, ...], places: Places) -> KernelCall | None:
+    """Return the call of a row-fused kernel with its tensors elsewhere; None if a buffer has no strides there, as if it
+    passes from block to block."""
+    own = [_move_buffer(t, b, at, places) for t, b, at in zip(call.tensors, kernel.buffers, offsets, strict=True)]
+    parts = [move_call(p, places) for p in call.parts]
+    members = [_move_member(m, call, offsets, places) for m in kernel.members]
     if None in own or None in parts or None in members:
         return None
     begins = tuple(x[1] for x in own if x is not None)
@@ -198,31 +207,29 @@ def _reorder_rows(call: KernelCall, kernel: Rows, offsets: tuple[int, ...], orde
         None,
         kernel.takes_sums,
     )
-    reordered_parts = tuple(p for p in parts if p is not None)
-    return replace(call, kernel=rows, offsets=begins if any(begins) else call.offsets, parts=reordered_parts)
+    moved_parts = tuple(p for p in parts if p is not None)
+    return replace(call, kernel=rows, offsets=begins if any(begins) else call.offsets and begins, parts=moved_parts)
 
 
-def _reorder_buffer(t: Tensor, buffer: KernelBuffer, at: int, orders: Orders) -> tuple[KernelBuffer, int] | None:
-    """Return (the buffer of a tensor with its dimensions reordered, the byte where it begins then); `at` is the byte
-    where it begins now. None if no strides describe it."""
+def _move_buffer(t: Tensor, buffer: KernelBuffer, at: int, places: Places) -> tuple[KernelBuffer, int] | None:
+    """Return (the buffer of a tensor that is stored elsewhere, the byte where it begins then); `at` is the byte where
+    it begins now. None if no strides describe it."""
     s = storage(t)
-    if s not in orders:
+    if s not in places:
         return buffer, at
-    reordered = reorder(buffer, at // s.dtype.itemsize, s.shape, orders[s])
-    return None if reordered is None else (reordered[0], reordered[1] * s.dtype.itemsize)
+    moved = relocate(buffer, at // s.dtype.itemsize, places[s])
+    return None if moved is None else (moved[0], moved[1] * s.dtype.itemsize)
 
 
-def _reorder_member(m: Member, call: KernelCall, offsets: tuple[int, ...], orders: Orders) -> Member | None:
-    """Return a member of a row-fused kernel with reordered buffers; buffers that are local to a row have no tensor and
+def _move_member(m: Member, call: KernelCall, offsets: tuple[int, ...], places: Places) -> Member | None:
+    """Return a member of a row-fused kernel with buffers elsewhere; buffers that are local to a row have no tensor and
     stay."""
     buffers: list[KernelBuffer] = []
     for place, b in zip(m.places, m.kernel.buffers, strict=True):
-        reordered = (
-            _reorder_buffer(call.tensors[place], b, offsets[place], orders) if place < len(call.tensors) else (b, 0)
-        )
-        if reordered is None:
+        moved = _move_buffer(call.tensors[place], b, offsets[place], places) if place < len(call.tensors) else (b, 0)
+        if moved is None:
             return None
-        buffers.append(reordered[0])
+        buffers.append(moved[0])
     kernel = Kernel(m.kernel.stages, tuple(buffers), m.kernel.loop_invariant)
     return Member(kernel, m.places, m.by_row, m.reduces, m.axis)
 

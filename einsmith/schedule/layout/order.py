@@ -6,8 +6,9 @@ pixels, and the channels of a block inside (Megvii's formats for x86 and for pro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import prod
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import NamedTuple
 
 from einsmith.schedule.kernel import KernelBuffer, row_major
 from einsmith.schedule.plan import Order
@@ -17,6 +18,8 @@ MAX_PERMUTATIONS = 4
 BLOCKS = (4, 16, 32)
 """Points of a block of channels that are considered: 4 bytes fill a word of a dot product, 16 floats or 32 bytes a
 vector (MegEngine's NC/4HW4, NC/16HW16 and NC/32HW32)."""
+LINE = 64
+"""Bytes of a cache line."""
 
 
 def row_major_order(shape: Sequence[int]) -> Order:
@@ -87,64 +90,99 @@ def name_of(shape: Sequence[int], order: Order) -> str:
     return f"dimensions in the order {', '.join(map(str, order))}"
 
 
-def reorder(buffer: KernelBuffer, first: int, shape: Sequence[int], order: Order) -> tuple[KernelBuffer, int] | None:
-    """Return (the buffer, the element where it begins) for the same elements of a tensor after its dimensions are
-    reordered.
+class Run(NamedTuple):
+    """Positions of a tensor at one stride. extent: their number. old: the stride (elements) in row-major order. new:
+    the stride where the tensor is stored."""
+
+    extent: int
+    old: int
+    new: int
+
+
+class Placement(NamedTuple):
+    """Where the elements of a tensor are stored.
+
+    Attributes:
+        runs: the mixed-radix digits of an element's row-major number, the outermost first, with the stride of each.
+        begin: the element of the memory at which the tensor begins.
+        splits: whether kernels may split an axis that passes from one digit to the next.
+    """
+
+    runs: tuple[Run, ...]
+    begin: int = 0
+    splits: bool = False
+
+
+@lru_cache(maxsize=4096)
+def placement_of(shape: tuple[int, ...], order: Order) -> Placement:
+    """Return the placement of a dense tensor whose dimensions are in an order."""
+    parts, moved = apart(shape, order)
+    return Placement(merge_runs(zip(parts, row_major(parts), strides(parts, moved), strict=True)), 0, parts != shape)
+
+
+def merge_runs(runs: Iterable[tuple[int, int, int]]) -> tuple[Run, ...]:
+    """Return runs, the outermost first, with those merged that are adjacent both in row-major order and where they are
+    stored; runs of one position are dropped."""
+    out: list[Run] = []
+    for n, old, new in runs:
+        if n == 1:
+            continue
+        if out and out[-1][1:] == (old * n, new * n):
+            out[-1] = Run(out[-1].extent * n, old, new)
+        else:
+            out.append(Run(n, old, new))
+    return tuple(out)
+
+
+def relocate(buffer: KernelBuffer, first: int, to: Placement) -> tuple[KernelBuffer, int] | None:
+    """Return (the buffer, the element where it begins) for the same elements of a tensor that is stored elsewhere.
 
     `buffer` begins at element `first` of the tensor in row-major order. Return None if no strides describe the
     elements: a buffer dimension that merges channels and rows has no single stride with channels last, and one that
-    passes from block to block has none with channels in blocks (`block_dimension`).
+    passes from block to block has none with channels in blocks (`find_crossing`).
 
     before: of t[n, c, y, x] a buffer [n, c*y, x] with strides c*y*x, x, 1, or [n, c, y*x] with strides c*y*x, y*x, 1
     after:  the former has no strides with channels last, the latter c*y*x, 1, c
     """
-    if order == row_major_order(shape) or not buffer.size:
+    if not buffer.size:
         return buffer, first
-    runs = _runs(*apart(shape, order))
-    new_strides, begin, used = [0] * len(buffer.shape), 0, []
-    for extent, old, new in runs:
+    new_strides, begin, used = [0] * len(buffer.shape), to.begin, []
+    for extent, old, new in to.runs:
         at = first // old % extent
         begin += at * new
         used.append(at)
     for d, (n, s) in enumerate(zip(buffer.shape, buffer.strides, strict=True)):
         if n == 1:
             continue
-        k = next((k for k, (extent, old, _) in enumerate(runs) if s % old == 0 and s < old * extent), None)
+        k = _run_at(to, s)
         if k is None:
             return None
-        _, old, new = runs[k]
+        _, old, new = to.runs[k]
         new_strides[d] = s // old * new
         used[k] += (n - 1) * (s // old)
-    if any(u >= extent for u, (extent, _, _) in zip(used, runs, strict=True)):
+    if any(u >= run.extent for u, run in zip(used, to.runs, strict=True)):
         return None
-    return KernelBuffer(buffer.dtype, buffer.shape, buffer.non_temporal, tuple(new_strides)), begin
+    # A buffer that is stored past the caches begins on a line of them.
+    past_caches = buffer.non_temporal and begin * buffer.dtype.itemsize % LINE == 0
+    return KernelBuffer(buffer.dtype, buffer.shape, past_caches, tuple(new_strides)), begin
 
 
-def block_dimension(buffer: KernelBuffer, first: int, shape: Sequence[int], order: Order) -> tuple[int, int] | None:
-    """Return (dimension of a buffer, points) that has to be split for an order with blocks; None if there is none."""
-    block = block_of(order)
-    if block is None:
+def find_crossing(buffer: KernelBuffer, first: int, to: Placement) -> tuple[int, int] | None:
+    """Return (dimension of a buffer that passes from one run to the next, points of its inner part) to be split; None
+    if there is none, or none that can be split there."""
+    if not to.splits or not buffer.size:
         return None
-    d, n = block
-    step = prod(shape[d + 1 :])
-    for k, (extent, s) in enumerate(zip(buffer.shape, buffer.strides, strict=True)):
-        by = s // step  # points of d from one element of the buffer's dimension to the next
-        within = n // by if s % step == 0 and n % max(by, 1) == 0 else 0
-        if 1 < within < extent and extent % within == 0 and first // step % n < by:
-            return k, within
+    for d, (n, s) in enumerate(zip(buffer.shape, buffer.strides, strict=True)):
+        k = None if n == 1 else _run_at(to, s)
+        if k is None:
+            continue
+        extent, old, _ = to.runs[k]
+        inner, rest = divmod(extent * old, s)
+        if not rest and 1 < inner < n and n % inner == 0 and first // old % extent < s // old:
+            return d, inner
     return None
 
 
-def _runs(shape: Sequence[int], order: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Return (extent, row-major stride, stride in the order) of the dimensions, innermost last; dimensions that are
-    adjacent in both orders are merged."""
-    out: list[tuple[int, int, int]] = []
-    for n, old, new in zip(shape, row_major(tuple(shape)), strides(shape, order), strict=True):
-        if n == 1:
-            continue
-        if out and out[-1][1:] == (old * n, new * n):
-            out[-1] = (out[-1][0] * n, old, new)
-        else:
-            out.append((n, old, new))
-    assert prod(n for n, _, _ in out) == prod(shape)
-    return out
+def _run_at(to: Placement, stride: int) -> int | None:
+    """Return the number of the run whose positions a stride in row-major order counts; None if there is none."""
+    return next((k for k, (n, old, _) in enumerate(to.runs) if stride % old == 0 and stride < old * n), None)

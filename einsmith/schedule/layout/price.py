@@ -5,7 +5,7 @@ A prediction for orders other than the tensors' own is increased by a margin (`m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
 from math import inf, prod
 
@@ -65,13 +65,17 @@ class Prices:
 
 def margin(call: KernelCall, orders: Mapping[Tensor, Order], target: Target) -> float:
     """Return the margin, as a fraction, by which the prediction for a call in other orders is increased."""
-    kernel = call.kernel
     rules = target.layouts
-    if isinstance(kernel, Rows) or not summed_bytes(kernel):
-        return rules.margin
-    own = own_elements(kernel)
-    operands = (t for n, t in enumerate(call.tensors) if n not in own)
-    return rules.margin_of_sums if any(storage(t) in orders for t in operands) else rules.margin
+    return rules.margin_of_sums if sums_operand(call, orders) else rules.margin
+
+
+def sums_operand(call: KernelCall, tensors: Collection[Tensor]) -> bool:
+    """Return whether a call sums terms, and reads one of these storages elsewhere than at the element that it
+    computes."""
+    if isinstance(call.kernel, Rows) or not summed_bytes(call.kernel):
+        return False
+    own = own_elements(call.kernel)
+    return any(storage(t) in tensors for n, t in enumerate(call.tensors) if n not in own)
 
 
 def summed_bytes(kernel: Kernel) -> int:
