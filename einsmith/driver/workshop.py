@@ -23,7 +23,6 @@ from einsmith.driver.backend import Answer, Backend
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Pattern
 from einsmith.schedule.kernel import Kernel
-from einsmith.tuning.calibration import load
 from einsmith.tuning.kernels import bench, measure, records, worker
 from einsmith.tuning.kernels.bench import sendable_patterns
 from einsmith.tuning.kernels.genetic import Candidate, Search, candidate_of
@@ -35,10 +34,10 @@ PROCESSOR_LIMIT = 20.0
 WALL_CLOCK_LIMIT = 600.0
 """Most wall-clock seconds of an answer: the process gets little time where other programs keep all processors
 busy."""
-MIN_SPARE_PROCESSORS = 0.1
-"""Processors that programs other than the trainer leave, below which the process does not leave all processor time to
-them: with SCHED_IDLE it would stand still beside a program that keeps the processors busy. Its share is then that of a
-process of niceness 19, 1.5 % of a processor's time (sched(7))."""
+NICENESS = 19
+"""Niceness of the process. Beside a program that keeps all processors busy, it gets 1.5 % of one (sched(7)), about what
+exploring may cost. With SCHED_IDLE, no configuration was vetted in the first minute beside CapsuleNet's two threads on
+two processors."""
 MAX_GUESSES = 4
 """Most first guesses of each kind (records of the kernel, records of similar kernels) that are tried."""
 
@@ -57,37 +56,26 @@ class Shop:
 
     def __init__(self) -> None:
         self._searches: dict[tuple[Kernel, Target], KernelState] = {}
-        self._watch = load.Watch(os.getppid())
 
     def begin(
-        self, limit: float, patterns: Sequence[Pattern], idle: bool, make: Callable[[], Backend] | None = None
+        self, limit: float, patterns: Sequence[Pattern], low: bool, make: Callable[[], Backend] | None = None
     ) -> None:
         """Set the process up.
 
         Args:
             limit: processor seconds that an answer may take, after which the process ends
             patterns: the user's own patterns
-            idle: whether the process leaves the processors to other programs
+            low: whether the process has the lowest priority
             make: returns the back end of the program
         """
-        self._limit, self._idle = limit, idle
-        if idle:
-            os.nice(19)
-        self.choose_policy()
+        self._limit = limit
+        if low:
+            os.nice(NICENESS)
         bench.register(patterns)
         self._backend = None if make is None else make()
 
-    def choose_policy(self) -> None:
-        """Run only while a processor is idle, if the system can do that, unless programs other than the trainer, whose
-        threads this process must not delay, leave no processor idle."""
-        spare = self._watch.spare()
-        if self._idle and spare is not None:
-            self._watch = load.Watch(os.getppid())
-            processes.run_when_idle(spare >= MIN_SPARE_PROCESSORS)
-
     def _start_clock(self) -> None:
         """Limit the processor seconds of the answer that begins now."""
-        self.choose_policy()
         signal.setitimer(signal.ITIMER_PROF, self._limit)
 
     def propose(
@@ -134,7 +122,7 @@ class WorkshopProcess(Worker):
     """The workshop process, seen from its parent (`backend.Workshop`)."""
 
     server = "einsmith.driver.workshop:Shop"
-    idle = True
+    is_low = True
 
     def __init__(self, make: Callable[[], Backend] | None = None) -> None:
         super().__init__(self.server, WALL_CLOCK_LIMIT, WALL_CLOCK_LIMIT)
@@ -157,7 +145,7 @@ class WorkshopProcess(Worker):
 
     def _post(self, *question: Any) -> None:
         if not self.begun and not self.is_asked:
-            self.set_up(PROCESSOR_LIMIT, sendable_patterns(), self.idle, self._make)
+            self.set_up(PROCESSOR_LIMIT, sendable_patterns(), self.is_low, self._make)
         self.post(*question)
 
     # -- questions

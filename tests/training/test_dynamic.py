@@ -41,7 +41,7 @@ from tests.tuning.planted import FAULTS, SHAPE, Planted
 def store(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(database, "_unusable", {})
-    monkeypatch.setattr(workshop.WorkshopProcess, "idle", False)  # tests leave it no processor
+    monkeypatch.setattr(workshop.WorkshopProcess, "is_low", False)  # tests leave it no processor
     forget(CODE)
 
 
@@ -678,7 +678,7 @@ def test_faults_are_found_in_another_process(planted, monkeypatch) -> None:
     shop.tell(kernel, "", 1e-4)
     for way in FAULTS:
         if way == "hang in lowering":  # only the clock would tell
-            shop.tell(kernel, f"planted way={way}", inf)
+            shop.tell(kernel, format_choice(Planted(), way), inf)
     try:
         while (answer := ask(shop, kernel, "", run.target, 1, ModelError(), 0.0)).text is not None:
             if answer.text.startswith("planted"):

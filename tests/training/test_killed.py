@@ -48,7 +48,7 @@ from einsmith.tuning.programs import online
 online.MAX_COST_SHARE, online.MIN_KERNEL_SHARE = inf, 0.0
 online.Exploration.try_seconds = 0.0
 online.judge = lambda ratios, rounds: True
-workshop.WorkshopProcess.idle = False
+workshop.WorkshopProcess.is_low = False
 
 folder, size, steps = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 try:

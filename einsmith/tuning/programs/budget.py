@@ -79,7 +79,8 @@ class Budget:
             count: number of like steps that it stands for
         """
         outside = min(outside, MAX_DISTURBED_RATIO * worked)
-        self.total += seconds * count + outside
+        like = min(seconds, MAX_DISTURBED_RATIO * self.usual) if self.usual else seconds
+        self.total += seconds + like * (count - 1) + outside
         self._outside += outside
         was_settled, self._is_settled = self._is_settled, not is_trial and workshop is None
         if self._is_settled and (was_settled or self._steps < COLD_STEPS):
