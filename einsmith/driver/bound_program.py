@@ -147,6 +147,10 @@ class BoundProgram(ProgramView):
         """Run the program like a call, for a caller that holds the guard."""
         if self.tuner is not None:
             return self.tuner.step(inputs)
+        return self.run_untuned(inputs)
+
+    def run_untuned(self, inputs: Sequence[np.ndarray]) -> tuple[int, list[np.ndarray]]:
+        """Run the program itself, for a caller that holds the guard."""
         time = None if self.constants is None else self._refresh()
         return self.runs.in_queue(time, self.runs.call, inputs)
 

@@ -39,7 +39,7 @@ FORMULA = "y[i,j] = x[i,j] * 2.5 + x[j,i]"
 def store(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(database, "_unusable", {})
-    monkeypatch.setattr(workshop.WorkshopProcess, "idle", False)  # tests leave it no processor
+    monkeypatch.setattr(workshop.WorkshopProcess, "is_low", False)  # tests leave it no processor
     forget(CHOICES)
 
 
