@@ -77,5 +77,6 @@ TRAINING: dict[str, Workload] = {
         *(make(b) for make in NETWORKS.values() for b in BATCHES),
         *(p for b in BATCHES for p in _recurrent(b)),
         *(NETWORKS[n](b) for n in ("mlp3", "lenet5") for b in (64, 256)),
+        recurrent("milstm", 64, 28),
     )
 }

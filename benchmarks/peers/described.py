@@ -31,10 +31,10 @@ def explored(exploration: Exploration | None) -> dict[str, Any]:
     this has cost, and how it stands."""
     if exploration is None:
         return {}
-    state, budget = exploration.state, exploration.state.budget
+    budget = exploration.budget
     return {
-        "tried": state.tried,
-        "kept": len(state.kept),
+        "tried": exploration.tried,
+        "kept": len(exploration.kept),
         "cost": budget.lost_seconds / budget.total if budget.total else 0.0,
-        "state": state.over or state.status,
+        "state": exploration.over or exploration.status,
     }

@@ -41,10 +41,6 @@ class Failed(EinsmithError):
     """A request raised an error in the other process, or cannot be sent to it."""
 
 
-class _Late(Exception):
-    """The time limit of a request is over."""
-
-
 class Worker:
     """A server (`processes.serve`) in a process of its own. The process starts when it is first needed, and again after
     it was lost. One thread at a time may use it; `with` ends the process. A forked child has no process yet.
@@ -66,6 +62,13 @@ class Worker:
         """Whether no process may start any more (`kill`)."""
         self.starts = 0
         """Number of processes started so far."""
+        self.is_asked = False
+        """Whether the process has a request, or its beginning, to answer."""
+        self._unsent, self._received = memoryview(b""), bytearray()
+        """Bytes of the request that are not sent yet, and those of its answer so far."""
+        self._request_limit = self._end = 0.0
+        self._posted: tuple[str, tuple] | None = None
+        """What is asked once the process has begun."""
         _workers.add(self)
 
     def __enter__(self) -> Self:
@@ -97,6 +100,40 @@ class Worker:
         self.start()
         return self._exchange(name, arguments, self.limit if limit is None else limit)
 
+    def post(self, name: str = "", *arguments: Any) -> None:
+        """Ask without waiting; `poll` returns the answer. Without a name, the process starts ahead. Raises Lost, Failed
+        and OSError as `ask` does."""
+        if self.over:
+            raise Lost("the process is over")
+        self._posted = (name, arguments) if name else None
+        if self.process is None:
+            self._spawn()
+        if self.is_asked:  # to begin
+            return
+        if not self.begun:
+            self._send("begin", self._begin_arguments, self._start_limit)
+        elif self._posted is not None:
+            self._send(*self._posted, self.limit)
+
+    def poll(self) -> Any:
+        """Return the answer to what was posted; None while there is none. Raises Lost and Failed as `ask` does."""
+        if not self.is_asked:
+            return None
+        try:
+            answer = self._advance(0.0)
+        except BaseException:
+            self.close()
+            raise
+        if answer is None:
+            return None
+        result = _result_of(*answer)
+        if self.begun:
+            return result
+        self.begun = True
+        if self._posted is not None:
+            self._send(*self._posted, self.limit)
+        return None
+
     def _spawn(self) -> None:
         if not can_wait_for_pipes():
             raise Failed("Windows waits for no process with a time limit; measure and check kernels on Linux or macOS")
@@ -121,63 +158,66 @@ class Worker:
             raise Lost("the process is over")
 
     def _exchange(self, name: str, arguments: tuple, limit: float) -> Any:
+        self._send(name, arguments, limit)
+        try:
+            while (answer := self._advance(LOOK)) is None:
+                pass
+        except BaseException:  # lost, or interrupted between question and answer
+            self.close()
+            raise
+        return _result_of(*answer)
+
+    def _send(self, name: str, arguments: tuple, limit: float) -> None:
+        """Begin a request, which `_advance` sends."""
         try:
             request = processes.encode((name, arguments))
         except Exception as e:
             raise Failed(f"the request cannot be sent to the other process: {e}") from e
-        try:
-            end = self._read_clock() + limit
-            self._write(request, end)
-            good, answer = self._receive(end)
-        except _Late:
-            self.close()
-            raise Lost(f"it did not end within {limit:g} s") from None
-        except BaseException:  # lost, or interrupted between question and answer
-            self.close()
-            raise
-        if not good:
-            raise Failed(answer)
-        return answer
+        self._unsent, self._received, self.is_asked = memoryview(request), bytearray(), True
+        self._request_limit, self._end = limit, self._read_clock() + limit
 
-    def _receive(self, end: float) -> tuple[bool, Any]:
-        head = self._read(processes.HEAD, end)
-        if head.startswith(processes.MARK):
-            data = self._read(int.from_bytes(head[len(processes.MARK) :], "little"), end)
+    def _advance(self, seconds: float) -> tuple[bool, Any] | None:
+        """Exchange bytes with the process, after waiting at most `seconds` until it takes or gives some. Return the
+        answer once it is whole."""
+        pipe = self._wait(select.POLLOUT if self._unsent else select.POLLIN, seconds)
+        if pipe is None:
+            return None
+        if self._unsent:
+            try:
+                self._unsent = self._unsent[os.write(pipe, self._unsent) :]
+            except BrokenPipeError:
+                raise Lost(self._explain_end()) from None
+            return None
+        part = os.read(pipe, PIPE)
+        if not part:
+            raise Lost(self._explain_end())
+        self._received += part
+        if len(self._received) < processes.HEAD:
+            return None
+        head = bytes(self._received[: processes.HEAD])
+        missing = int.from_bytes(head[len(processes.MARK) :], "little") + processes.HEAD - len(self._received)
+        if head.startswith(processes.MARK) and missing > 0:
+            return None
+        if head.startswith(processes.MARK) and missing == 0:
             with suppress(Exception):  # whatever unpickling raises
-                good, answer = pickle.loads(data)
+                good, answer = pickle.loads(self._received[processes.HEAD :])
+                self.is_asked = False
                 return good, answer
         raise Lost("it wrote something that is not an answer")
 
-    def _write(self, data: bytes, end: float) -> None:
-        left = memoryview(data)
-        while left:
-            pipe = self._wait(select.POLLOUT, end)
-            try:
-                left = left[os.write(pipe, left) :]
-            except BrokenPipeError:
-                raise Lost(self._explain_end()) from None
-
-    def _read(self, count: int, end: float) -> bytes:
-        out = bytearray()
-        while len(out) < count:
-            part = os.read(self._wait(select.POLLIN, end), min(count - len(out), PIPE))
-            if not part:
-                raise Lost(self._explain_end())
-            out += part
-        return bytes(out)
-
-    def _wait(self, event: int, end: float) -> int:
-        """Wait until the process's input takes data (POLLOUT) or its output has some (POLLIN); return the pipe."""
+    def _wait(self, event: int, seconds: float) -> int | None:
+        """Wait at most `seconds` until the process's input takes data (POLLOUT) or its output has some (POLLIN). Return
+        the pipe, or None. Raises Lost where the request's time limit is over."""
         process = self.process
         if process is None or process.stdin is None or process.stdout is None:
             raise Lost("the process belongs to the one that this one was forked from")
         pipe = (process.stdin if event == select.POLLOUT else process.stdout).fileno()
         poll = select.poll()
         poll.register(pipe, event)
-        while (left := end - self._read_clock()) > 0:
-            if poll.poll(1000 * min(left, LOOK)):
-                return pipe
-        raise _Late
+        left = self._end - self._read_clock()
+        if left > 0:
+            return pipe if poll.poll(1000 * min(left, seconds)) else None
+        raise Lost(f"it did not end within {self._request_limit:g} s")
 
     def _read_clock(self) -> float:
         """Return the seconds of the clock that time limits refer to."""
@@ -212,12 +252,19 @@ class Worker:
 
     def leave(self) -> None:
         """Forget the process without ending it."""
-        process, self.process, self.begun = self.process, None, False
+        process, self.process, self.begun, self.is_asked = self.process, None, False, False
         if process is not None:
             process.poll()  # notes that a forked child has no such process
             for pipe in (process.stdin, process.stdout):
                 if pipe is not None:
                     pipe.close()
+
+
+def _result_of(good: bool, answer: Any) -> Any:
+    """Return the result that an answer holds; raise Failed where it is an error in words."""
+    if not good:
+        raise Failed(answer)
+    return answer
 
 
 def _leave_all() -> None:

@@ -22,6 +22,7 @@ from einsmith.schedule.compiled_kernel import CompiledKernel
 from einsmith.schedule.kernel import Kernel
 from einsmith.schedule.plan import KernelCall
 from einsmith.tuning.kernels.measure import KernelRunner
+from einsmith.tuning.kernels.model_error import ModelError, Win
 from einsmith.tuning.kernels.race import RaceResult
 from einsmith.tuning.kernels.session import Part, SearchResult, Tell
 
@@ -93,95 +94,87 @@ class ProgramTable:
     codes: Mapping[int, int]
 
 
-Measurement = tuple[str, float]
-"""A configuration's text (`decisions`; empty for the model's choice) and the seconds that it took; infinity for
-one that may not be used."""
-
-
 class Answer(NamedTuple):
-    """A workshop's answer.
+    """What a workshop says of the most promising configuration of a kernel.
 
     Attributes:
-        text: a configuration; None where there is none left to try
-        fault: why the configuration may not be used; empty where it may
-        seconds: processor seconds that the answer took
-        predicted: with the first configuration of a kernel, the predicted times of the configurations to try, as ratios
-            to that of the model's choice; else None
+        kernel: the kernel
+        text: the configuration; None where none is worth a try
+        fault: why the configuration may not be used, or why none can be proposed; empty where it may
+        saving: fraction of the kernel's present time that it is expected to save
+        predicted: its predicted seconds
     """
 
+    kernel: Kernel
     text: str | None
-    fault: str
-    seconds: float
-    predicted: Sequence[float] | None = None
+    fault: str = ""
+    saving: float = 0.0
+    predicted: float = 0.0
 
 
 class Workshop(Protocol):
     """The place where configurations are proposed, compiled and vetted while a program runs (`tuning.programs.online`).
-    Several threads may use it."""
+    No method waits. One thread at a time uses it."""
 
     @property
-    def busy(self) -> bool:
+    def is_working(self) -> bool:
         """Return whether the workshop computes now, on processors that the program could use."""
         ...
 
     @property
-    def start_count(self) -> int:
-        """Return how many times the workshop has begun to compute or has resumed after a pause."""
+    def seconds(self) -> float:
+        """Return the processor seconds that the workshop has taken so far; infinity where the system does not tell."""
         ...
-
-    target: Target
-    threads: int
-    """What configurations are compiled for, and the threads that run them; both may be set before the first request."""
 
     def prepare(self) -> None:
         """Begin to start what the workshop computes with, before it is first asked."""
         ...
 
-    def finish_start(self) -> None:
-        """Wait until what `prepare` began to start is ready."""
-        ...
-
-    def pause(self, seconds: float) -> None:
-        """Pause the workshop for `seconds` from now, replacing an earlier pause; 0 resumes it at once."""
-        ...
-
-    def propose(self, kernel: Kernel) -> Answer:
-        """Propose the configuration of a kernel to try next; no configuration is proposed twice."""
-        ...
-
-    def vet(self, kernel: Kernel, text: str) -> Answer:
-        """Compile a configuration of a kernel and find out whether it may be used."""
-        ...
-
-    def tell(self, kernel: Kernel, text: str, seconds: float) -> None:
-        """Report the seconds that a configuration of a kernel took; infinity where it may not be used."""
-        ...
-
-    def least(self, kernel: Kernel) -> float:
-        """Return a lower bound of a kernel's predicted seconds over all configurations."""
-        ...
-
-    def find_part(self, kernel: Kernel, text: str) -> float:
-        """Return the recorded seconds of a configuration as a fraction of those of the model's choice; 1 where none
-        are recorded."""
-        ...
-
-    def keep(self, kernel: Kernel, text: str, seconds: float, spread: float, prior: float, confirmed: bool) -> None:
-        """Record a configuration that is faster inside a program.
+    def search(self, kernel: Kernel, text: str, target: Target, threads: int, error: ModelError, worth: float) -> None:
+        """Begin to look for the configuration of a kernel that is expected to save most, and to vet it. None is vetted
+        twice.
 
         Args:
             kernel: the kernel
+            text: its present configuration, whose seconds `tell` has reported
+            target: the machine
+            threads: threads that run the kernel
+            error: errors of the cost model's predictions, as far as they are known
+            worth: least fraction of the kernel's time that a configuration must be expected to save to be vetted
+        """
+        ...
+
+    def poll_answer(self) -> Answer | None:
+        """Return the result of the last search; None while there is none."""
+        ...
+
+    def pause(self, is_paused: bool) -> None:
+        """Stop the workshop, or let it go on."""
+        ...
+
+    def tell(self, kernel: Kernel, text: str, seconds: float) -> None:
+        """Report the seconds of a run that a configuration of a kernel took; infinity where it may not be used."""
+        ...
+
+    def find_win(self, kernel: Kernel, target: Target) -> Win | None:
+        """Return the nearest recorded configuration that was faster for a like kernel than the model's choice."""
+        ...
+
+    def keep(self, kernel: Kernel, target: Target, text: str, seconds: float, spread: float, ratio: float) -> None:
+        """Record a configuration that is faster inside a program, for programs compiled from now on.
+
+        Args:
+            kernel: the kernel
+            target: the machine
             text: the configuration
             seconds: seconds of a run with it
             spread: the fraction of `seconds` by which runs differ
-            prior: seconds of the model's choice
-            confirmed: whether programs compiled from now on use the configuration; if not, it is recorded as a first
-                guess, unless a record that programs use exists
+            ratio: its seconds over those of the configuration that it replaces
         """
         ...
 
     def close(self) -> None:
-        """End the workshop; any thread may call this."""
+        """End the workshop."""
         ...
 
 
@@ -238,8 +231,8 @@ class Tuner(ABC):
     def _not_tunable_error(self) -> ArgumentError:
         return ArgumentError(f"the graphs of programs of the back end {self.name!r} are not tuned")
 
-    def workshop(self, target: Target, threads: int) -> Workshop:
-        """Return a workshop for programs of a target. Raises ArgumentError where the back end has none."""
+    def workshop(self) -> Workshop:
+        """Return a workshop for programs of this back end. Raises ArgumentError where it has none."""
         raise ArgumentError(f"programs of the back end {self.name!r} are not tuned while they run; use mode='static'")
 
     @abstractmethod

@@ -37,10 +37,19 @@ class ProgramSource(Protocol):
         followed."""
 
 
+class StepTuner(Protocol):
+    """What runs a program's steps in its place while it is tuned (`tuning.programs.online`)."""
+
+    def step(self, arrays: Sequence[np.ndarray]) -> tuple[int, list[np.ndarray]]:
+        """Run one step, and return and raise what a call of the program does."""
+        ...
+
+
 class BoundProgram(ProgramView):
     """A compiled graph with the memory of its leaves, ready to run. Its program may be exchanged between two runs.
 
-    note: what the caller that had it compiled keeps with it. compile_seconds: time that compilation took.
+    note: what the caller that had it compiled keeps with it. compile_seconds: time that compilation took. tuner: what
+    runs the steps of a caller that holds the guard, while the program is tuned.
 
     Args:
         memory: the memory that runs read and change.
@@ -52,6 +61,7 @@ class BoundProgram(ProgramView):
     def __init__(self, memory: BoundMemory, runs: Runs, constants: Constants | None, source: ProgramSource):
         self.memory, self.runs, self.constants, self.source = memory, runs, constants, source
         self.note: Any = None
+        self.tuner: StepTuner | None = None
         self.compile_seconds = 0.0
 
     # -- other programs for the same graph
@@ -135,16 +145,24 @@ class BoundProgram(ProgramView):
 
     def run_locked(self, inputs: Sequence[np.ndarray]) -> tuple[int, list[np.ndarray]]:
         """Run the program like a call, for a caller that holds the guard."""
+        if self.tuner is not None:
+            return self.tuner.step(inputs)
+        return self.run_untuned(inputs)
+
+    def run_untuned(self, inputs: Sequence[np.ndarray]) -> tuple[int, list[np.ndarray]]:
+        """Run the program itself, for a caller that holds the guard."""
         time = None if self.constants is None else self._refresh()
         return self.runs.in_queue(time, self.runs.call, inputs)
 
     def begin_locked(self, inputs: Sequence[np.ndarray]) -> Callable[[], tuple[int, list[np.ndarray]]] | None:
         """Begin a run of a caller that holds the guard; return the function that waits for its end and returns what a
         call does. Runs end in the order of their beginnings. None where programs of the back end, or this one, run to
-        their end at once."""
+        their end at once, and while it is tuned."""
         binding, runs = self.binding, self.runs
         program = binding.program
-        if not self.backend.overlaps or runs.fit is not None or binding.copies or runs.recorder is not None:
+        if self.tuner is not None or not self.backend.overlaps or runs.fit is not None:
+            return None
+        if binding.copies or runs.recorder is not None:
             return None
         begun: list[Any] = []
 

@@ -126,11 +126,11 @@ class TunedBackend(Backend):
     def race(self, first: Callable[[], object], second: Callable[[], object], seconds: float) -> RaceResult:
         return race.race_programs(first, second, seconds, self.overlaps)
 
-    def workshop(self, target: Target, threads: int) -> Workshop:
+    def workshop(self) -> Workshop:
         with locks.IMPORTING:
             from einsmith.driver import workshop  # imported late: few programs explore
 
-        return workshop.ProcessWorkshop(target, threads, self.make)
+        return workshop.WorkshopProcess(self.make)
 
     def seconds_of(
         self, kernel: Kernel, candidates: Sequence[tuple[Pattern, Any]], target: Target, threads: int
@@ -183,8 +183,8 @@ def _first_guesses(kernel: Kernel, target: Target) -> list[Candidate]:
     without those that cannot be used."""
     texts = [
         records.text_of(kernel, target),
-        *records.list_guesses(kernel, target),
-        *records.list_similar_guesses(kernel, target),
+        *(win.text for win in records.list_guesses(kernel, target)),
+        *(win.text for win in records.list_similar_guesses(kernel, target)),
     ]
     return [c for text in texts if (c := candidate_of(kernel, target, text)) is not None]
 

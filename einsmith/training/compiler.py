@@ -4,8 +4,8 @@ that a change makes invalid."""
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -24,7 +24,7 @@ from einsmith.base.errors import ArgumentError, EinsmithWarning
 from einsmith.base.system.processes import can_wait_for_pipes
 from einsmith.cost.facts import Target
 from einsmith.driver import registry
-from einsmith.driver.backend import Backend
+from einsmith.driver.backend import Backend, Workshop
 from einsmith.driver.binding import LeafSum, Notice, Reply
 from einsmith.driver.bound_program import PROGRAMS, BoundProgram
 from einsmith.driver.derivations import Derivations
@@ -43,7 +43,6 @@ from einsmith.training.settings import TuningSettings
 from einsmith.training.state import AVERAGE, GRADIENT, WEIGHT, StepParts
 from einsmith.training.updates import StepGraph, build_norm, build_update
 from einsmith.tuning.programs import graph_search, kernel_search
-from einsmith.tuning.programs.explorer import Explorer
 from einsmith.tuning.programs.online import Exploration
 
 
@@ -55,7 +54,9 @@ class ProgramSearch:
     def __init__(self, settings: TuningSettings):
         self.settings = settings
         self._spent_seconds = self._spent_graph_seconds = 0.0
-        self._explorer = Explorer()
+        self._current: weakref.ref[Exploration] | None = None
+        """The exploration of the program that is tuned while it trains: one at a time, as two would compete for
+        processors."""
 
     @property
     def remaining_seconds(self) -> float:
@@ -74,16 +75,37 @@ class ProgramSearch:
             return False
         return True
 
-    def preparing(
-        self, target: Target | None, threads: int, programs: Sequence[BoundProgram]
-    ) -> AbstractContextManager[None]:
-        """Return a block in which a program is compiled that is explored in dynamic mode. target: what it is compiled
-        for."""
-        return self._explorer.preparing(target, threads, programs) if self.settings.mode == "dynamic" else nullcontext()
+    def prepare(self, backend: Backend, programs: Sequence[BoundProgram]) -> Workshop | None:
+        """Return a workshop for a program that is compiled next, in dynamic mode. It starts while the program is
+        compiled, so that starting it costs no steps. None where another one of `programs` is being explored."""
+        if self.settings.mode != "dynamic" or self._is_exploring(programs):
+            return None
+        workshop = backend.workshop()
+        workshop.prepare()
+        return workshop
 
-    def explore(self, run: BoundProgram, threads: int, programs: Sequence[BoundProgram]) -> Exploration | None:
-        """Begin to explore a program while it trains; return None where another one of `programs` is being explored."""
-        return self._explorer.begin(run, threads, self.remaining_seconds or inf, programs)
+    def explore(
+        self, run: BoundProgram, workshop: Workshop | None, programs: Sequence[BoundProgram]
+    ) -> Exploration | None:
+        """Begin to explore a program while it trains; None where another one of `programs` is being explored by now, or
+        the mode has changed. An unused workshop is closed."""
+        if workshop is None:
+            return None
+        if self.settings.mode != "dynamic" or self._is_exploring(programs):
+            workshop.close()
+            return None
+        run.tuner = exploration = Exploration(run, workshop, self.remaining_seconds or inf)
+        self._current = weakref.ref(exploration)
+        return exploration
+
+    def _is_exploring(self, programs: Sequence[BoundProgram]) -> bool:
+        """Return whether one of `programs` is being explored. An exploration of another one ends."""
+        current = None if self._current is None else self._current()
+        if current is None or current.over:
+            return False
+        if not any(run is current.run for run in programs):
+            current.end("its program is no longer used")
+        return not current.over
 
     def search(self, run: BoundProgram, arrays: list[np.ndarray]) -> BoundProgram:
         """Search for faster graphs and kernels in the time that is left, and return the resulting program.
@@ -246,19 +268,22 @@ class StepCompiler:
             if is_shared and self._predict(arrays, gather):
                 return
             traced, options = self._trace_for_program(arrays, gather)
-            threads, generation = options["threads"], self._generation
+            generation = self._generation
             key = self._key_of(arrays, gather)
+        target, run = options["target"], None
+        backend = registry.DEFAULT if target is None else registry.backend_of(target)
         programs = [run for _, run in self.programs.items()]
-        with self.search.preparing(options["target"], threads, programs) if is_tuned else nullcontext():
-            run = None
-            if is_shared:
-                sizes = self._sizes_of(arrays, gather, key[1:], generation)
-                run = sizes.find(tuple(a.shape for a in arrays), traced)
-            if run is None:
-                run = Executable(traced.graph, traced.bind, **options)
-            exploration = None
-            if is_tuned and self.search.settings.mode == "dynamic":
-                exploration = self.search.explore(run, threads, [run for _, run in self.programs.items()])
+        workshop = self.search.prepare(backend, programs) if is_tuned else None
+        if is_shared:
+            sizes = self._sizes_of(arrays, gather, key[1:], generation)
+            run = sizes.find(tuple(a.shape for a in arrays), traced)
+        try:
+            run = Executable(traced.graph, traced.bind, **options) if run is None else run
+        except BaseException:  # Ctrl-C, too
+            if workshop is not None:
+                workshop.close()
+            raise
+        exploration = self.search.explore(run, workshop, [run for _, run in self.programs.items()])
         run.note = Note(traced.groups, exploration, traced.trained, traced.exchanged)
         if is_tuned and self.search.settings.mode == "static":
             with guard:

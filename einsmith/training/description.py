@@ -30,8 +30,8 @@ def describe_programs(programs: Cache[tuple, BoundProgram]) -> html.PlanText:
 def describe_explorations(programs: Cache[tuple, BoundProgram]) -> str:
     """Return the logs of the programs' explorations, a line for each finding, and the state of explorations that have
     not ended."""
-    states = [run.note.exploration.state for _, run in programs.items() if run.note.exploration is not None]
-    lines = [line for x in states for line in (*x.log, x.status) if line]
+    explorations = [run.note.exploration for _, run in programs.items() if run.note.exploration is not None]
+    lines = [line for x in explorations for line in (*x.log, x.status) if line]
     return html.Text("\n".join(lines))
 
 

@@ -139,10 +139,10 @@ class SingleRunner(StepRunner):
 
         Where only the gradients of float16 are not finite, the program runs again with a smaller scale of the loss."""
         parts, numbers = self._parts, self._parts.numbers
-        groups, exploration = run.note.groups, run.note.exploration
+        groups = run.note.groups
         while True:
             parts.set_numbers(arrays)
-            status, outputs = run.run_locked(arrays) if exploration is None else exploration.step(arrays)
+            status, outputs = run.run_locked(arrays)
             value = float(outputs[0])
             if status != FINITE or not np.isfinite(value) or not numbers.scaling.shrink():
                 break
@@ -171,8 +171,7 @@ class SingleRunner(StepRunner):
     def begin(self, arrays: list[np.ndarray], samples: int, last: bool = False) -> float:
         with Deferred(), self._parts.state.store.guard:
             run = self._compiler.find(arrays, False)
-            exploration = None if run is None else run.note.exploration
-            ahead = (exploration is None or exploration.is_done) and "loss_scale" not in self._parts.numbers.derived
+            ahead = "loss_scale" not in self._parts.numbers.derived
             if run is not None and ahead and self._begin(run, arrays, samples):
                 return self._loss
         self.settle()

@@ -106,6 +106,44 @@ def server(tmp_path: Path) -> str:
     return f"{file}:Server"
 
 
+def answer(worker: Worker, looks: int = 1000) -> object:
+    """What was posted is answered, at some time."""
+    while looks and (result := worker.poll()) is None:
+        time.sleep(0.01)
+        looks -= 1
+    return result
+
+
+def test_a_posted_request_waits_for_nothing(worker: Worker) -> None:
+    assert worker.poll() is None
+    worker.post("count")
+    assert worker.is_asked and answer(worker) == (1, ("a", 1)) and not worker.is_asked
+    worker.post("count")
+    assert answer(worker)[0] == 2 and worker.starts == 1
+    assert worker.ask("count")[0] == 3 and worker.poll() is None
+    worker.post("fail")
+    with pytest.raises(Failed, match="out of numbers"):
+        answer(worker)
+    worker.post("die", signal.SIGKILL)
+    with pytest.raises(Lost, match="SIGKILL"):
+        answer(worker)
+    worker.limit = 0.2
+    worker.post("sleep", 100)
+    with pytest.raises(Lost, match="did not end within 0.2 s"):
+        answer(worker)
+    worker.kill()
+    with pytest.raises(Lost, match="the process is over"):
+        worker.post("count")
+
+
+def test_a_process_starts_without_a_request(worker: Worker) -> None:
+    worker.post()
+    while worker.is_asked:
+        assert worker.poll() is None
+    assert worker.begun and worker.starts == 1
+    assert worker.ask("count")[0] == 1 and worker.starts == 1
+
+
 @pytest.fixture
 def worker(server: str) -> Iterator[Worker]:
     with Worker(server, 60.0, 60.0) as made:

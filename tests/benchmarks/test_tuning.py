@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import tuning
+from benchmarks import dynamic_mode, tuning
 from benchmarks.worker import WorkerError
 
 
@@ -74,3 +74,13 @@ def test_a_neighbour_computes_until_the_end() -> None:
         assert process is not None and process.poll() is None
         os.kill(process.pid, 0)
     assert process.returncode == -signal.SIGKILL
+
+
+def test_the_curves_are_drawn(monkeypatch, tmp_path, capsys) -> None:
+    monkeypatch.setattr(tuning, "Crew", lambda *arguments: Crew(*arguments[:2]))
+    monkeypatch.setattr(Crew, "keep_calibration", lambda own, peers: None)
+    plot = tmp_path / "curves.svg"
+    assert dynamic_mode.main(["lenet5-b16", "milstm-b64-t28", "--seconds", "10", "--plot", str(plot)]) == 0
+    out = capsys.readouterr().out
+    assert "milstm-b64-t28" in out and "1.5%" in out and "10.000 ms" in out and "1.000" in out
+    assert plot.read_text().count("<svg") == 1

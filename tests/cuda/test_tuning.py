@@ -25,7 +25,9 @@ from einsmith.tiles.ir import TileBuilder, TileParameter
 from einsmith.tuning.kernels import database, records, session, worker
 from einsmith.tuning.kernels.measure import MachineCode
 from einsmith.tuning.kernels.override import overriding
-from einsmith.tuning.programs import exploring, graph_search, kernel_search, online, proposing, trial, vetting
+from einsmith.tuning.programs import graph_search, kernel_search, online
+from einsmith.tuning.programs.budget import Budget
+from einsmith.tuning.programs.online import Exploration
 from tests.caches import CHOICES, forget
 from tests.cuda.planted import CRASH, FASTEST, PlantedConfig
 
@@ -37,7 +39,7 @@ FORMULA = "y[i,j] = x[i,j] * 2.5 + x[j,i]"
 def store(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(database, "_unusable", {})
-    monkeypatch.setattr(workshop.WorkshopProcess, "idle", False)  # tests leave it no processor
+    monkeypatch.setattr(workshop.WorkshopProcess, "is_low", False)  # tests leave it no processor
     forget(CHOICES)
 
 
@@ -171,26 +173,25 @@ class Steps:
     def run(self, seconds: float) -> list[float]:
         losses, end = [self.step(*self.batch)], time.monotonic() + seconds
         (run,) = self.step.compiler.programs.values()
-        while not run.note.exploration.state.over and time.monotonic() < end:
+        while not run.note.exploration.over and time.monotonic() < end:
             losses.append(self.step(*self.batch))
             time.sleep(0.03)
         return losses + [self.step(*self.batch) for _ in range(3)]
 
 
 def test_training_goes_on_while_kernels_are_tuned(card: Insert, monkeypatch) -> None:
-    monkeypatch.setattr(exploring, "MAX_COST_SHARE", 1e9)
-    monkeypatch.setattr(proposing, "MIN_KERNEL_SHARE", 0.0)
-    monkeypatch.setattr(proposing, "MIN_GAIN_SHARE", 0.0)
-    for module in (exploring, online, proposing, vetting):
-        monkeypatch.setattr(module, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(trial, "MIN_PAIRS", 2)
+    monkeypatch.setattr(online, "MAX_COST_SHARE", 1e9)
+    monkeypatch.setattr(online, "MIN_KERNEL_SHARE", 0.0)
+    monkeypatch.setattr(Exploration, "try_seconds", 0.0)
+    nothing = property(lambda own: 0.0, lambda own, share: None)
+    monkeypatch.setattr(Budget, "waiting_share", nothing, raising=False)
     monkeypatch.setattr(type(registry.DEFAULT), "workshop", None)  # nothing starts one of the CPU
     device = card(planted=True).card.device
     steps = Steps(monkeypatch)
     losses = steps.run(60.0)
     (run,) = steps.step.compiler.programs.values()
-    x = run.note.exploration.state
-    assert x.over.startswith("nothing is left to gain"), x.log
+    x = run.note.exploration
+    assert x.over.startswith("what is left to gain does not pay"), x.log
     kept = {k: c.decision for k, c in zip((c.kernel for c in run.calls), run.kernels, strict=True)}
     assert x.kept and all(kept[k] == chosen for k, chosen in x.kept.items())
     assert text(warps=FASTEST) in x.kept.values()
@@ -233,7 +234,7 @@ def test_a_card_that_is_not_there_is_not_tuned(x: np.ndarray) -> None:
     run = compiled(FORMULA, x, device="h100")
     for ask in (
         lambda: run.backend.tune([], run.target, 1, 1.0, lambda *_: None),
-        lambda: run.backend.workshop(run.target, 1),
+        lambda: run.backend.workshop(),
     ):
         with pytest.raises(DeviceError, match="which is not in this machine, and cannot run"):
             ask()

@@ -42,13 +42,13 @@ import sys
 from math import inf
 from pathlib import Path
 from einsmith.driver import workshop
-from einsmith.tuning.programs import exploring, online, proposing
+from einsmith.tuning.programs import online
 
 # What is tried stays at once, so that a short life goes through all that a long one does.
-exploring.MAX_COST_SHARE = inf
-proposing.MIN_KERNEL_SHARE, proposing.MAX_FAILURES, proposing.MIN_GAIN_SHARE = 0.0, 10**9, 0.0
-online.judge = lambda ratios: True
-workshop.WorkshopProcess.idle = False
+online.MAX_COST_SHARE, online.MIN_KERNEL_SHARE = inf, 0.0
+online.Exploration.try_seconds = 0.0
+online.judge = lambda ratios, rounds: True
+workshop.WorkshopProcess.is_low = False
 
 folder, size, steps = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 try:

@@ -3,43 +3,85 @@
 from __future__ import annotations
 
 from math import inf
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from einsmith.cost.roofline import Cost
+from einsmith.cost.facts import Target
 from einsmith.driver import cpu, workshop
-from einsmith.tuning.kernels import records
+from einsmith.kernels import autoconfig
+from einsmith.schedule.kernel import Kernel
+from einsmith.tuning.kernels import bench, database, records
+from einsmith.tuning.kernels.decisions import format_choice
+from einsmith.tuning.kernels.model_error import ModelError
+from tests.kernels.samples import conv, product
+
+TARGET = cpu.CPU.target(1)
 
 
-def searched(chosen: float, *ranks: float) -> Any:
-    """A search whose choice and other configurations have these ranks."""
-    others = [("other", n, Cost(rank, 0.0)) for n, rank in enumerate(ranks)]
-    choice = SimpleNamespace(cost=Cost(chosen, 0.0), alternatives=[("chosen", 0, Cost(chosen, 0.0)), *others])
-    return SimpleNamespace(choice=choice, chosen=("chosen", 0))
+@pytest.fixture(autouse=True)
+def store(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(database, "_unusable", {})
 
 
-def test_predictions_are_ratios_to_the_choice() -> None:
-    assert workshop.predict_others(searched(2.0, 6.0, 3.0)) == pytest.approx([1.5, 3.0])
-    assert workshop.predict_others(searched(1.0, *range(2, 99))) == [float(n) for n in range(2, 18)]
+@pytest.fixture
+def shop() -> workshop.Shop:
+    server = workshop.Shop()
+    server.begin(0.0, (), False)
+    return server
 
 
-def test_predictions_that_are_no_times_are_dropped() -> None:
-    """A pattern may predict that a configuration takes no time."""
-    assert workshop.predict_others(searched(1.0, 0.0, 2.0)) == [2.0]
-    assert workshop.predict_others(searched(1e-300, 1e300, 2e-300)) == [2.0], "no infinite ratio"
-    assert workshop.predict_others(searched(0.0, 0.0, 1.0)) is None
-    assert inf not in (workshop.predict_others(searched(5e-324, 1.0)) or [])
+def alternative(kernel: Kernel, number: int) -> str:
+    name, config, _ = autoconfig.choose(kernel, TARGET).alternatives[number]
+    return format_choice(autoconfig.pattern_of(name), config)
 
 
-@pytest.mark.parametrize(
-    ("seconds", "prior", "part"), [(0.6e-3, 1e-3, 0.6), (0.0, 1e-3, 1.0), (1e-3, 0.0, 1.0), (1e-3, inf, 1.0)]
-)
-def test_a_recorded_configuration_compares_to_the_choice(monkeypatch, seconds, prior, part) -> None:
-    kernel: Any = object()
-    record = records.Record("k", "tuned", seconds, 0.0, prior, 0.0, 1, "")
-    monkeypatch.setattr(workshop.records, "find", lambda k, target: record if k is kernel else None)
-    made = workshop.ProcessWorkshop(cpu.CPU.target(1), 1, cpu.CPU.make)
-    assert made.find_part(kernel, "tuned") == pytest.approx(part)
-    assert made.find_part(kernel, "another") == made.find_part(None, "tuned") == 1.0
+def propose(shop: workshop.Shop, kernel: Kernel, target: Target = TARGET, **measured: float) -> tuple:
+    seconds = autoconfig.choose(kernel, target).cost.seconds
+    return shop.propose(kernel, target, {"": seconds, **measured}, "", ModelError())
+
+
+def test_nothing_is_proposed_twice(shop) -> None:
+    kernel, measured, proposed = product(13, 37, 18), {}, []
+    for _ in range(12):
+        text, saving, predicted = propose(shop, kernel, **measured)
+        assert saving >= 0 and predicted > 0
+        proposed.append(text)
+        measured[text] = inf
+    assert len({*proposed}) == 12 and "" not in proposed
+
+
+def test_what_won_for_like_kernels_comes_first(shop) -> None:
+    kernel, like = product(130, 37, 180), product(131, 37, 180)
+    text = alternative(kernel, 5)
+    assert propose(workshop_of(), kernel)[0] != text
+    records.record_choice(like, TARGET, records.create(like, text, 0.5e-3, 0.0, 1e-3, confirmed=1))
+    proposed, saving, _ = propose(shop, kernel)
+    assert proposed == text and saving > 0.2
+    made = workshop.WorkshopProcess(cpu.CPU.make)
+    win = made.find_win(kernel, TARGET)
+    assert win is not None and win.text == text and win.ratio == 0.5 and 0 < win.distance < 0.1
+    assert made.find_win(conv(2, 3, 9, 17, 5, 3, 3, 1), TARGET) is None
+
+
+def workshop_of() -> workshop.Shop:
+    server = workshop.Shop()
+    server.begin(0.0, (), False)
+    return server
+
+
+def test_a_win_refers_to_the_choice_of_the_model() -> None:
+    """Of several wins one after the other, the ratios are multiplied."""
+    kernel, made = product(13, 37, 18), workshop.WorkshopProcess(cpu.CPU.make)
+    for text, seconds, ratio in (("first", 0.8e-3, 0.8), ("second", 0.4e-3, 0.5)):
+        made.keep(kernel, TARGET, text, seconds, 0.01, ratio)
+        record = records.find(kernel, TARGET)
+        assert record is not None and record.text == text and record.confirmed == 1
+        assert record.prior == pytest.approx(1e-3) and record.seconds == seconds
+
+
+def test_patterns_are_registered(monkeypatch) -> None:
+    registered: list[object] = []
+    monkeypatch.setattr(bench, "register", registered.append)
+    workshop_of()
+    assert registered == [()]

@@ -25,8 +25,8 @@ from einsmith.tuning.kernels import bench as bench_module
 from einsmith.tuning.kernels.bench import BenchProcess
 from einsmith.tuning.kernels.genetic import Candidate
 from einsmith.tuning.kernels.measure import HostRunner, compile_kernel, example_buffers
-from einsmith.tuning.kernels.race import MIN_ROUNDS, bounds, is_decided
 from einsmith.tuning.kernels.session import Part, tune
+from einsmith.tuning.kernels.verdict import MIN_ROUNDS, bounds, judge
 from einsmith.tuning.kernels.worker import fault_of
 from tests.caches import CHOICES, forget
 from tests.kernels.samples import product
@@ -202,11 +202,13 @@ def test_the_bounds_hold_the_median_as_often_as_they_say(rng):
 
 
 def test_a_race_ends_when_it_is_decided():
-    base = [1.0, 1.1, 0.9, 1.0, 1.2]
-    assert is_decided(base[:2], [2.0, 2.0]), "much slower, twice"
-    assert not is_decided(base[:4], [0.5] * 4), "faster, but too few rounds"
-    assert is_decided(base, [0.5] * 5) and is_decided(base, [1.3] * 5) and is_decided(base, base)
-    assert not is_decided(base, [1.05, 1.0, 1.0, 0.9, 1.1])
+    assert judge([1.8, 2.0]) is False, "much slower, twice"
+    assert judge([0.5] * 4) is None, "faster, but too few rounds"
+    assert judge([0.5] * 5) is True and judge([1.0, 1.0, 1.1, 1.3, 1.3]) is False and judge([1.0] * 5) is False
+    assert judge([0.9, 0.95, 1.0, 1.1, 1.2]) is None
+    assert judge([0.985] * 9) is False, "too little to be kept"
+    assert judge([0.9] * 7, 8) is None and judge([0.9] * 8, 8) is True
+    assert judge([0.9] * 7 + [1.3], 8) is None and judge([0.9] * 8 + [1.3], 8) is True
 
 
 def test_times_are_relative_to_the_measured_choice(scaled):

@@ -18,7 +18,7 @@ import pytest
 
 import einsmith as es
 from einsmith.base.errors import BusyError
-from einsmith.base.system import processes, processors
+from einsmith.base.system import processors
 from einsmith.codegen.cache import native
 from einsmith.codegen.loopnest.nest import Builder
 from einsmith.cost import facts
@@ -220,29 +220,6 @@ def test_other_load_is_reported(monkeypatch, process, thread, worked, said):
     monkeypatch.setattr(processors, "allowed", lambda: [0, 1])
     found = load.Watch().disturbance()
     assert said in found and bool(said) == bool(found)
-
-
-def test_processors_that_others_leave(monkeypatch):
-    monkeypatch.setattr(processors, "allowed", lambda: [0, 1])
-
-    def spare(wall: float, process: float, worked: float, told: bool = True) -> float | None:
-        times = [(5.0, 1.0, 2.0, 70.0 * told), (5.0 + wall, 1.0, 2.0 + process, (70.0 + worked) * told)]
-        monkeypatch.setattr(load, "_times", lambda: times.pop(0))
-        return load.Watch().spare()
-
-    assert spare(1.0, 0.5, 1.5) == pytest.approx(1.0), "what this process used others have left"
-    assert spare(1.0, 0.02, 2.02) == pytest.approx(0.0) and spare(1.0, 0.0, 2.5) == 0.0
-    assert spare(0.05, 0.0, 0.0) is None and spare(1.0, 0.0, 0.0, told=False) is None
-
-
-def test_the_parent_is_no_other_program(monkeypatch):
-    monkeypatch.setattr(processors, "allowed", lambda: [0, 1])
-    times = [(5.0, 1.0, 2.0, 70.0), (6.0, 1.0, 2.25, 71.75)] * 2
-    seconds = {7: [30.0, 31.5]}
-    monkeypatch.setattr(load, "_times", lambda: times.pop(0))
-    monkeypatch.setattr(processes, "processor_seconds", lambda pid: seconds[pid].pop(0))
-    assert load.Watch().spare() == pytest.approx(0.5)
-    assert load.Watch(7).spare() == pytest.approx(2.0), "what the parent used others have left"
 
 
 def test_a_thread_that_sleeps_is_seen():
@@ -464,7 +441,7 @@ class Measuring(Pattern):
 def measuring(static, monkeypatch):
     monkeypatch.setattr(calibrate, "measure", lambda machine, budget: calibrate.Figures(found_as(machine, 0.9), {}))
     monkeypatch.setattr(calibrate, "PATTERN_SECONDS", 0.0)
-    monkeypatch.setattr(calibrate, "MIN_SPARE_SECONDS", 0.0)
+    monkeypatch.setattr(calibrate, "MIN_WATCH_SECONDS", 0.0)
     monkeypatch.setattr(calibrate, "Watch", lambda: SimpleNamespace(disturbance=lambda: ""))
     monkeypatch.setattr(autoconfig, "PATTERNS", [*autoconfig.PATTERNS])
     monkeypatch.setattr(Measuring, "built", 0)

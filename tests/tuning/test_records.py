@@ -60,20 +60,28 @@ def test_records_are_found_on_the_same_machine_alone(folder: Path) -> None:
     assert records.texts_of([KERNEL, other, product(1, 1, 1)], HERE) == {KERNEL: "second", other: "another"}
     for target in (ELSEWHERE, replace(HERE, cores=2), replace(HERE, winograd=True)):
         assert records.text_of(KERNEL, target) == ""
-        assert records.list_guesses(KERNEL, target) == ["second"]
+        assert guesses(KERNEL, target) == ["second"]
     assert records.text_of(KERNEL, replace(HERE, fma_per_second=1.0)) == "second", "calibration is no other machine"
-    assert records.list_guesses(KERNEL, HERE) == []
+    assert guesses(KERNEL, HERE) == []
     assert oct(folder.stat().st_mode & 0o777) == "0o700"
     many = [product(m, 5, 7) for m in range(1, 1203)]
     assert records.texts_of([*many, KERNEL], HERE) == {KERNEL: "second"}
 
 
+def guesses(kernel: Kernel, target: Target) -> list[str]:
+    return [win.text for win in records.list_guesses(kernel, target)]
+
+
+def similar(kernel: Kernel, target: Target) -> list[str]:
+    return [win.text for win in records.list_similar_guesses(kernel, target)]
+
+
 def test_other_sources_are_guesses(monkeypatch: pytest.MonkeyPatch) -> None:
     put("old")
     monkeypatch.setattr(records, "version", lambda: "others")
-    assert records.text_of(KERNEL, HERE) == "" and records.list_guesses(KERNEL, HERE) == ["old"]
+    assert records.text_of(KERNEL, HERE) == "" and guesses(KERNEL, HERE) == ["old"]
     put("new")
-    assert records.text_of(KERNEL, HERE) == "new" and records.list_guesses(KERNEL, HERE) == ["old"]
+    assert records.text_of(KERNEL, HERE) == "new" and guesses(KERNEL, HERE) == ["old"]
 
 
 def test_confirming_and_listing() -> None:
@@ -91,10 +99,8 @@ def test_the_nearest_extents_come_first() -> None:
     put("convolved", conv(2, 3, 9, 17, 5, 3, 3, 1))
     put("elsewhere", product(13, 37, 18), ELSEWHERE)
     put("itself")
-    assert records.list_similar_guesses(KERNEL, HERE) == ["n=36", "n=20", "n=200", "n=1000", "elsewhere"]
-    assert records.list_similar_guesses(product(13, 37, 19, "NT"), HERE) == [], (
-        "another order of axes is another structure"
-    )
+    assert similar(KERNEL, HERE) == ["n=36", "n=20", "n=200", "n=1000", "elsewhere"]
+    assert similar(product(13, 37, 19, "NT"), HERE) == [], "another order of axes is another structure"
 
 
 def test_one_record_is_found_and_removed() -> None:
@@ -148,7 +154,7 @@ def test_a_file_of_another_machine_is_a_first_guess(tmp_path: Path) -> None:
     put("contraction mr=5")
     assert records.import_file(file) == 1
     assert records.text_of(KERNEL, HERE) == "contraction mr=5"
-    assert records.list_guesses(KERNEL, HERE) == ["contraction mr=3"]
+    assert guesses(KERNEL, HERE) == ["contraction mr=3"]
     records.forget()
     assert records.import_file(file) == records.import_file(file) == 1
     assert records.text_of(KERNEL, HERE) == "" and [x.own for x in records.list_records()] == [False]
@@ -235,7 +241,7 @@ def test_bytes_that_change_anywhere_are_harmless(capfd: pytest.CaptureFixture[st
         database._unusable.clear()
         found = records.texts_of([product(n, 5, 7) for n in range(1, 60)], HERE)
         assert all(isinstance(text, str) for text in found.values())
-        records.list_similar_guesses(product(99, 5, 7), HERE)
+        similar(product(99, 5, 7), HERE)
         put("after", product(99, 5, 7))
 
 
@@ -331,7 +337,7 @@ def test_where_there_can_be_no_folder(tmp_path: Path, monkeypatch, capfd: pytest
 def test_records_that_others_may_have_written_are_not_used(folder: Path, monkeypatch, capfd, harm: str) -> None:
     put("first")
     with untrusted.made(folder, harm) as reason:
-        assert records.text_of(KERNEL, HERE) == "" and records.list_guesses(KERNEL, HERE) == []
+        assert records.text_of(KERNEL, HERE) == "" and guesses(KERNEL, HERE) == []
         put("second")
         err = capfd.readouterr().err
         assert err.count("not used: ") == 1 == err.count("not kept: ") and len(re.findall(reason, err)) == 2

@@ -64,16 +64,6 @@ def user_id() -> int | None:
     return None if system() == "win32" else os.geteuid()
 
 
-def run_when_idle(only: bool) -> None:
-    """Run this process only while a processor is idle (SCHED_IDLE, sched(7)) if `only`, else as usual. Only Linux
-    supports it."""
-    if system() == "linux" and hasattr(os, "SCHED_IDLE"):
-        policy = os.SCHED_IDLE if only else os.SCHED_OTHER
-        if policy != os.sched_getscheduler(0):
-            with suppress(PermissionError):  # without privileges a process cannot leave SCHED_IDLE
-                os.sched_setscheduler(0, policy, os.sched_param(0))
-
-
 def can_pause() -> bool:
     """Return whether processes can be paused and resumed by signals, together with those that they started; not on
     Windows."""

@@ -31,7 +31,7 @@ from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Pattern
 from einsmith.kernels.pattern_keys import code_of
 from einsmith.tuning.calibration import store
-from einsmith.tuning.calibration.load import MIN_SPARE_SECONDS, Watch
+from einsmith.tuning.calibration.load import MIN_WATCH_SECONDS, Watch
 from einsmith.tuning.calibration.probes import PLAIN, WHOLE_L3, Probe, dot_probe, probes, tile_probe
 
 _WARNED = Once("why a machine is not measured", 64)
@@ -246,7 +246,7 @@ def measure(static: Target, budget: float) -> Figures:
 
 def _disturbance(watch: Watch, begun: float) -> str:
     """Return what makes figures measured since the time `begun` doubtful; empty if nothing does."""
-    if time.perf_counter() - begun < MIN_SPARE_SECONDS:  # too short to see what else the machine does
+    if time.perf_counter() - begun < MIN_WATCH_SECONDS:  # too short to see what else the machine does
         return "compiling took all the time that there was to measure"
     return watch.disturbance()
 

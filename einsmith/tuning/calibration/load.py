@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 
-from einsmith.base.system import processes, processors
+from einsmith.base.system import processors
 
 MAX_OTHERS_SHARE = 0.2
 """Largest fraction of the processors' time that other programs take on a quiet machine; a desktop at rest takes a few
@@ -20,30 +20,23 @@ MAX_WAITING_SHARE = 0.2
 """Largest fraction of the wall-clock time for which this thread does not run on a quiet machine; waiting for other
 threads to finish alone takes up to a tenth."""
 
-MIN_SPARE_SECONDS = 10 * TICK_SECONDS
-"""Shortest watch that tells how many processors are idle, in which a tick is a tenth of a processor."""
+MIN_WATCH_SECONDS = 10 * TICK_SECONDS
+"""Shortest watch that tells what else the machine does, in which a tick is a tenth of a processor."""
 
 
 class Watch:
     """Record of what the machine does since its creation, for a thread that computes all the time.
 
-    parent: another process whose work is not that of other programs, if any; waits: whether the thread does not
+    waits: whether the thread does not
     compute, but waits for a device
     """
 
-    def __init__(self, parent: int | None = None, waits: bool = False):
-        self._parent, self._waits = parent, waits
-        self._start = self._read_times()
-
-    def _read_times(self) -> tuple[float, float, float, float]:
-        """Return the times now, with the parent's work as this process's."""
-        wall, thread, process, total = _times()
-        parent = 0.0 if self._parent is None else processes.processor_seconds(self._parent)
-        return wall, thread, process + parent, total
+    def __init__(self, waits: bool = False):
+        self._waits, self._start = waits, _times()
 
     def disturbance(self) -> str:
         """Return, as text for people, what makes figures measured during the watch doubtful; empty if nothing does."""
-        wall, thread, process, total = (b - a for a, b in zip(self._start, self._read_times(), strict=True))
+        wall, thread, process, total = (b - a for a, b in zip(self._start, _times(), strict=True))
         if wall <= 0:
             return ""
         count = len(processors.allowed())
@@ -56,14 +49,6 @@ class Watch:
             if waiting > MAX_WAITING_SHARE and not self._waits
             else ""
         )
-
-    def spare(self) -> float | None:
-        """Return how many processors other programs have left idle, or to this process and its parent, on average; None
-        where the watch is too short or the system does not tell."""
-        wall, _, process, total = (b - a for a, b in zip(self._start, self._read_times(), strict=True))
-        if wall < MIN_SPARE_SECONDS or not self._start[-1]:
-            return None
-        return max(0.0, len(processors.allowed()) - (total - process) / wall)
 
 
 def _times() -> tuple[float, float, float, float]:

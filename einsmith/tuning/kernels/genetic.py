@@ -10,7 +10,7 @@ the model is ours.)
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import exp, inf, log
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ from einsmith.kernels.genes import FORM, Space, genes
 from einsmith.kernels.pattern import Pattern, cost_of
 from einsmith.schedule.kernel import Kernel
 from einsmith.tuning.kernels.decisions import change_genes, choice_of, format_choice
+from einsmith.tuning.kernels.model_error import ModelError, Win, expect_saving
 
 FIRST_GENERATION_SIZE = 8
 """Candidates of the first generation, which are measured before children are bred."""
@@ -62,6 +63,15 @@ class Candidate(NamedTuple):
         return f"{self.pattern} {self.config}"
 
 
+class Expectation(NamedTuple):
+    """A candidate, its predicted seconds, and the fraction of the present configuration's time that it is expected to
+    save."""
+
+    candidate: Candidate
+    seconds: float
+    saving: float
+
+
 def candidate_of(kernel: Kernel, target: Target, text: str) -> Candidate | None:
     """Return the candidate that a decision's text names: the model's choice for an empty text, None where the text
     cannot be followed."""
@@ -77,13 +87,20 @@ class Search:
     its seconds.
 
     first: candidates proposed before all others (found on other machines, or for kernels that differ in extents)
+    error: errors of the model's predictions for other kernels; None where nothing is known of them
     guided: False leaves the model out of account; the first generation is drawn at random, and children are not ranked
     """
 
     def __init__(
-        self, kernel: Kernel, target: Target, seed: int = 0, first: Sequence[Candidate] = (), guided: bool = True
+        self,
+        kernel: Kernel,
+        target: Target,
+        seed: int = 0,
+        first: Sequence[Candidate] = (),
+        guided: bool = True,
+        error: ModelError | None = None,
     ):
-        self.kernel, self.target, self.guided = kernel, target, guided
+        self.kernel, self.target, self.guided, self.error = kernel, target, guided, error
         self.choice = autoconfig.choose(kernel, target)
         self.chosen = Candidate(self.choice.pattern.name, self.choice.config)
         self.measured: dict[Candidate, float] = {}
@@ -111,6 +128,30 @@ class Search:
             self._over = True
             return None
         return self._mark_known(candidate)
+
+    def expect_most(self, now: float, bound: float, wins: Mapping[Candidate, Win]) -> Expectation | None:
+        """Return the untried candidate that is expected to save most; None where none is left.
+
+        Children of the fastest candidates are among them. Where the prediction is as low as another's, the candidate
+        of the pattern that the model is less sure of saves more.
+
+        Args:
+            now: seconds of the present configuration
+            bound: lower bound of the seconds of any configuration
+            wins: candidates that were faster for this kernel or like ones, by earlier measurements
+        """
+        error, choice_seconds = self.error or ModelError(), self.measured.get(self.chosen, now)
+        best: Expectation | None = None
+        for c in dict.fromkeys([*wins, *self._ranked, *self._draw_brood()]):
+            if c in self._known or c.pattern not in self._patterns:
+                continue
+            seconds = self._predict(c)
+            if c in wins:
+                seconds = wins[c].correct(seconds, choice_seconds)
+            saving = expect_saving(seconds / now, error.deviation(c.pattern), bound / now)
+            if best is None or saving > best.saving:
+                best = Expectation(c, seconds, saving)
+        return best
 
     def tell(self, candidate: Candidate, seconds: float) -> None:
         """Report a candidate's measured seconds; infinity where it cannot run or gives wrong results."""
@@ -155,8 +196,13 @@ class Search:
     # -- children
 
     def _breed(self) -> Candidate | None:
-        """Breed a legal candidate that was not proposed before from the fastest ones; return None where none is
-        found."""
+        """Return the child with the least predicted seconds; None where no legal one is new."""
+        brood = self._draw_brood()
+        return min(brood, key=brood.__getitem__) if brood else None
+
+    def _draw_brood(self) -> dict[Candidate, float]:
+        """Breed legal candidates that were not proposed before from the fastest ones; return the predicted seconds of
+        each."""
         known = sorted((s, n, c) for n, (c, s) in enumerate(self.measured.items()) if s < inf)
         every = [(c, s) for s, _, c in known]
         pools = [
@@ -174,7 +220,7 @@ class Search:
             brood[child] = self._predict(child) if self.guided else 0.0
             if not self.guided or len(brood) == BROOD_SIZE:
                 break
-        return min(brood, key=brood.__getitem__) if brood else None
+        return brood
 
     def _draw_parent(self, parents: Sequence[tuple[Candidate, float]]) -> tuple[Candidate, float]:
         """Return the faster of two parents drawn at random."""
@@ -233,9 +279,16 @@ class Search:
     def _predict(self, child: Candidate) -> float:
         """Return a child's predicted seconds, corrected by how far off the predictions were for measured candidates
         with the same gene values."""
+        bias = self._bias
         if self._correction is None:
-            self._correction = Correction([(c, log(s / self.price(c))) for c, s in self.measured.items() if s < inf])
-        return self.price(child) * exp(self._correction(child))
+            known = [(c, s / p) for c, s in self.measured.items() if s < inf and (p := self.price(c))]
+            errors = [(c, log(ratio) - bias(c)) for c, ratio in known if ratio > 0]
+            self._correction = Correction(errors, prior=float(self.error is not None))
+        return self.price(child) * exp(bias(child) + self._correction(child))
+
+    def _bias(self, c: Candidate) -> float:
+        """Return the logarithm of measured over predicted seconds that other kernels have shown for a pattern."""
+        return 0.0 if self.error is None else self.error.bias(c.pattern)
 
     def price(self, c: Candidate) -> float:
         """Return the rank that the cost model gives a candidate."""
@@ -257,16 +310,19 @@ def _is_inherited(gene: str) -> bool:
 
 class Correction:
     """Logarithm of measured over predicted seconds of a candidate, by ridge regression on its pattern and the values
-    of its genes."""
+    of its genes.
 
-    def __init__(self, known: Sequence[tuple[Candidate, float]]):
+    prior: number of pseudo-measurements without an error, beside the known ones, in the mean: a kernel that takes
+    longer than predicted is in part unlike others, and in part badly configured."""
+
+    def __init__(self, known: Sequence[tuple[Candidate, float]], prior: float = 0.0):
         self._columns: dict[Any, int] = {}
         rows = [[self._columns.setdefault(f, len(self._columns)) for f in _features(c)] for c, _ in known]
         x = np.zeros((len(rows), len(self._columns)))
         for n, row in enumerate(rows):
             x[n, row] = 1.0
         log_ratios = np.array([r for _, r in known])
-        self._mean = float(log_ratios.mean()) if log_ratios.size else 0.0
+        self._mean = float(log_ratios.sum()) / (log_ratios.size + prior) if log_ratios.size else 0.0
         self._parts = np.linalg.solve(x.T @ x + RIDGE_WEIGHT * np.eye(x.shape[1]), x.T @ (log_ratios - self._mean))
 
     def __call__(self, c: Candidate) -> float:

@@ -1,25 +1,15 @@
-"""Decide races between two candidates by nonparametric statistics of alternating runs."""
+"""Race whole programs in alternating runs."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from statistics import median
 from typing import NamedTuple
 
 from einsmith.tuning.calibration import load
+from einsmith.tuning.kernels.verdict import MIN_ROUNDS, bounds, pair_ratios
 
-MIN_ROUNDS, MAX_ROUNDS = 5, 60
-"""Fewest and most rounds of a race. From 5 rounds on, the smallest and largest ratio of paired runs bound their median
-with 94 % confidence."""
-FINAL_ROUNDS = 100
-"""Rounds of a race that decides whether a candidate is kept."""
-EQUALITY_TOLERANCE = 0.01
-"""Relative difference of times below which candidates count as equal; the race then ends."""
-LOSING_RATIO = 1.5
-"""Largest ratio of times, in both of the first two rounds, at which a candidate does not lose at once."""
-MAX_ERROR_PROBABILITY = 0.0625
-"""Largest probability with which the median lies outside its bounds."""
 PROGRAM_ROUNDS = 40
 """Rounds of a race of whole programs that is decided."""
 LOSING_PROGRAM_RATIO = 1.03
@@ -46,17 +36,6 @@ class RaceResult(NamedTuple):
     decides: bool
 
 
-def is_decided(first: Sequence[float], other: Sequence[float]) -> bool:
-    """Return whether paired runs show with confidence that one candidate is faster, or that both are equal."""
-    ratios = pair_ratios(first, other)
-    if len(ratios) >= 2 and ratios[0] > LOSING_RATIO:
-        return True
-    if len(ratios) < MIN_ROUNDS:
-        return False
-    low, high = bounds(ratios)
-    return high < 1 or low > 1 or (low > 1 - EQUALITY_TOLERANCE and high < 1 + EQUALITY_TOLERANCE)
-
-
 def race_programs(
     first: Callable[[], object], second: Callable[[], object], seconds: float, waits: bool = False
 ) -> RaceResult:
@@ -81,21 +60,3 @@ def race_programs(
     low, high = bounds(ratios)
     busy, is_complete = watch.disturbance(), len(ratios) == PROGRAM_ROUNDS
     return RaceResult(median(times[0]), median(times[1]), median(ratios), low, high, busy, is_complete)
-
-
-def pair_ratios(first: Sequence[float], other: Sequence[float]) -> list[float]:
-    """Return the ratios of the other's times to the first's in each round, in ascending order."""
-    return sorted(b / a for a, b in zip(first, other, strict=False))
-
-
-def bounds(ordered: Sequence[float]) -> tuple[float, float]:
-    """Return bounds of the median of five or more ordered ratios that fail with probability at most
-    MAX_ERROR_PROBABILITY: the order statistics of the sign test."""
-    n, dropped = len(ordered), 0
-    tail = term = 0.5**n
-    while dropped < (n - 1) // 2:
-        term *= (n - dropped) / (dropped + 1)
-        if 2 * (tail + term) > MAX_ERROR_PROBABILITY:
-            break
-        dropped, tail = dropped + 1, tail + term
-    return ordered[dropped], ordered[n - 1 - dropped]

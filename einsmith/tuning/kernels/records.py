@@ -30,6 +30,7 @@ from einsmith.schedule.structure import extents, structure
 from einsmith.tuning.calibration import store
 from einsmith.tuning.kernels import database
 from einsmith.tuning.kernels.decisions import name_of
+from einsmith.tuning.kernels.model_error import Win
 
 MAX_RECORDS = 20_000
 """Most records kept; imported ones are removed first, and then the oldest."""
@@ -158,33 +159,47 @@ def texts_of(kernels: Iterable[Kernel], target: Target) -> dict[Kernel, str]:
     return database.attempt(find, {})
 
 
-def list_guesses(kernel: Kernel, target: Target) -> list[str]:
+def list_guesses(kernel: Kernel, target: Target) -> list[Win]:
     """Return first guesses for a kernel: its records by other machines, with other sources, from imported files, or
     never confirmed; those found here before imported ones, newest first."""
     query = (
-        f"SELECT text FROM records WHERE kernel=? AND NOT (machine=? AND version=? AND {_WHERE_USED}) "
+        f"SELECT text, seconds, prior FROM records WHERE kernel=? AND NOT (machine=? AND version=? AND {_WHERE_USED}) "
         "ORDER BY own DESC, at DESC"
     )
     rows = _find(query, (name_of(kernel), *_here(target)))
-    return list(dict.fromkeys(str(text) for (text,) in rows))[:MAX_GUESSES]
+    return _first_of_each((str(text), ratio(*seconds), 0.0) for text, *seconds in rows)
 
 
-def list_similar_guesses(kernel: Kernel, target: Target) -> list[str]:
+def list_similar_guesses(kernel: Kernel, target: Target) -> list[Win]:
     """Return first guesses from kernels that differ in extents alone: records of this machine and these sources first,
     each group by increasing distance of the extents."""
-    query = "SELECT text, extents, machine=? AND version=? FROM records WHERE structure=? AND kernel<>?"
+    query = "SELECT text, seconds, prior, extents, machine=? AND version=? FROM records WHERE structure=? AND kernel<>?"
     rows = _find(query, (*_here(target), structure(kernel), name_of(kernel)))
     kernel_extents = extents(kernel)
 
-    def distance(row: Sequence[Any]) -> tuple[bool, float]:
+    def distance(sizes: str) -> float:
         try:
-            sizes = [int(n) for n in str(row[1]).split(",")]
-            total = sum(abs(math.log((a + 1) / (b + 1))) for a, b in zip(kernel_extents, sizes, strict=True))
+            pairs = zip(kernel_extents, map(int, sizes.split(",")), strict=True)
+            return sum(abs(math.log((a + 1) / (b + 1))) for a, b in pairs)
         except ValueError:
-            total = math.inf
-        return not row[2], total
+            return math.inf
 
-    return list(dict.fromkeys(str(row[0]) for row in sorted(rows, key=distance)))[:MAX_GUESSES]
+    wins = [(not here, distance(str(sizes)), str(text), ratio(*seconds)) for text, *seconds, sizes, here in rows]
+    return _first_of_each((text, ratio, far) for _, far, text, ratio in sorted(wins, key=lambda win: win[:2]))
+
+
+def _first_of_each(wins: Iterable[tuple[str, float, float]]) -> list[Win]:
+    """Return the first win of each text, of the first MAX_GUESSES texts."""
+    by_text: dict[str, Win] = {}
+    for text, ratio, distance in wins:
+        by_text.setdefault(text, Win(text, ratio, distance))
+    return [*by_text.values()][:MAX_GUESSES]
+
+
+def ratio(seconds: Any, prior: Any) -> float:
+    """Return a record's seconds over those of the model's choice; 1 where they are no times."""
+    usable = all(isinstance(x, float) and 0 < x < math.inf for x in (seconds, prior))
+    return seconds / prior if usable else 1.0
 
 
 def create(kernel: Kernel, text: str, seconds: float, spread: float, prior: float, confirmed: int) -> Record:

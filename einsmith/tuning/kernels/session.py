@@ -27,7 +27,7 @@ from einsmith.tuning.kernels import farm
 from einsmith.tuning.kernels.bench import CHOICE, BenchProcess, MakeRunner
 from einsmith.tuning.kernels.genetic import Candidate, Search
 from einsmith.tuning.kernels.measure import HostRunner
-from einsmith.tuning.kernels.race import bounds, pair_ratios
+from einsmith.tuning.kernels.verdict import MAX_KEPT_RATIO, bounds, judge, pair_ratios
 
 GENERATION_SIZE = 4
 """Number of candidates that race at once with the model's choice."""
@@ -37,9 +37,6 @@ MAX_CANDIDATES = 100
 """Most candidates of one kernel that a search measures."""
 RACE_SECONDS, FINAL_RACE_SECONDS = 0.3, 1.0
 """Most seconds of a race, and of the race that decides whether a candidate is kept."""
-MAX_KEPT_RATIO = 0.98
-"""Most of the choice's time, as a fraction, that a configuration may take to be kept: a smaller gain is lost in the
-noise of a program."""
 MAX_BOUND_SHARE = 0.95
 """Ratio of a kernel's roofline bound to its time (both in seconds) from which on the kernel is not searched."""
 MIN_GAIN_SHARE = 0.002
@@ -266,7 +263,7 @@ class KernelSearch:
             low, high = bounds(ratios_by_number[number])
             seconds = median(ratios_by_number[number]) * result.prior
             search.tell(candidate, seconds)
-            if high < 1 and seconds < min(result.seconds, MAX_KEPT_RATIO * result.prior):
+            if judge(ratios_by_number[number]) and seconds < result.seconds:
                 fault = self._fault_of(bench, number)
                 if fault:
                     result.faults.append((candidate, fault))

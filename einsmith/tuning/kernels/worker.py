@@ -30,7 +30,7 @@ from einsmith.schedule.kernel import Kernel
 from einsmith.tuning.kernels import measure
 from einsmith.tuning.kernels.bench import CHOICE, register
 from einsmith.tuning.kernels.genetic import Candidate
-from einsmith.tuning.kernels.race import FINAL_ROUNDS, MAX_ROUNDS, MIN_ROUNDS, is_decided
+from einsmith.tuning.kernels.verdict import FINAL_ROUNDS, MAX_ROUNDS, MIN_ROUNDS, judge, pair_ratios
 
 MAX_COPIES = 64
 """Most copies of a kernel's data; with the smallest kernels, some copies stay in a cache all the same."""
@@ -102,7 +102,7 @@ class Bench:
         (`KernelRunner.watch`).
 
         Runs alternate, so that a disturbance meets all candidates. Every candidate is compared with the first one, and
-        stops as soon as the comparison is decided with confidence (`race.is_decided`). The race ends after `seconds`
+        stops as soon as the comparison is decided with confidence (`verdict.judge`). The race ends after `seconds`
         in all. final: no candidate stops early, and the race ends after FINAL_ROUNDS rounds or `seconds`, as repeated
         tests find differences that do not exist.
         """
@@ -119,7 +119,7 @@ class Bench:
             for i in running if rounds % 2 == 0 else reversed(running):
                 times[i].append(runs[i]())
             if not final:
-                running = [i for i in running if i == 0 or not is_decided(times[0], times[i])]
+                running = [i for i in running if i == 0 or judge(pair_ratios(times[0], times[i])) is None]
             if len(running) < 2 or (time.perf_counter() > end and rounds + 1 >= (MIN_ROUNDS if final else 3)):
                 break
         return times, disturbance()

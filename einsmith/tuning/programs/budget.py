@@ -1,24 +1,23 @@
 """Limit the time that exploring takes from training to a fraction of the training time.
 
-Four things take time from the steps: bookkeeping, trials inside steps, threads of this process (they hold the
-interpreter lock), and the workshop process, which shares processors and caches. Quiet steps, in which none of these
-happens and none happened in the step before (which leaves cold caches), measure the usual time of a step. The time of
-other steps beyond it is lost. Work of threads between steps, which no step shows, is lost as well.
-Every unit of work first asks whether there is time left for it, and work that can be stopped is stopped while there is
-none. So the lost time is at most the given fraction plus one unit of work, however short a step is.
+Three things take time from the steps: bookkeeping, trials inside steps, and the workshop process, which shares
+processors and caches. Quiet steps, in which none of these happens and none happened in the step before (which leaves
+cold caches), measure the usual time of a step. The time of other steps beyond it is lost, and so is bookkeeping. Steps
+beside the workshop lose at most the processor time that it takes: beyond that, something else has disturbed them. Every
+unit of work first asks whether there is time left for it, and the workshop is paused while there is none. So the lost
+time is at most the given fraction plus one unit of work, however short a step is.
 """
 
 from __future__ import annotations
-
-from einsmith.base import locks
 
 MAX_STEP_RATIO = 100.0
 """Largest time of a step with a trial that is accounted, as a multiple of the usual step; in a longer step the machine
 was suspended or did something else."""
 MAX_DISTURBED_RATIO = 3.0
-"""Largest time of any other step that is accounted, as a multiple of the usual step. It is the same for quiet steps and
-for steps beside working threads or processes: another program that takes the processors lengthens both, and with
-different limits its disturbance would count as lost by exploring."""
+"""Largest time of any other step that is accounted, as a multiple of the usual step, and of bookkeeping, as a multiple
+of its processor time. It is the same for quiet steps and
+for steps beside a working process: another program that takes the processors lengthens both, and with different limits
+its disturbance would count as lost by exploring."""
 COLD_STEPS = 5
 """Number of first quiet steps, of which the shortest counts: they meet cold caches and untouched memory."""
 MAX_CREDIT_STEPS = 3.0
@@ -30,71 +29,73 @@ RESUME_SHARE = 0.8
 
 
 class Budget:
-    """Account of the time that exploring costs; used by the training thread and by others.
+    """Account of the time that exploring costs.
 
-    share: fraction of the time of all steps that may be lost; total: seconds of all steps so far."""
+    Attributes:
+        share: fraction of the time of all steps that may be lost
+        total: seconds of all steps so far
+        usual: seconds of a quiet step; 0 before the first one
+        waiting_share: least fraction of the time that bookkeeping has taken
+        is_spent: whether work that can be stopped has to rest
+    """
 
     def __init__(self, share: float):
         self.share = share
-        self.total = 0.0
-        self._in_steps = self._in_steps_with_threads = self._in_threads = 0.0
-        """Seconds lost in steps without and with a working thread, and seconds of the threads' work."""
-        self._outside_steps = 0.0
-        self._usual = self._steps = 0.0
-        self._settled = True
-        """True where the previous step was quiet."""
-        self._lock = locks.lock()
-        self.stopped = False
-        """True while work that can be stopped has to rest."""
+        self.total = self.usual = 0.0
+        self.waiting_share = 1.0
+        self.is_spent = False
+        self._outside = self._in_trials = self._beside = self._worked = 0.0
+        """Seconds lost outside steps, in trials and beside the workshop; processor seconds of the workshop."""
+        self._steps = 0
+        self._is_settled = True
+        """Whether the step before was quiet."""
 
     @property
     def lost_seconds(self) -> float:
         """Seconds that exploring has cost so far."""
-        return self._outside_steps + max(0.0, self._in_steps) + max(self._in_steps_with_threads, self._in_threads)
-
-    @property
-    def usual(self) -> float:
-        """Seconds of a quiet step; 0 before the first one."""
-        return self._usual
+        return self._outside + max(0.0, self._in_trials + max(0.0, min(self._beside, self._worked)))
 
     def can_spend(self, seconds: float = 0.0) -> bool:
         """Return whether `seconds` more may be lost."""
         return self.lost_seconds + seconds <= self.share * self.total
 
     def step(
-        self, seconds: float, quiet: bool, threads: bool = False, more_seconds: float = 0.0, trial: bool = False
+        self,
+        seconds: float,
+        is_trial: bool = False,
+        workshop: float | None = None,
+        outside: float = 0.0,
+        worked: float = 0.0,
+        count: int = 1,
     ) -> None:
-        """Account for a finished step.
+        """Account for steps.
 
         Args:
-            seconds: time of the step.
-            quiet: whether no exploring happened in it.
-            threads: whether threads worked in it.
-            more_seconds: bookkeeping seconds outside the step.
-            trial: whether the step was part of a trial, which may take many times a usual step.
+            seconds: time of a step
+            is_trial: whether it was part of a trial, which may take many times a usual step
+            workshop: processor seconds that the workshop has taken so far; None where it did not work in the step
+            outside: seconds of bookkeeping outside the step
+            worked: processor seconds of the bookkeeping
+            count: number of like steps that it stands for
         """
-        self.total += seconds + more_seconds
-        self._outside_steps += more_seconds
-        settled, self._settled = self._settled, quiet
-        if quiet and (settled or self._steps < COLD_STEPS):
+        outside = min(outside, MAX_DISTURBED_RATIO * worked)
+        like = min(seconds, MAX_DISTURBED_RATIO * self.usual) if self.usual else seconds
+        self.total += seconds + like * (count - 1) + outside
+        self._outside += outside
+        was_settled, self._is_settled = self._is_settled, not is_trial and workshop is None
+        if self._is_settled and (was_settled or self._steps < COLD_STEPS):
             self._steps = min(self._steps + 1, AVERAGED_STEPS)
             if self._steps <= COLD_STEPS:
-                self._usual = min(self._usual or seconds, seconds)
+                self.usual = min(self.usual or seconds, seconds)
             else:
-                self._usual += (min(seconds, MAX_DISTURBED_RATIO * self._usual) - self._usual) / self._steps
-        elif self._usual:
-            limit = MAX_STEP_RATIO if trial else MAX_DISTURBED_RATIO
-            lost_seconds = min(seconds, limit * self._usual) - self._usual
-            if threads:
-                self._in_steps_with_threads = max(0.0, self._in_steps_with_threads + lost_seconds)
+                self.usual += (min(seconds, MAX_DISTURBED_RATIO * self.usual) - self.usual) / self._steps
+            self.waiting_share = min(self.waiting_share, outside / (self.usual * count))
+        elif self.usual:
+            limit = MAX_STEP_RATIO if is_trial else MAX_DISTURBED_RATIO
+            more, credit = count * (min(seconds, limit * self.usual) - self.usual), -MAX_CREDIT_STEPS * self.usual
+            if is_trial or workshop is None:
+                self._in_trials = max(self._in_trials + more, credit)
             else:
-                self._in_steps += lost_seconds
-        if self._in_steps < 0:
-            self._in_steps = max(self._in_steps, -MAX_CREDIT_STEPS * self._usual)
+                self._beside, self._worked = max(self._beside + more, credit), max(self._worked, workshop)
         allowed = self.share * self.total
-        self.stopped = self.lost_seconds > (RESUME_SHARE * allowed if self.stopped else allowed)
-
-    def work(self, seconds: float) -> None:
-        """Account for `seconds` of a thread's work."""
-        with self._lock:
-            self._in_threads += seconds
+        self.is_spent = self.lost_seconds > (RESUME_SHARE * allowed if self.is_spent else allowed)

@@ -38,11 +38,10 @@ from einsmith.schedule.pipeline import JOINED, LAYOUTS, TOGETHER
 from einsmith.schedule.plan import KernelCall, LayoutChoice, LoopCall, Plan
 from einsmith.schedule.printer import layouts
 from einsmith.schedule.split_kernel import split_stages
+from einsmith.tuning.kernels.verdict import MAX_KEPT_RATIO
 
 MAX_PRICE_RATIO = 1.5
 """Largest price of a form that is raced, as a multiple of the present program's price."""
-MAX_KEPT_RATIO = 0.98
-"""Largest time of a form that is kept, as a fraction of the present program's; smaller gains are lost in noise."""
 MIN_SHARE = 0.02
 """Smallest part of a program's time that the kernels which compute or read a tensor take for decisions on it to be
 tried: from a smaller part a form cannot gain what it has to gain (`MAX_KEPT_RATIO`)."""

@@ -8,7 +8,6 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from statistics import median
 from typing import Annotated
 
 import numpy as np
@@ -19,6 +18,7 @@ from einsmith.driver.binding import FINITE
 from einsmith.driver.bound_program import BoundProgram
 from einsmith.schedule.kernel import Kernel
 from einsmith.tuning.kernels.decisions import name_of
+from einsmith.tuning.programs.trial import PairedTimes, sum_by_kernel
 
 MAX_ROUNDS = 25
 """Most runs of a program in each of the two forms that are run in turns."""
@@ -139,18 +139,17 @@ def alternate(
     Returns the median seconds of each, and for each kernel the median of its time in the second form over that in the
     first. A program that ends early because its loss is not finite gives no kernel ratios.
     """
+    times, totals = PairedTimes(), tuple[list[float], list[float]](([], []))
     with first.preserve():
         is_finite = FINITE not in (first(inputs)[0], second(inputs)[0])
-        rows: list[list[list[float]]] = [[], []]
         for n in range(MAX_ROUNDS):
+            pair = {}
             for which in (0, 1) if n % 2 == 0 else (1, 0):
-                rows[which].append((first, second)[which].run_timed(inputs)[2])
+                run = (first, second)[which]
+                pair[which] = sum_by_kernel(run, run.run_timed(inputs)[2])
+                totals[which].append(sum(pair[which].values()))
+            times.add(pair[0], pair[1])
             if time.monotonic() > end and n >= 4:
                 break
-    times = [np.array(r) for r in rows]
-    out: dict[Kernel, float] = {}
-    for kernel in dict.fromkeys(c.kernel for c in first.calls) if is_finite else ():
-        at = [i for i, c in enumerate(first.calls) if c.kernel is kernel]
-        a, b = (t[:, at].sum(1) for t in times)
-        out[kernel] = median(y / x if x > 0 else math.inf for x, y in zip(a, b, strict=True))
-    return float(np.median(times[0].sum(1))), float(np.median(times[1].sum(1))), out
+    ratios = {c.kernel: times.ratio(c.kernel) for c in first.calls} if is_finite else {}
+    return float(np.median(totals[0])), float(np.median(totals[1])), ratios

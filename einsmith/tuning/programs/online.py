@@ -1,247 +1,377 @@
 """Dynamic mode: tune a program's kernels while the program trains.
 
-An exploring thread proposes configurations and a code-generating thread has them compiled and vetted; a bounded queue
-connects them, and both use a low-priority process (`driver.backend.Workshop`). The training thread tries several
-kernels at a time. In one step the candidates run in addition to the program's own kernels, into separate memory, and a
-candidate whose result differs is dropped. Then steps alternate between the current program and the candidate program,
-and each kernel is timed. A candidate that is significantly faster is installed and recorded. Every step is a training
-step on the user's data, whichever program runs it.
+A low-priority process (`driver.backend.Workshop`) proposes configurations, compiles and vets them. The training thread
+asks it for the kernel that is expected to save most, and takes its answers between two steps; no other thread is
+needed. Vetted configurations are tried in steps: in one step they run in addition to the program's own kernels, into
+separate memory, and one whose result differs is dropped. Then steps alternate between the program and the one with the
+candidates, and each kernel is timed. A candidate that is significantly faster is installed and recorded. Every step
+trains on the user's data, whichever program runs it.
 
-A budget of time (`tuning.programs.budget`) limits all of this. Before each unit of work (a proposal, a compilation, a
-comparison of results), the budget is asked whether there is time for it.
+A budget (`tuning.programs.budget`) limits the time that all of this takes. A configuration is tried if it is expected
+to pay: to save more than a try has cost on average, in as much time again as the program has taken so far, its
+compilation included. Exploring ends when all that is left to gain is less than what it costs to wait for that.
 """
 
 from __future__ import annotations
 
 import os
-import threading
 import time
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
-from math import inf
-from statistics import median
+from dataclasses import dataclass
+from math import inf, log
 
 import numpy as np
 
-from einsmith.base.errors import EinsmithWarning
-from einsmith.base.threads import start
-from einsmith.driver.backend import Workshop
+from einsmith.base import environment, messages
+from einsmith.base.errors import ArgumentError, EinsmithError, EinsmithWarning
+from einsmith.driver.backend import Answer, Workshop
 from einsmith.driver.binding import FINITE
 from einsmith.driver.bound_program import BoundProgram
 from einsmith.schedule.kernel import Kernel
 from einsmith.tuning.kernels.decisions import name_of
-from einsmith.tuning.programs.exploring import FIRST_UNIT_SECONDS, POLL_SECONDS, ExplorationState, Turns, loop
-from einsmith.tuning.programs.proposing import Proposer
-from einsmith.tuning.programs.trial import Seconds, Trial, judge, median_deviation, sum_by_kernel
-from einsmith.tuning.programs.vetting import Vetter
+from einsmith.tuning.kernels.model_error import ModelError, expect_saving
+from einsmith.tuning.kernels.verdict import judge
+from einsmith.tuning.programs.budget import Budget
+from einsmith.tuning.programs.trial import Seconds, Trial, sum_by_kernel
 
+MAX_COST_SHARE = 0.02
+"""Largest fraction of the time of all steps that exploring may cost."""
+FIRST_TRY_SECONDS = 8e-3
+"""Seconds that a try is expected to cost before the first one is measured: those on a small program."""
 PROFILED_STEPS = 3
-"""Steps that are timed, kernel by kernel, before the first trial."""
-MAX_UNTRACKED_STEPS = 16
-"""Most consecutive steps run without bookkeeping while exploring waits for time in its budget; there are fewer if they
-would take longer than POLL_SECONDS. Bookkeeping for every step took more than half of MAX_COST_SHARE on short steps."""
-MIN_PAUSE_SECONDS = 1.0
-"""Shortest pause of the workshop process (seconds)."""
-MIN_PAUSE_STEPS = 4
-"""Shortest pause of the workshop process, in steps of usual length; the longer one of the two limits holds. A pause is
-renewed after 1/MIN_PAUSE_STEPS of it, which is at least one usual step."""
+"""Steps that are timed, kernel by kernel, before the first search."""
+MIN_KERNEL_SHARE = 0.004
+"""Least fraction of the time of all kernels in a step that a kernel takes to be worth tuning."""
+MIN_PAIRS, MAX_PAIRS = 8, 14
+"""Pairs of steps after which a configuration can win, and after which one that has not won is dropped."""
+MAX_TRIAL_KERNELS = 6
+"""Most kernels in one trial."""
+FULL_TRIAL_BYTES = 256 << 20
+"""Bytes of the buffers of a trial's kernels, each counted twice for the candidate's copy, from which on no further
+kernel joins the trial."""
+SAMPLE_SECONDS = 0.01
+"""Seconds between two steps that are accounted while nothing is tried. Accounting takes some microseconds: for every
+step, that was more than half of MAX_COST_SHARE on short ones."""
 
 Step = tuple[int, list[np.ndarray]]
 """Result of a program's run: its status (0, or FINITE where the loss is not finite and nothing is updated), outputs."""
 
 
-class Exploration:
-    """The search for faster kernels of one program while it trains.
+@dataclass
+class KernelRecord:
+    """Measurements of one kernel during exploring.
 
-    The training thread calls `step` in place of the program. A configuration that wins is part of the program from the
-    next step on.
+    text: present configuration; seconds: of one run with it; runs: runs in a step; saving: fraction of its time that
+    the most promising configuration is expected to save"""
 
-    state: what is known of the kernels, which the threads share; proposer, vetter: what the two threads do"""
-
-    def __init__(self, run: BoundProgram, workshop: Workshop, seconds: float = inf):
-        self.state = ExplorationState(run, workshop, seconds)
-        self.run, self._ending = run, self.state.ending
-        self._renew_pause_at = 0.0
-        """Clock time (`perf_counter`) after which the workshop's pause is renewed; 0 while the workshop works."""
-        self._untracked_steps = 0
-        """Number of coming steps to run without bookkeeping."""
-        self._bookkeeping_seconds = 0.0
-        """Seconds that the last call of `step` took in addition to the program's run."""
-        self.proposer, self.vetter = Proposer(self.state), Vetter(self.state)
-        turns: tuple[Turns, ...] = self.proposer, self.vetter
-        for x, name in zip(turns, ("propose", "generate"), strict=True):
-            arguments = weakref.ref(x), self._ending
-            thread = threading.Thread(target=loop, args=arguments, name=f"einsmith_{name}", daemon=True)
-            self._ending.threads.append(thread)
-        start(self._ending.threads[1])
-        weakref.finalize(self, self._ending.close)
-
-    def step(self, arrays: Sequence[np.ndarray]) -> Step:
-        """Run one training step with the current or a candidate program. Return and raise what the program does."""
-        if self.state.over or os.getpid() != self._ending.pid:
-            if os.getpid() == self._ending.pid:
-                self._finish()
-                self._warn()
-            return self.run(arrays)
-        if self._untracked_steps:
-            self._untracked_steps -= 1
-            self.state.budget.total += self.state.budget.usual
-            return self.run(arrays)
-        entered = time.perf_counter()
-        workshop, units_begun = self.state.workshop, self.state.units_begun
-        threads_work = bool(self.state.units_under_way)
-        quiet, start_count = not workshop.busy, workshop.start_count
-        start = time.perf_counter()
-        plain, out = self._step(arrays)
-        end = time.perf_counter()
-        threads_work = threads_work or self.state.units_begun != units_begun
-        quiet = plain and quiet and not threads_work and workshop.start_count == start_count
-        self.state.budget.step(end - start, quiet, threads_work, self._bookkeeping_seconds, not plain)
-        if self.state.budget.stopped or self._renew_pause_at:
-            self._pause(end)
-            if quiet and self.state.budget.stopped:
-                self._untracked_steps = min(MAX_UNTRACKED_STEPS, int(POLL_SECONDS / self.state.budget.usual))
-        if end > self.state.end_time:
-            self.state.end("the time limit is reached")
-        self._bookkeeping_seconds = start - entered + time.perf_counter() - end
-        return out
-
-    def _pause(self, now: float) -> None:
-        """Pause the workshop process while the budget is exceeded; renew the pause before it ends."""
-        if not self.state.budget.stopped:
-            self.state.workshop.pause(0.0)
-            self._renew_pause_at = 0.0
-        elif now > self._renew_pause_at:
-            seconds = max(MIN_PAUSE_SECONDS, MIN_PAUSE_STEPS * self.state.budget.usual)
-            self.state.workshop.pause(seconds)
-            self._renew_pause_at = now + seconds / MIN_PAUSE_STEPS
-
-    def _step(self, arrays: Sequence[np.ndarray]) -> tuple[bool, Step]:
-        """Run one training step as the trial demands: with the current program, timed or not, or with a candidate's.
-
-        Return (whether the current program ran untimed, the program's result).
-        """
-        trial, budget = self.state.trial, self.state.budget
-        if len(self.state.profiled) < PROFILED_STEPS:
-            return (False, self._profile(arrays)) if budget.can_spend(FIRST_UNIT_SECONDS) else (True, self.run(arrays))
-        if trial is None or trial.has_run:
-            return True, self.run(arrays)
-        if not (trial.first or budget.can_spend(self.state.expect("_compile") if trial.won or trial.lost else 0.0)):
-            return True, self.run(arrays)
-        if trial.comparing is not None:
-            out = trial.comparing(arrays)
-            if out[0] == FINITE:  # infinities agree with anything
-                self.state.end_trial(trial)
-            else:
-                trial.has_run = True
-            return False, out
-        if trial.won or trial.lost:
-            self._run_guarded(self._drop_decided, trial)
-        if trial.other is None:
-            return False, self.run(arrays)
-        if not trial.first:
-            status, outputs, seconds = self.run.run_timed(arrays)
-            if status != FINITE:  # if the loss is not finite, not all kernels have run
-                trial.first = sum_by_kernel(self.run, seconds)
-            return False, (status, outputs)
-        status, outputs, seconds = trial.other.run_timed(arrays)
-        if status != FINITE:
-            self._run_guarded(self._pair, trial, sum_by_kernel(trial.other, seconds))
-        trial.first = {}
-        return False, (status, outputs)
+    text: str
+    seconds: float
+    runs: int
+    saving: float
 
     @property
-    def is_done(self) -> bool:
-        """True if exploring has ended, and all of its results are installed and recorded, and its warnings issued."""
-        return (
-            bool(self.state.over)
-            and self.state.trial is None
-            and self._ending.unrecorded.empty()
-            and not self.state.failure
-        )
+    def gain(self) -> float:
+        """Seconds per step that the most promising configuration is expected to save."""
+        return self.seconds * self.runs * self.saving
 
-    def _finish(self) -> None:
-        """Install the configurations that won before exploring ended, and record the ones that are not yet recorded."""
-        trial, self.state.trial = self.state.trial, None
-        if trial is not None and trial.won:
-            self._run_guarded(self._install, trial)
-        if not self._ending.unrecorded.empty():
-            self._ending.record()
 
-    def _profile(self, arrays: Sequence[np.ndarray]) -> Step:
-        """Run one training step and note the seconds of its kernels; the last profiled step starts the exploring
-        thread."""
-        status, outputs, seconds = self.run.run_timed(arrays)
-        if status != FINITE:
-            self.state.profiled.append(sum_by_kernel(self.run, seconds))
-        if len(self.state.profiled) == PROFILED_STEPS:
-            start(self._ending.threads[0])
+class Exploration:
+    """The search for faster kernels of one program while it trains: what runs the program's steps (`tuner`).
+
+    Attributes:
+        over: the reason why exploring ended; "" before
+        log: findings, a line each, with the faults of rejected configurations
+        budget: account of the time that exploring costs
+        kernels: measurements of each kernel that may be tuned; empty before the profiled steps have run
+        error: how far the cost model's predictions are from the measured times
+        tried: number of configurations vetted
+        kept: configuration of each kernel that is faster with it, installed in the program
+        vetted: configurations without a fault that wait for a trial
+        trial: the current trial
+    """
+
+    def __init__(self, run: BoundProgram, workshop: Workshop, seconds: float = inf):
+        self.run, self.workshop = run, workshop
+        self.over = self._failure = ""
+        self.log: list[str] = []
+        self.budget = Budget(MAX_COST_SHARE)
+        self.kernels: dict[Kernel, KernelRecord] = {}
+        self.error = ModelError()
+        self.tried = 0
+        self.kept: dict[Kernel, str] = {}
+        self.vetted: dict[Kernel, Answer] = {}
+        self.trial: Trial | None = None
+        self._profiled: list[Seconds] = []
+        self._searched: Kernel | None = None
+        """Kernel of which the workshop searches configurations."""
+        self._search_began = self._rest_until = 0.0
+        """Time of the steps (`budget.total`) at which the search began, and until which the workshop rests."""
+        self._skipped = self._left_to_skip = 0
+        """Steps that the next accounted one stands for, beside itself; those of them that are to come."""
+        self._end_time, self._pid = time.monotonic() + seconds, os.getpid()
+        weakref.finalize(self, workshop.close)
+
+    # -- steps
+
+    def step(self, arrays: Sequence[np.ndarray]) -> Step:
+        """Run one training step with the present or a candidate program. Return and raise what the program does."""
+        if self._left_to_skip:
+            self._left_to_skip -= 1
+            return self.run.run_untuned(arrays)
+        if self.over or os.getpid() != self._pid:
+            self._leave()
+            return self.run.run_untuned(arrays)
+        entered, worked = time.perf_counter(), time.thread_time()
+        workshop = self.workshop.seconds if self.workshop.is_working else None
+        program, is_timed, follow = self._choose_program()
+        is_trial = is_timed or program is not self.run
+        begin, worked = time.perf_counter(), time.thread_time() - worked
+        status, outputs, *seconds = program.run_timed(arrays) if is_timed else program.run_untuned(arrays)
+        end, resumed = time.perf_counter(), time.thread_time()
+        try:  # errors of exploring are none of the step
+            if status != FINITE:  # if the loss is not finite, not all kernels have run
+                follow(sum_by_kernel(program, seconds[0]) if is_timed else {})
+            self._advance()
+        except Exception as e:
+            self._failure = f"{type(e).__name__}: {e}"
+            self.end(self._failure)
+        outside = begin - entered + time.perf_counter() - end
+        worked += time.thread_time() - resumed
+        self.budget.step(end - begin, is_trial, workshop, outside, worked, 1 + self._skipped)
+        usual = self.budget.usual
+        self._skipped = self._left_to_skip = int(SAMPLE_SECONDS / usual) if usual and not self._is_trying() else 0
         return status, outputs
 
-    def _run_guarded(self, work: Callable[..., None], *arguments: object) -> None:
-        """Do work that is no part of the training step: an error in it ends exploring and leaves the step valid."""
-        try:
-            work(*arguments)
-        except Exception as e:
-            self.state.fail(e)
+    def _choose_program(self) -> tuple[BoundProgram, bool, Callable[[Seconds], None]]:
+        """Return the program of the next step, whether its kernels are timed, and what follows with their seconds."""
+        trial = self.trial
+        if not self.kernels and self.budget.usual and self.budget.can_spend(FIRST_TRY_SECONDS):
+            return self.run, True, self._profile
+        if trial is None or not self._is_trying():
+            return self.run, False, lambda _: None
+        if trial.comparing is not None:
+            return trial.comparing, False, lambda _: self._compare(trial)
+        if not trial.first:
+            return self.run, True, lambda seconds: setattr(trial, "first", seconds)
+        assert trial.other is not None
+        return trial.other, True, lambda seconds: self._pair(trial, seconds)
+
+    def _is_trying(self) -> bool:
+        """Return whether the next step is part of a trial: one that has begun goes on while the budget lasts."""
+        return self.trial is not None and (bool(self.trial.first) or self.budget.can_spend())
+
+    def _advance(self) -> None:
+        """Take the workshop's answer, begin a trial, and search on, as far as the budget allows."""
+        if time.monotonic() > self._end_time:
+            return self.end("the time limit is reached")
+        answer = self.workshop.poll_answer()
+        if answer is not None:
+            self._take(answer)
+        if self.trial is None and self.vetted and self.budget.can_spend(self.try_seconds):
+            trial, self.vetted = Trial(self.vetted), {}
+            self.trial = trial
+            trial.comparing = self._compile(trial, compare=True)
+        if self.kernels and self._searched is None:
+            self._search()
+        self.workshop.pause(self.budget.is_spent)
+
+    # -- searching
+
+    def _profile(self, seconds: Seconds) -> None:
+        """Note the seconds of a step's kernels. After the last profiled step, begin the records of the kernels that are
+        worth tuning, and compare their times with the cost model's predictions."""
+        self._profiled.append(seconds)
+        if len(self._profiled) < PROFILED_STEPS:
+            return
+        run, least = self.run, {k: min(x[k] for x in self._profiled) for k in seconds}
+        runs: dict[Kernel, int] = {}
+        for call, turns in zip(run.calls, run.turns, strict=True):
+            runs[call.kernel] = runs.get(call.kernel, 0) + turns
+        compiled = {c.kernel: x for c, x in zip(run.calls, run.kernels, strict=True)}
+        worth = [k for k in compiled if least[k] >= MIN_KERNEL_SHARE * sum(least.values())]
+        for k in worth:
+            self.error.add_kernel(compiled[k].pattern, least[k] / runs[k], compiled[k].seconds)
+        for k in worth:
+            x = compiled[k]
+            if x.decision and not x.tuned:  # it is set by hand
+                continue
+            record = self.kernels[k] = KernelRecord(x.decision, least[k] / runs[k], runs[k], 0.0)
+            self.workshop.tell(k, x.decision, record.seconds)
+            record.saving = self._expect_saving(k, x.pattern, record.seconds, x.seconds)
+        if not self.kernels:
+            self.end("no kernel can be tuned")
+
+    def _expect_saving(self, kernel: Kernel, pattern: str, seconds: float, predicted: float) -> float:
+        """Return the fraction of its time that a kernel is expected to save before any of its configurations is priced:
+        by one that the model holds to be as fast as the present one, and that like kernels were faster with, if any.
+
+        Of what a kernel takes beyond its prediction and the bias of its pattern, another configuration is expected to
+        take half (`genetic.Correction`).
+        """
+        excess = log(seconds / predicted) - self.error.bias(pattern) if seconds > 0 and predicted > 0 else 0.0
+        expected = seconds * np.exp(-excess / 2)
+        win = self.workshop.find_win(kernel, self.run.target)
+        if win is not None:
+            expected = win.correct(expected, seconds)
+        return expect_saving(expected / seconds, self.error.deviation(pattern)) if seconds > 0 else 0.0
+
+    @property
+    def try_seconds(self) -> float:
+        """Seconds that a try has cost on average."""
+        return self.budget.lost_seconds / self.tried if self.tried else FIRST_TRY_SECONDS
+
+    def _search(self) -> None:
+        """Have the workshop search the kernel that is expected to save most, if that pays. End exploring where all that
+        is left to gain is less than the part of the time that exploring takes while it waits."""
+        busy = {*self.vetted, *(self.trial.undecided if self.trial is not None else ())}
+        gains = {k: record.gain for k, record in self.kernels.items() if k not in busy}
+        ranked = sorted(gains, key=gains.__getitem__, reverse=True)
+        steps = (self.run.compile_seconds + self.budget.total) / self.budget.usual
+        worth = self.try_seconds / steps
+        gain = sum(gains.values()) / self.budget.usual
+        if gain <= self.budget.waiting_share and not busy:
+            return self.end(f"what is left to gain does not pay: {gain:.2%} of a step")
+        size = 2 * sum(b.nbytes for k in self.vetted for b in k.buffers)
+        is_full = len(self.vetted) >= MAX_TRIAL_KERNELS or size >= FULL_TRIAL_BYTES
+        is_resting = self.budget.total < self._rest_until or not self.budget.can_spend(self.try_seconds)
+        if is_full or is_resting or not ranked or gains[ranked[0]] <= worth:
+            return
+        kernel = self._searched = ranked[0]
+        self._search_began, record = self.budget.total, self.kernels[kernel]
+        worth = max(worth, *(gains[k] for k in ranked[1:2])) / (record.seconds * record.runs)
+        self.workshop.search(kernel, record.text, self.run.target, self.run.threads, self.error, worth)
+
+    def _take(self, answer: Answer) -> None:
+        """Take the workshop's answer. It rests for as long as it has worked: quiet steps show what it costs."""
+        self._searched = None
+        self._rest_until = 2 * self.budget.total - self._search_began
+        self.kernels[answer.kernel].saving = answer.saving
+        if answer.text is not None:
+            self.tried += 1
+            if answer.fault:
+                self._reject(answer, answer.fault)
+            else:
+                self.vetted[answer.kernel] = answer
+        elif answer.fault:
+            self.say(f"{name_of(answer.kernel)[:8]}: {answer.fault}")
+
+    # -- trials
+
+    def _compile(self, trial: Trial, compare: bool = False) -> BoundProgram | None:
+        """Compile the program with as many of a trial's configurations as fit in memory; the others wait for another
+        trial. Where none is left, end the trial and return None.
+
+        compare: leave the program's own kernels in place and run the configurations in addition to them
+        """
+        while trial.undecided:
+            try:
+                return self.run.with_decisions({k: a.text or "" for k, a in trial.undecided.items()}, compare)
+            except EinsmithError as e:
+                half = len(trial.undecided) // 2 if isinstance(e, ArgumentError) else 0  # of a memory limit
+                for kernel in [*trial.undecided][half:]:
+                    answer = trial.undecided.pop(kernel)
+                    if half:
+                        self.vetted[kernel] = answer
+                    else:
+                        self._reject(answer, str(e))
+        self.trial = None
+        return None
+
+    def _compare(self, trial: Trial) -> None:
+        """Compare the candidates' results with those of the program's kernels, and drop candidates that differ."""
+        assert trial.comparing is not None
+        for kernel, results in trial.comparing.comparisons.items():
+            if fault := results.difference():
+                self._reject(trial.undecided.pop(kernel), f"in a step, {fault}")
+        trial.comparing = None
+        trial.other = self._compile(trial)
 
     def _pair(self, trial: Trial, seconds: Seconds) -> None:
-        """Record the time ratios of a pair of steps, and decide the configurations whose difference is significant.
+        """Add a pair of steps, and decide the configurations whose difference is significant.
 
-        seconds: seconds of each kernel in the second step of the pair, which the candidate program ran.
+        seconds: those of the kernels in the second step, which the candidate program ran
         """
-        for k in trial.texts:
-            trial.ratios.setdefault(k, []).append(seconds[k] / trial.first[k] if trial.first[k] > 0 else inf)
-        verdicts = {k: judge(r) for k, r in trial.ratios.items() if k in trial.texts}
-        lost = [k for k, faster in verdicts.items() if faster is False]
-        for k in lost:
-            self.state.report(k, trial.texts[k], self.state.kernels[k].seconds * median(trial.ratios[k]))
-            self.state.kernels[k].failures += 1
-        for k in [k for k, faster in verdicts.items() if faster]:
-            trial.won[k] = trial.texts.pop(k)
-            self.state.say(f"{name_of(k)[:8]}: {median(trial.ratios[k]):.3f} of the time with {trial.won[k]}")
-            self._queue_record(trial, k, confirmed=False)
-        for k in lost:
-            del trial.texts[k]
-        trial.lost += lost
+        trial.times.add({k: trial.first[k] for k in trial.undecided}, seconds)
+        trial.first = {}
+        decided = False
+        for kernel, answer in [*trial.undecided.items()]:
+            ratios = trial.times.ratios(kernel)
+            verdict = judge(ratios, MIN_PAIRS)
+            if verdict is None and len(ratios) < MAX_PAIRS:
+                continue
+            del trial.undecided[kernel]
+            decided, text = True, answer.text or ""
+            measured = self.kernels[kernel].seconds * trial.times.ratio(kernel)
+            self.error.add_try(text.partition(" ")[0], measured, answer.predicted)
+            self.workshop.tell(kernel, text, measured)
+            if verdict:
+                self._install(answer, trial.times.ratio(kernel), trial.times.deviation(kernel))
+        if decided:
+            trial.other = self._compile(trial)
 
-    def _queue_record(self, trial: Trial, kernel: Kernel, confirmed: bool) -> None:
-        """Queue a configuration that won for recording. confirmed: whether the configuration is installed."""
-        measured, ratios = self.state.kernels[kernel], trial.ratios[kernel]
-        seconds, prior = measured.seconds * median(ratios), measured.seconds / measured.part
-        self._ending.unrecorded.put((kernel, trial.won[kernel], seconds, median_deviation(ratios), prior, confirmed))
+    def _install(self, answer: Answer, ratio: float, deviation: float) -> None:
+        """Replace the program, from the next step on (hot swap), by one with a configuration that won; record it."""
+        kernel, text, record = answer.kernel, answer.text or "", self.kernels[answer.kernel]
+        try:
+            self.run.swap(self.run.with_decisions({kernel: text}))
+        except EinsmithError as e:  # more memory than it may hold
+            return self._reject(answer, str(e))
+        record.text, record.seconds = text, record.seconds * ratio
+        self.kept[kernel] = text
+        self.workshop.keep(kernel, self.run.target, text, record.seconds, deviation, ratio)
+        self.say(f"{name_of(kernel)[:8]}: the program has {text}, {ratio:.3f} of the time")
 
-    def _install(self, trial: Trial) -> None:
-        """Replace the program from the next step on (hot swap) by one with the configurations that won; in several
-        rounds if they do not fit in memory at once."""
-        while trial.won:
-            texts, program = self.state.compile_fitting(trial.won)
-            if program is not None:
-                self.run.swap(program)
-            for k, text in texts.items():
-                if program is not None:
-                    self._queue_record(trial, k, confirmed=True)
-                    self.state.kernels[k].becomes(median(trial.ratios[k]))
-                    self.state.kept[k] = text
-                    self.state.report(k, text, self.state.kernels[k].seconds)
-                    self.state.say(f"{name_of(k)[:8]}: the program has {text}")
-                del trial.won[k]
+    def _reject(self, answer: Answer, fault: str) -> None:
+        """Exclude a faulty configuration from the search, and log its fault."""
+        self.workshop.tell(answer.kernel, answer.text or "", inf)
+        self.say(f"{name_of(answer.kernel)[:8]}: rejected: {answer.text}: {fault}")
 
-    def _drop_decided(self, trial: Trial) -> None:
-        """Install the winners and continue the trial with the undecided kernels alone."""
-        decided = [*trial.won, *trial.lost]
-        self._install(trial)
-        self.state.under_test.difference_update(decided)
-        trial.lost = []
-        self.state.continue_trial(trial)
+    # -- the end
 
-    def _warn(self) -> None:
-        """Warn once of the error that ended exploring. A filter may make an exception of it: no step is interrupted."""
-        failure, self.state.failure = self.state.failure, ""
-        if failure:
+    @property
+    def summary(self) -> str:
+        """What was tried and what it has cost, in words."""
+        cost = self.budget.lost_seconds / self.budget.total if self.budget.total else 0.0
+        kept = f"{self.tried} configurations tried, {len(self.kept)} kernels are faster"
+        return f"{kept}; it has cost {cost:.1%} of the time"
+
+    @property
+    def status(self) -> str:
+        """Description of the progress of exploring and what it waits for; "" once it is over."""
+        if self.over:
+            return ""
+        gain = max((record.gain for record in self.kernels.values()), default=0.0)
+        more = f", and another is expected to save {gain / self.budget.usual:.2%} of a step" if gain else ""
+        if not self.kernels:
+            more = "; it begins once a few steps are timed"
+        elif self.budget.is_spent:
+            more += f"; it waits, as it may cost {self.budget.share:.0%}"
+        return f"exploration goes on: {self.summary}{more}"
+
+    def say(self, line: str) -> None:
+        """Append a line to the log, and print it where EINSMITH_DEBUG is at least 1."""
+        self.log.append(line)
+        if environment.debug() >= 1:
+            messages.say(f"einsmith: {line}")
+
+    def end(self, why: str) -> None:
+        """End exploring. The program keeps what won so far."""
+        if not self.over:
+            self.over, self.trial, self._left_to_skip = why, None, 0
+            self.say(f"exploration ends: {why}; {self.summary}")
+            self.workshop.close()
+        if not self._failure:
+            self.run.tuner = None
+
+    def _leave(self) -> None:
+        """Leave the steps to the program. Warn of an error that ended exploring, before a step begins: a filter may
+        make an exception of the warning."""
+        self.run.tuner = None
+        if self._failure:
             warnings.warn(
-                f"tuning during training has ended with an error: {failure}. Training continues with the "
+                f"tuning during training has ended with an error: {self._failure}. Training continues with the "
                 "configurations found so far; EINSMITH_DEBUG=1 shows what was tried",
                 EinsmithWarning,
                 stacklevel=2,

@@ -89,25 +89,6 @@ def test_processor_seconds(monkeypatch, tmp_path) -> None:
     assert processes.processor_seconds(7) == 0 and processes.tree_seconds(7) is None
 
 
-def test_a_process_runs_when_idle_on_linux(monkeypatch, tmp_path) -> None:
-    policies = [os.SCHED_OTHER]
-
-    def choose(process: int, policy: int, how: Any) -> None:
-        policies.append(policy)
-        if policy == os.SCHED_OTHER:
-            raise PermissionError
-
-    monkeypatch.setattr(os, "sched_getscheduler", lambda process: policies[-1])
-    monkeypatch.setattr(os, "sched_setscheduler", choose)
-    for only in (False, True, True, False):
-        processes.run_when_idle(only)
-    assert policies == [os.SCHED_OTHER, os.SCHED_IDLE, os.SCHED_OTHER]
-    for name in ("darwin", "win32"):
-        monkeypatch.setattr(sys, "platform", name)
-        processes.run_when_idle(True)
-    assert len(policies) == 3
-
-
 def test_what_windows_lacks(monkeypatch) -> None:
     assert processes.user_id() == os.geteuid() and processes.can_pause() and processes.can_wait_for_pipes()
     systems.windows(monkeypatch)
