@@ -141,9 +141,9 @@ def gather(
     that are never stored, and those that need not be (`driver.streaming.results_of`). `decisions`: what was decided
     otherwise than by the cost model, because the program was measured to be faster (`schedule.graph_decisions`), and
     why a decision is ignored. `code`: what the machine code of each function of the kernel takes (registers, shared
-    memory), where the back end tells it. `scalar`: predicted seconds of the kernel, or of those that are joined in it, in scalar
-    code on one core (`kernels.scalar`); None where that takes one of them not. `counts` of a candidate: instructions
-    that it executes, if `counts` (`loopnest.count`).
+    memory), where the back end tells it. `scalar`: predicted seconds of the kernel, or of those that are joined in it,
+    in scalar code on one core (`kernels.scalar`); None where that takes one of them not. `counts` of a candidate:
+    instructions that it executes, if `counts` (`loopnest.count`).
     """
     times = run.time_calls(inputs) if measure else [None] * len(run.kernels)
     places = (n for n, _, _ in run.plan.kernel_calls())
