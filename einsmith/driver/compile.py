@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import ROUND_CEILING
+from types import MappingProxyType
 
 from einsmith.base import recording
 from einsmith.base.caches import Once
@@ -29,10 +30,11 @@ from einsmith.runtime.assemble import ArenaLayout, layout
 from einsmith.schedule.arena import passing_bytes, whole_lines
 from einsmith.schedule.compiled_kernel import CompiledKernel
 from einsmith.schedule.kernel import Beyond, Kernel
+from einsmith.schedule.layout.apply import LeavesMovedError, leaf_orders
 from einsmith.schedule.limited_positions import RowLimit
 from einsmith.schedule.limits import UnlimitedError, find_short
 from einsmith.schedule.pipeline import MemoryLimit, PlanContext, plan_graph
-from einsmith.schedule.plan import Plan, find_outside, output_tensors
+from einsmith.schedule.plan import Order, Plan, find_outside, output_tensors
 from einsmith.schedule.row_clusters import MAX_STORED_BYTES
 
 PRODUCTS = Products(is_product, round_operands)
@@ -168,6 +170,8 @@ def compile_graph(
     constants: Collection[Leaf] = (),
     limits: Sequence[RowLimit] = (),
     all_limited: bool = False,
+    owners: Mapping[Leaf, Leaf] = MappingProxyType({}),
+    placed: Mapping[Leaf, Order] = MappingProxyType({}),
 ) -> Compiled:
     """Compile a graph.
 
@@ -184,6 +188,7 @@ def compile_graph(
         constants: bound leaves whose values stay from run to run; kernels pack them once.
         limits: limits of rows beyond which results do not matter.
         all_limited: whether each kernel must leave out rows beyond the limits.
+        owners, placed: as in `Executable`.
 
     Graph decisions that are recorded for the graph are ignored, with a warning, if only without them the limit is met.
 
@@ -191,6 +196,7 @@ def compile_graph(
         MemoryLimitError: a run needs more bytes than the limit.
         TraceError: the graph reads a tensor of another trace.
         UnlimitedError: a kernel that must leave out rows beyond the limits does not.
+        LeavesMovedError, UnplacedError: leaves need other orders, or a kernel cannot follow one (`layout.apply`).
         ArgumentError: the machine cannot compute in the precision.
     """
     start = time.perf_counter()
@@ -214,12 +220,16 @@ def compile_graph(
         limit,
         tuple(limits),
         all_limited,
+        placed=placed,
     )
     compilation = _Compilation(graph, tuple(bound), context, threads, numerics, backend, start)
     present = present_decisions()
     if present is not None:
         return compilation.run(present)
     recorded = backend.find_graph_decisions(graph, target)
+    orders = leaf_orders(graph, owners, recorded)
+    if not orders.keys() <= placed.keys():
+        raise LeavesMovedError({**orders, **placed})
     try:
         return compilation.run(recorded)
     except MemoryLimitError as e:
@@ -360,7 +370,7 @@ class _Compilation:
     def _store(self, c: PlanContext) -> plans.PlanStore:
         """Return the place of the program's plan on disk."""
         settings = c.finite, self.threads, c.memory, c.most, c.without, sorted(c.decisions), c.all_limited
-        leaves = self.bound, c.constants, c.limits
+        leaves = self.bound, c.constants, c.limits, c.placed
         return plans.PlanStore(self.graph, *leaves, c.target, self.numerics, self.backend, *settings)
 
     def _run_passes(self, c: PlanContext, receivers: Sequence[Listing]) -> Graph:

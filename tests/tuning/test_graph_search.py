@@ -275,11 +275,11 @@ def test_graphs_with_other_results_are_rejected(batch, monkeypatch) -> None:
     raced(monkeypatch, lambda r: 1.0 if r.decisions else 2.0)
     monkeypatch.setattr(graph_search, "MAX_PRICE_RATIO", 1e9)
     call = BoundProgram.__call__
-    weight = next(a for leaf, a in run.bound.items() if leaf.shape == (4, 3, 3, 3))
+    weight = next(leaf for leaf in run.bound if leaf.shape == (4, 3, 3, 3))
 
     def wrong(self: Executable, inputs: Any) -> Any:
         out = call(self, inputs)
-        weight[1, 1] += 0.01 * bool(self.decisions)
+        self.memory.read(weight)[1, 1] += 0.01 * bool(self.decisions)
         return out
 
     monkeypatch.setattr(BoundProgram, "__call__", wrong)
