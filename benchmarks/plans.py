@@ -32,14 +32,16 @@ def uncompiled() -> Iterator[None]:
 
 
 @contextmanager
-def without_packing() -> Iterator[None]:
+def without_packing(of_leaves: bool = False) -> Iterator[None]:
     """Programs that are compiled inside the `with` block never pack an operand into a buffer, and packing costs nothing
-    by the model: their results are wrong, and their time bounds what any layout of all tensors can gain."""
+    by the model: their results are wrong, and their time bounds what any layout of all tensors can gain. of_leaves:
+    only operands that are parameters are not packed."""
     from einsmith.schedule import pipeline
     from einsmith.schedule.kernel_calls import mark_invariant
 
     def mark_all(plan: Any, context: Any) -> Any:
-        return mark_invariant(plan, {t for c in plan.calls for t in c.operands})
+        tensors = {x for x, _ in plan.graph.updates} if of_leaves else {t for c in plan.calls for t in c.operands}
+        return mark_invariant(plan, tensors)
 
     passes = tuple(replace(p, run=mark_all) if p.name == "constants" else p for p in pipeline.PLAN_PASSES)
     with mock.patch.object(pipeline, "PLAN_PASSES", passes), mock.patch.dict(os.environ, {environment.PLANS.name: "0"}):

@@ -188,15 +188,15 @@ def compile_graph(
         constants: bound leaves whose values stay from run to run; kernels pack them once.
         limits: limits of rows beyond which results do not matter.
         all_limited: whether each kernel must leave out rows beyond the limits.
-        owners, placed: as in `Executable`.
+        owners: as in `Executable`.
+        placed: as in `Executable`.
 
     Graph decisions that are recorded for the graph are ignored, with a warning, if only without them the limit is met.
 
     Raises:
         MemoryLimitError: a run needs more bytes than the limit.
         TraceError: the graph reads a tensor of another trace.
-        UnlimitedError: a kernel that must leave out rows beyond the limits does not.
-        LeavesMovedError, UnplacedError: leaves need other orders, or a kernel cannot follow one (`layout.apply`).
+        UnlimitedError, LeavesMovedError, UnplacedError: as in `Executable`.
         ArgumentError: the machine cannot compute in the precision.
     """
     start = time.perf_counter()
@@ -227,8 +227,7 @@ def compile_graph(
     if present is not None:
         return compilation.run(present)
     recorded = backend.find_graph_decisions(graph, target)
-    orders = leaf_orders(graph, owners, recorded)
-    if not orders.keys() <= placed.keys():
+    if not (orders := leaf_orders(graph, owners, recorded)).keys() <= placed.keys():
         raise LeavesMovedError({**orders, **placed})
     try:
         return compilation.run(recorded)
