@@ -224,7 +224,8 @@ def order_parameters(network: str) -> tuple[float, float, float, list[Ordered]]:
     step.compile(*batch)
     run, arrays = plans.program_of(step), step.read_batch(batch)
     step.parts.set_numbers(arrays)
-    total, shares, tried = plans.seconds_of(run), graph_search._shares(run), []
+    total, shares = plans.seconds_of(run), graph_search._shares(run)
+    tried: list[Ordered] = []
     for decision, (x,), more in graph_search._leaf_losses(run):
         if shares.get(x, 0.0) < graph_search.MIN_SHARE or any(decision == o.decision for o in tried):
             continue

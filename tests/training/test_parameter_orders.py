@@ -152,6 +152,19 @@ def test_who_asks_for_the_array_has_it_row_major():
     same(plain, other)
 
 
+def test_averages_and_clipped_gradients_keep_their_meaning():
+    options = {"ema": 0.9, "clip_grad_norm": 0.5}
+    (plain, x, y), (other, _, _) = step_of("images", "adamw", **options), step_of("images", "adamw", **options)
+    with decided():
+        for _ in range(3):
+            assert other(x, y) == pytest.approx(plain(x, y), rel=1e-4)
+        with plain.averaged(), other.averaged():
+            np.testing.assert_allclose(other.model(x), plain.model(x), rtol=1e-3, atol=1e-4)
+        assert other(x, y) == pytest.approx(plain(x, y), rel=1e-4)
+    assert ordered(other)
+    same(plain, other)
+
+
 def test_a_parameter_that_somebody_holds_stays():
     step, x, y = step_of("mlp")
     data = step.model[0].weight.data

@@ -27,7 +27,7 @@ from einsmith.driver.binding import FINITE
 from einsmith.driver.bound_program import BoundProgram
 from einsmith.driver.compile import predicted
 from einsmith.ir.interned import Node
-from einsmith.ir.nodes import Compute, Tensor
+from einsmith.ir.nodes import Compute, Leaf, Tensor
 from einsmith.ir.views import producer, storage
 from einsmith.passes.pipeline import optional
 from einsmith.schedule.decision_report import report_decisions
@@ -153,7 +153,7 @@ def _tensor_losses(
             yield f"{ORDER} {names.of(tensors[0])} {show_order(choice.runner_up)}", tensors, turns * choice.more
 
 
-def _leaf_losses(run: BoundProgram) -> Iterator[tuple[str, Sequence[Node], float]]:
+def _leaf_losses(run: BoundProgram) -> Iterator[tuple[str, Sequence[Leaf], float]]:
     """Yield (decision on the order of a parameter in memory, the parameter, predicted seconds that a run takes more by
     it): the orders that all its kernels can follow. Predictions rank these decisions only, as they do not tell a
     parameter that is in a cache from one that is read from memory."""
