@@ -223,8 +223,7 @@ def compile_graph(
         placed=placed,
     )
     compilation = _Compilation(graph, tuple(bound), context, threads, numerics, backend, start)
-    present = present_decisions()
-    if present is not None:
+    if (present := present_decisions()) is not None:
         return compilation.run(present)
     recorded = backend.find_graph_decisions(graph, target)
     if not (orders := leaf_orders(graph, owners, recorded)).keys() <= placed.keys():
