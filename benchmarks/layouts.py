@@ -1,4 +1,5 @@
 """What do other layouts gain? python -m benchmarks.layouts NETWORK-bBATCH ... [--kernels 6] [--threads 2] [--bounds]
+                                                           [--parameters]
 
 The experiment behind the margins of `einsmith/schedule/layout/price.py`. Of each network's training step it takes the
 kernels that gain the most, by the model, from other orders of their tensors (tensors of one shape share one order;
@@ -6,13 +7,19 @@ what the neighbouring kernels would lose is left out), and measures each of them
 
 With `--bounds` nothing is measured: a table bounds, from predicted times of whole plans, what each kind of layout could
 gain on each network (`bounds`).
+
+With `--parameters` whole training steps are measured, on one thread by its processor time: as they are, with each
+parameter in each other order, with all orders together that are faster, and without any packing of parameters, which
+bounds what their order can gain.
 """
 
 from __future__ import annotations
 
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from itertools import product
 from typing import Any, NamedTuple
@@ -174,6 +181,81 @@ def _is_guard(e: Any) -> bool:
     return isinstance(e, Apply) and e.fn == "where" and is_zero(e.args[2]) and not any(reads(e.args[0]))
 
 
+class Ordered(NamedTuple):
+    """A parameter in another order, and what a step then takes, as parts of its time: predicted and measured."""
+
+    decision: str
+    shape: tuple[int, ...]
+    predicted: float
+    measured: float
+
+
+FASTER = 0.99
+"""Part of the time of a step from which on a parameter's order counts as faster: 1 % repeats from run to run."""
+
+
+ROUNDS = 10
+"""Steps of each form between two restorations of what they store."""
+
+
+def processor_seconds(runs: Mapping[str, Any], inputs: Any, seconds: float = 2.0) -> dict[str, float]:
+    """Return the least processor time of a run of each program, in turns on this thread; stores are undone."""
+    times = dict.fromkeys(runs, float("inf"))
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end or float("inf") in times.values():
+        with ExitStack() as stack:  # training on one batch would end in numbers that are not finite
+            for run in runs.values():
+                stack.enter_context(run.preserve())
+            for _ in range(ROUNDS):
+                for name, run in runs.items():
+                    start = time.thread_time()
+                    run(inputs)
+                    times[name] = min(times[name], time.thread_time() - start)
+    return times
+
+
+def order_parameters(network: str) -> tuple[float, float, float, list[Ordered]]:
+    """Return the processor seconds of a network's training step as it is, with all parameters in the orders that are
+    faster, and without packing of parameters; and each order that was tried."""
+    import einsmith as es
+    from benchmarks.models import TRAINING
+    from einsmith.tuning.programs import graph_search
+
+    es.set_threads(1)
+    step, batch = plans.begun(TRAINING[network], 1)
+    step.compile(*batch)
+    run, arrays = plans.program_of(step), step.read_batch(batch)
+    step.parts.set_numbers(arrays)
+    total, shares = plans.seconds_of(run), graph_search._shares(run)
+    tried: list[Ordered] = []
+    for decision, (x,), more in graph_search._leaf_losses(run):
+        if shares.get(x, 0.0) < graph_search.MIN_SHARE or any(decision == o.decision for o in tried):
+            continue
+        times = processor_seconds({"": run, decision: run.compile_deciding(frozenset({decision}))}, arrays)
+        tried.append(Ordered(decision, x.shape, 1 + more / total, times[decision] / times[""]))
+    best: dict[str, Ordered] = {}
+    for o in tried:
+        name = o.decision.split()[1]
+        if o.measured < min(FASTER, best[name].measured if name in best else FASTER):
+            best[name] = o
+    with plans.without_packing(of_leaves=True):
+        free = run.source.compile(run, ())
+    forms = {"": run, "free": free}
+    if best:
+        forms["best"] = run.compile_deciding(frozenset(o.decision for o in best.values()))
+    times = processor_seconds(forms, arrays)
+    return times[""], times.get("best", times[""]), times["free"], tried
+
+
+def parameters_table(name: str) -> Table:
+    now, best, free, tried = order_parameters(name)
+    rows = [("", "", "", f"{1e3 * now:.4g} ms"), ("", "orders that are faster", "", f"{1e3 * best:.4g} ms")]
+    rows.append(("", "no packing", "", f"{1e3 * free:.4g} ms"))
+    rows += [(f"{o.shape}", o.decision.split()[2], f"{o.predicted:.3f}", f"{o.measured:.3f}") for o in tried]
+    title = f"{name}: parameters in other orders, parts of the step's time"
+    return driver.table(title, ("parameter", "order", "predicted", "measured"), rows, text=("order",))
+
+
 def bounds_table(of: Mapping[str, Bounds]) -> Table:
     rows = (
         (network, f"{1e3 * x.seconds:.2f}", *("-" if share is None else f"{100 * share:.1f}" for share in x[1:]))
@@ -202,10 +284,15 @@ def main() -> int:
     parser = Parser(
         __doc__, (), kernels=(6, "of a network"), threads=(2, ""),
         bounds=(False, "bound what each kind of layout could gain, by the model"),
+        parameters=(False, "measure steps with parameters in other orders"),
     )  # fmt: skip
     args, console = parser.read(), Console(width=200)
     if args.bounds:
         console.print(bounds_table({n: bounds(n, args.threads) for n in args.names}))
+        return 0
+    if args.parameters:
+        for name in args.names:
+            console.print(parameters_table(name))
         return 0
     every = [x for n in args.names for x in measure(n, args.threads, args.kernels)]
     console.print(table(every))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -30,6 +31,23 @@ def uncompiled() -> Iterator[None]:
         CPU.compile = held  # type: ignore[method-assign]
 
 
+@contextmanager
+def without_packing(of_leaves: bool = False) -> Iterator[None]:
+    """Programs that are compiled inside the `with` block never pack an operand into a buffer, and packing costs nothing
+    by the model: their results are wrong, and their time bounds what any layout of all tensors can gain. of_leaves:
+    only operands that are parameters are not packed."""
+    from einsmith.schedule import pipeline
+    from einsmith.schedule.kernel_calls import mark_invariant
+
+    def mark_all(plan: Any, context: Any) -> Any:
+        tensors = {x for x, _ in plan.graph.updates} if of_leaves else {t for c in plan.calls for t in c.operands}
+        return mark_invariant(plan, tensors)
+
+    passes = tuple(replace(p, run=mark_all) if p.name == "constants" else p for p in pipeline.PLAN_PASSES)
+    with mock.patch.object(pipeline, "PLAN_PASSES", passes), mock.patch.dict(os.environ, {environment.PLANS.name: "0"}):
+        yield
+
+
 def begun(problem: Any, threads: int) -> tuple[Any, tuple[Any, ...]]:
     """A problem's training step, which has no program yet, and a batch."""
     from benchmarks import worker
@@ -41,6 +59,12 @@ def begun(problem: Any, threads: int) -> tuple[Any, tuple[Any, ...]]:
 def program_of(step: Any) -> Any:
     """The only program of a training step."""
     (run,) = step.compiler.programs.values()
+    return run
+
+
+def function_program(function: Any) -> Any:
+    """The only program of a function of `es.jit`."""
+    ((run, _),) = function._cache.values()
     return run
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -26,7 +27,6 @@ from benchmarks.driver import Parser, geometric_mean, in_turns
 from benchmarks.models import TRAINING
 from einsmith.bench.steps import EinsmithStep
 from einsmith.cost.facts import Target
-from einsmith.ir.nodes import Tensor
 from einsmith.quantization import convert, prepare_qat
 from einsmith.quantization.scales import METHODS
 from einsmith.schedule.layout import forced
@@ -156,21 +156,22 @@ def measure_memory(names: Sequence[str], threads: int) -> None:
         print(f"{name}: float32 {sizes[0]:.1f} MiB, bf16 {sizes[1]:.1f} MiB ({sizes[1] / sizes[0]:.2f})", flush=True)
 
 
-def imposed(points: int | None) -> forced.Rule:
-    """Return the rule that puts channels of images innermost, or in blocks of `points`, wherever a tensor may be so."""
-
-    def rule(t: Tensor, orders: Sequence[Order]) -> Order:
-        wanted = (0, 2, 3, 1) if points is None else (0, 1, 2, 3, (1, points))
-        return wanted if wanted in orders else orders[0]
-
-    return rule
+def imposed(*wanted: Order) -> forced.Rule:
+    """Return the rule that stores images in the first of these orders that a tensor may have, else in row-major
+    order."""
+    return lambda t, orders: next((order for order in wanted if order in orders), orders[0])
 
 
 FORMATS: dict[str, forced.Rule] = {
-    "NCHW": lambda t, orders: orders[0],
-    "NHWC": imposed(None),
-    **{f"NC/{n}HW{n}": imposed(n) for n in BLOCKS},
+    "NCHW": imposed(),
+    "NHWC": imposed((0, 2, 3, 1)),
+    "CHWN": imposed((1, 2, 3, 0)),
+    "CHWN4": imposed((1, 2, 3, 0, (1, 4))),
+    **{f"NC/{n}HW{n}": imposed((0, 1, 2, 3, (1, n))) for n in BLOCKS},
 }
+"""Formats that are imposed on every image that can have them. A batch of 1 has no CHWN."""
+FORMAT_SECONDS = 6.0
+"""For measuring the formats of a network at a batch size, in turns."""
 
 
 def quantized_network(name: str, rng: np.random.Generator) -> tuple[es.nn.Module, es.nn.Module, tuple[int, ...]]:
@@ -183,21 +184,41 @@ def quantized_network(name: str, rng: np.random.Generator) -> tuple[es.nn.Module
 
 
 def measure_formats(names: Sequence[str], batches: Sequence[int]) -> None:
-    """Print the time of int8 networks with the layouts that the cost model chooses, and with one imposed on all."""
+    """Print a table of int8 networks with the layouts that the cost model chooses, and with each format imposed on all
+    images: shortest processor time on one thread, and, in parentheses, predicted time (ms).
+
+    The last columns compare the choice with the best format, and give the part of the time that no layout can save
+    more than: the time that is left where no operand is ever packed or copied into another order."""
     rng = np.random.default_rng(0)
-    for name in names:
+    es.set_threads(1)
+    print(f"| network | images | chosen | {' | '.join(FORMATS)} | best format / chosen | bound |")
+    print("|---" * (len(FORMATS) + 5) + "|")
+    for name, batch in product(names, batches):
         _, quantized, shape = quantized_network(name, rng)
-        for batch in batches:
-            x = rng.standard_normal((batch, *shape)).astype(np.float32)
-            runs = {"chosen": es.jit(quantized), **{f: es.jit(quantized) for f in FORMATS}}
-            wanted = runs["chosen"](x)
-            for f, rule in FORMATS.items():
-                with forced.forcing(rule):
-                    got = runs[f](x)
-                # Depthwise sums of float32 in another order may round to the next integer.
-                np.testing.assert_allclose(got, wanted, rtol=0, atol=0.02 * np.abs(wanted).max())
-            times = shortest({f: partial(run, x) for f, run in runs.items()})
-            print(f"{name} x{batch}: " + ", ".join(f"{f} {t * 1e3:.2f} ms" for f, t in times.items()), flush=True)
+        x = rng.standard_normal((batch, *shape)).astype(np.float32)
+        formats = {f: rule for f, rule in FORMATS.items() if batch > 1 or not f.startswith("CHWN")}
+        runs = {form: es.jit(quantized) for form in ("chosen", *formats, "unpacked")}
+        wanted = runs["chosen"](x)
+        for f, rule in formats.items():
+            with forced.forcing(rule):
+                got = runs[f](x)
+            # Depthwise sums of float32 in another order may round to the next integer.
+            np.testing.assert_allclose(got, wanted, rtol=0, atol=0.02 * np.abs(wanted).max())
+        with plans.without_packing():
+            runs["unpacked"](x)
+        times = dict.fromkeys(runs, float("inf"))
+        end = time.perf_counter() + FORMAT_SECONDS
+        while time.perf_counter() < end:
+            for form, run in runs.items():
+                start = time.thread_time()
+                run(x)
+                times[form] = min(times[form], time.thread_time() - start)
+        predicted = {f: plans.seconds_of(plans.function_program(run)) for f, run in runs.items()}
+        cells = [
+            f"{1e3 * times[f]:.3g} ({1e3 * predicted[f]:.3g})" if f in times else "-" for f in ("chosen", *FORMATS)
+        ]
+        ratio, bound = min(times[f] for f in formats) / times["chosen"], 1 - times["unpacked"] / times["chosen"]
+        print(f"| {name} | {batch} | {' | '.join(cells)} | {ratio:.2f} | {100 * max(bound, 0.0):.1f} % |", flush=True)
 
 
 def measure_int8(names: Sequence[str], batches: Sequence[int]) -> None:

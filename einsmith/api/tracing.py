@@ -253,7 +253,7 @@ def _name_in_hint(f: Callable) -> str:
 
 
 def bound(
-    graph: Graph, captured: Iterable[tuple[Any, Leaf]]
+    graph: Graph, captured: Iterable[tuple[Any, Leaf]], keeps_orders: bool = False
 ) -> tuple[Graph, dict[Leaf, np.ndarray], list[tuple[Any, Memory]]]:
     """Bind a graph to the memory of the objects that its trace captured.
 
@@ -261,6 +261,7 @@ def bound(
         graph: the graph, whose leaves stand for the tensors that users see
         captured: (object, leaf) of each captured object: an array, or a live object with a `memory`, whose values may
             change between runs
+        keeps_orders: see `in_memory`
 
     Returns:
         The graph with leaves for the content of memory, in its layout; the array of each captured leaf; and (object,
@@ -268,7 +269,7 @@ def bound(
     """
     pairs = list(captured)
     live = [(o, o.memory, x) for o, x in pairs if not isinstance(o, np.ndarray)]
-    graph, leaves = in_memory(graph, {x: memory for _, memory, x in live})
+    graph, leaves = in_memory(graph, {x: memory for _, memory, x in live}, keeps_orders)
     memory_of = {x: memory.physical for _, memory, x in live}
     bind = {leaves.get(x, x): memory_of[x] if x in memory_of else o for o, x in pairs}
     bind = {x: a.bind() if isinstance(a, CapturedArray) else a for x, a in bind.items()}

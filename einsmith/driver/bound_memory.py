@@ -14,9 +14,10 @@ from einsmith.driver.binding import LeafSum, Notice, Reply
 from einsmith.ir.nodes import Graph, Leaf
 from einsmith.runtime import buffers
 from einsmith.runtime.arena import Arena
-from einsmith.runtime.memory import Clock, Memory
+from einsmith.runtime.memory import Clock, DimensionOrder, Memory
 from einsmith.runtime.signals import Deferred
 from einsmith.schedule.pipeline import MemoryLimit
+from einsmith.schedule.plan import Order
 
 
 class BoundMemory:
@@ -50,6 +51,10 @@ class BoundMemory:
         """Leaves among those of `arrays` that hold what depends on constants alone."""
         # A checked run looks at the memory between the kernels, and while others may run.
         self.arena = Arena() if arena is None or environment.check_level() else arena
+        self.owners: Mapping[Leaf, Leaf] = {}
+        """Leaves whose memory may have another order of dimensions, each with the one whose order it has."""
+        self.placed: Mapping[Leaf, Order] = {}
+        """The orders of those that are not row-major."""
         self.is_concurrent = False
         """Whether threads may run the program at one time, each with intermediate results of its own."""
         self.stored: list[tuple[int, int]] = []
@@ -76,6 +81,11 @@ class BoundMemory:
             self.guard = locks.Guard()
         checked = bool(environment.check_level())
         self.is_concurrent = not (self.stored or self.notices or self.most is not None or checked)
+
+    def read(self, x: Leaf) -> np.ndarray:
+        """Return the array that holds a leaf's values, as a view in the order of the leaf's dimensions."""
+        array, order = self.arrays[x], self.placed.get(x)
+        return array if order is None else DimensionOrder(order).logical(array, x.shape)
 
     @property
     def leaf_bytes(self) -> int:

@@ -102,7 +102,7 @@ class BoundProgram(ProgramView):
 
     def compile_deciding(self, decisions: frozenset[str]) -> BoundProgram:
         """Return the graph compiled anew by these decisions (`schedule.graph_decisions`). The two programs share one
-        memory and take turns on it."""
+        memory, but for leaves that decisions store in another order, and take turns on it."""
         with deciding(decisions):
             program = self.source.compile(self, self.memory.memories)
         program.note = self.note

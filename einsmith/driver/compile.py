@@ -31,10 +31,11 @@ from einsmith.runtime.assemble import ArenaLayout, layout
 from einsmith.schedule.arena import passing_bytes, whole_lines
 from einsmith.schedule.compiled_kernel import CompiledKernel
 from einsmith.schedule.kernel import Beyond, Kernel
+from einsmith.schedule.layout.apply import LeavesMovedError, leaf_orders
 from einsmith.schedule.limited_positions import RowLimit
 from einsmith.schedule.limits import UnlimitedError, find_short
 from einsmith.schedule.pipeline import MemoryLimit, PlanContext, plan_graph
-from einsmith.schedule.plan import Plan, find_outside, output_tensors
+from einsmith.schedule.plan import Order, Plan, find_outside, output_tensors
 from einsmith.schedule.row_clusters import MAX_STORED_BYTES
 
 PRODUCTS = Products(is_product, round_operands)
@@ -171,6 +172,8 @@ def compile_graph(
     limits: Sequence[RowLimit] = (),
     all_limited: bool = False,
     names: Mapping[Leaf, str] = MappingProxyType({}),
+    owners: Mapping[Leaf, Leaf] = MappingProxyType({}),
+    placed: Mapping[Leaf, Order] = MappingProxyType({}),
 ) -> Compiled:
     """Compile a graph.
 
@@ -188,13 +191,15 @@ def compile_graph(
         limits: limits of rows beyond which results do not matter.
         all_limited: whether each kernel must leave out rows beyond the limits.
         names: names of leaves, for a dump of the graph.
+        owners: as in `Executable`.
+        placed: as in `Executable`.
 
     Graph decisions that are recorded for the graph are ignored, with a warning, if only without them the limit is met.
 
     Raises:
         MemoryLimitError: a run needs more bytes than the limit.
         TraceError: the graph reads a tensor of another trace.
-        UnlimitedError: a kernel that must leave out rows beyond the limits does not.
+        UnlimitedError, LeavesMovedError, UnplacedError: as in `Executable`.
         ArgumentError: the machine cannot compute in the precision.
     """
     start = time.perf_counter()
@@ -219,12 +224,14 @@ def compile_graph(
         limit,
         tuple(limits),
         all_limited,
+        placed=placed,
     )
     compilation = _Compilation(graph, tuple(bound), context, threads, numerics, backend, start, names)
-    present = present_decisions()
-    if present is not None:
+    if (present := present_decisions()) is not None:
         return compilation.run(present)
     recorded = backend.find_graph_decisions(graph, target)
+    if not (orders := leaf_orders(graph, owners, recorded)).keys() <= placed.keys():
+        raise LeavesMovedError({**orders, **placed})
     try:
         return compilation.run(recorded)
     except MemoryLimitError as e:
@@ -370,7 +377,7 @@ class _Compilation:
         """Return the place of the program's plan on disk."""
         without = c.without, registered()
         settings = c.finite, self.threads, c.memory, c.most, *without, sorted(c.decisions), c.all_limited
-        leaves = self.bound, c.constants, c.limits
+        leaves = self.bound, c.constants, c.limits, c.placed
         return plans.PlanStore(self.graph, *leaves, c.target, self.numerics, self.backend, *settings)
 
     def _dump(self, graph: Graph, c: PlanContext) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,13 @@ from einsmith.driver.constants import Constants
 from einsmith.driver.runs import Runs
 from einsmith.ir.nodes import Graph, Leaf, Tensor
 from einsmith.ir.origins import Origins
+from einsmith.passes.pipeline import present_decisions
+from einsmith.runtime import buffers
 from einsmith.runtime.arena import Arena
-from einsmith.runtime.memory import Memory
+from einsmith.runtime.memory import DimensionOrder, Memory
+from einsmith.schedule.layout.apply import leaf_orders
 from einsmith.schedule.limited_positions import RowLimit
+from einsmith.schedule.plan import Order
 from einsmith.schedule.row_clusters import MAX_STORED_BYTES
 
 
@@ -42,11 +47,18 @@ class _CompiledFrom:
 
     def compile(self, program: BoundProgram, memories: Collection[Memory]) -> Executable:
         """Return the graph of a program compiled anew, for the same memory. memories: those of it whose changes are
-        followed."""
+        followed. Leaves that present decisions give another order are copied into memory of their own."""
         compiled, memory = program.compiled, program.memory
+        arrays = {x: a for x, a in memory.arrays.items() if x not in memory.computed}
+        decisions, placed = present_decisions(), memory.placed
+        if decisions is not None:
+            before, after = (leaf_orders(self.graph, memory.owners, d) for d in (program.decisions, decisions))
+            placed = {x: order for x, order in placed.items() if x not in before} | after
+            moved = [x for x in memory.owners if memory.placed.get(x) != placed.get(x)]
+            arrays |= {x: _copy_in_order(memory.read(x), placed.get(x)) for x in moved}
         return Executable(
             self.graph,
-            {x: a for x, a in memory.arrays.items() if x not in memory.computed},
+            arrays,
             compiled.threads,
             self.finite,
             compiled.target,
@@ -61,7 +73,18 @@ class _CompiledFrom:
             memory.notices,
             memories,
             self.limits,
+            owners=memory.owners,
+            placed=placed,
+            moves=False,
         )
+
+
+def _copy_in_order(array: np.ndarray, order: Order | None) -> np.ndarray:
+    """Return a copy of an array in memory with its dimensions in an order; None: row-major."""
+    x = array if order is None else DimensionOrder(order).physical(array)
+    out = buffers.empty(x.shape, x.dtype)
+    out[...] = x
+    return out
 
 
 class Executable(BoundProgram):
@@ -89,7 +112,13 @@ class Executable(BoundProgram):
             may have changed.
         limits: limits of rows beyond which results do not matter (`schedule.limits`).
         all_limited: whether each kernel must leave out rows beyond the limits.
+        owners: leaves whose memory may have another order of dimensions, each with the one whose order it has: a
+            parameter with itself, its state with the parameter.
+        placed: orders of the dimensions in the memory of leaves that are not row-major.
+        moves: whether the caller can move leaves of `owners` to memory of other orders.
     Raises:
+        LeavesMovedError: recorded decisions give leaves other orders, and the caller moves them.
+        UnplacedError: a kernel cannot follow the order of a placed leaf.
         MemoryLimitError: a run needs more than `memory` bytes.
         UnlimitedError: a kernel that must leave out rows beyond the limits does not.
     """
@@ -113,11 +142,15 @@ class Executable(BoundProgram):
         memories: Collection[Memory] = (),
         limits: Sequence[RowLimit] = (),
         all_limited: bool = False,
+        owners: Mapping[Leaf, Leaf] = MappingProxyType({}),
+        placed: Mapping[Leaf, Order] = MappingProxyType({}),
+        moves: bool = True,
     ):
         start, checked = perf_counter(), bool(environment.check_level())
         # A checked run compares all rows of a kernel's results.
         source = _CompiledFrom(graph, finite, origins or Origins(), max_stored, () if checked else tuple(limits))
         bound = BoundMemory(bind, shared, memories, memory, other_bytes, guard, notices)
+        bound.owners, bound.placed = owners, placed
         constants: Constants | None = None
         fixed: Sequence[Leaf] = ()
         names = dict(source.origins.names)
@@ -134,7 +167,8 @@ class Executable(BoundProgram):
             bound.computed = constants.arrays.keys()
         settings = threads, finite, target, numerics, backend, bound.limit, max_stored
         limited = source.limits, all_limited, names
-        compiled = compile_graph(graph, bound.arrays, *settings, fixed, *limited)
+        orders = owners if moves else {}, placed
+        compiled = compile_graph(graph, bound.arrays, *settings, fixed, *limited, *orders)
         bound.attach(compiled.graph)
         with recording.phase("binding to memory"):
             binding = Binding(

@@ -9,7 +9,7 @@ before any of it is read. It is a pickle, in which the graph's own leaves are nu
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from einsmith.base import environment
@@ -24,7 +24,7 @@ from einsmith.kernels.pattern_keys import key_of
 from einsmith.runtime.assemble import ArenaLayout
 from einsmith.schedule.layout import forced
 from einsmith.schedule.limited_positions import RowLimit
-from einsmith.schedule.plan import Plan
+from einsmith.schedule.plan import Order, Plan
 from einsmith.tuning.kernels import override
 
 
@@ -48,6 +48,7 @@ class PlanStore:
         graph: the graph before the passes.
         bound: leaves that are bound to memory; constants: those of them whose values stay from run to run.
         limits: limits of rows beyond which results do not matter.
+        placed: orders in which leaves are stored that are not row-major.
         target, numerics, backend: the machine, how the program may round, and what compiles it.
         settings: all else that the plan depends on, which has a text.
     """
@@ -58,6 +59,7 @@ class PlanStore:
         bound: Collection[Leaf],
         constants: Collection[Leaf],
         limits: Sequence[RowLimit],
+        placed: Mapping[Leaf, Order],
         target: Target,
         numerics: Numerics,
         backend: Backend,
@@ -79,7 +81,8 @@ class PlanStore:
             for x in limits
             if isinstance(x.leaf, Leaf)
         ]
-        texts = sys.version, repr(target), repr((numbers, rows, type(backend).__qualname__, rounding, settings))
+        orders = sorted((leaves[x], order) for x, order in placed.items())
+        texts = sys.version, repr(target), repr((numbers, rows, orders, type(backend).__qualname__, rounding, settings))
         patterns = [p.name.encode() + key_of(p) for p in backend.patterns]
         self._key = objects.name_of(b"plan", graph_digest(graph, leaves), *(x.encode() for x in texts), *patterns)
 

@@ -19,6 +19,7 @@ from einsmith.export import exported
 from einsmith.export.exported import ExportedSetting, ExportSubject, Memories, Traced, Training
 from einsmith.nn import Module
 from einsmith.nn.module import export_name
+from einsmith.runtime.memory import DimensionOrder
 from einsmith.training import TrainStep
 from einsmith.training.evaluate import losses_and_outputs
 from einsmith.training.step_graph import StepGraph
@@ -53,6 +54,8 @@ def of_step(step: TrainStep, batch: tuple, threads: int, schedule: int | None) -
     names, targets = _names(step.model, inputs), ["target"]
     if step.parts.definition.targets > 1:
         targets = [f"target{n}" for n in range(step.parts.definition.targets)]
+    for p in step.model.parameters():
+        p.release_order()
     traced = _trace(step, batches)
     memories = Memories()
     memories.add_model(step.model)
@@ -181,7 +184,12 @@ def of_function(f: Callable, example: tuple, threads: int) -> ExportSubject:
         raise ArgumentError(
             "the shapes of the function's arguments are not known: pass examples, as es.export(f, folder, x)"
         )
-    traced = trace_arguments(plain, arguments, flatten((list(example), {}))[1])
+    structure = flatten((list(example), {}))[1]
+    traced = trace_arguments(plain, arguments, structure)
+    if any(isinstance(memory.layout, DimensionOrder) for _, memory in traced.live):
+        for stored, _ in traced.live:
+            stored.release_order()
+        traced = trace_arguments(plain, arguments, structure)
     memories = Memories()
     modules = [m for m in traced.depends if isinstance(m, Module)]
     parts = {id(part) for m in modules for part in m.modules() if part is not m}

@@ -27,7 +27,7 @@ from einsmith.lang.builder import Value, as_value
 from einsmith.lang.refused import refusal
 from einsmith.lang.torch_types import ElementCount
 from einsmith.lang.trace import current_trace, in_full_precision, touch
-from einsmith.runtime.memory import Layout, Memory
+from einsmith.runtime.memory import DimensionOrder, Layout, Memory
 
 substituted: ContextVar[Mapping[int, Value]] = ContextVar("einsmith_substituted", default=MappingProxyType({}))
 """Traced values that replace parameters and buffers, by their id, inside `functional_call`."""
@@ -117,7 +117,11 @@ class Stored:
 
     @property
     def data(self) -> np.ndarray:
-        """The memory itself (see the class). Assigning an array of the same shape copies into it."""
+        """The memory itself (see the class). Assigning an array of the same shape copies into it.
+
+        Where a training step has chosen another order of dimensions in memory, that ends: memory is C-contiguous again,
+        and stays so, and programs are compiled anew. `numpy()` returns a copy in any case."""
+        self.release_order()
         return self.memory.logical()
 
     @data.setter
@@ -158,6 +162,12 @@ class Stored:
         step. The address changes, and functions are traced anew. Where `data` is then a copy, change it and assign it
         to `data`. Raises ShapeError or DtypeError where the layout does not fit."""
         self._move(self.memory.dtype, layout)
+
+    def release_order(self) -> None:
+        """Return to row-major memory for good, where a training step has chosen another order of dimensions."""
+        if isinstance(self.memory.layout, DimensionOrder):
+            self.store_as(None)
+            self.memory.is_exposed = True
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"memory": (self.numpy(), self.memory.layout)}
@@ -232,7 +242,9 @@ class Stored:
         return self.shape[0]
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({np.array2string(self.data, threshold=100, prefix='Parameter(')}, {self.dtype})"
+        return (
+            f"{type(self).__name__}({np.array2string(self.numpy(), threshold=100, prefix='Parameter(')}, {self.dtype})"
+        )
 
 
 def _delegate(name: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from itertools import count
 from typing import Any, ClassVar, Protocol
 
@@ -34,6 +35,22 @@ class Layout(Protocol):
     def logical(self, x: Any, shape: tuple[int, ...]) -> Any:
         """Return the tensor of `shape` that memory in this layout holds; for an array a view, where there is one."""
         ...
+
+
+@dataclass(frozen=True)
+class DimensionOrder:
+    """The layout that holds a tensor's dimensions in another order, as (1, 0) for a transposed matrix.
+
+    Training steps choose it for parameters that their kernels read faster in this order. As long as nobody asks for the
+    array itself (`Parameter.data`): then the memory is row-major again, for good."""
+
+    order: tuple[Any, ...]
+
+    def physical(self, x: Any) -> Any:
+        return x.transpose(self.order)
+
+    def logical(self, x: Any, shape: tuple[int, ...]) -> Any:
+        return x.transpose(tuple(self.order.index(d) for d in range(len(self.order))))
 
 
 class Clock:
@@ -102,6 +119,7 @@ class Memory:
 
     version: the time (`Clock`) of the last change that was made through this object. Programs have the memory as
     `physical`; users have other arrays, by which `is_shared` knows of them.
+    is_exposed: whether a user has asked for the array while programs had chosen another order (`DimensionOrder`).
     newest: the copy of the elements on a device that is newer than this memory; None where this memory is up to date.
     Reading the elements, also as `physical`, fetches them.
     """
@@ -116,6 +134,7 @@ class Memory:
         "shape",
         "guard",
         "version",
+        "is_exposed",
         "_public",
         "_owner",
         "_references",
@@ -138,6 +157,7 @@ class Memory:
         self._physical = buffers.empty(stored, dtype) if place is None else place
         self.newest: Newest | None = None
         self.version = Clock.note()
+        self.is_exposed = False
         self._public = self._physical.view()  # of the elements without a layout
         self._owner = self._physical.base if place is None else None
         self._references = sys.getrefcount(self._owner)
@@ -174,6 +194,10 @@ class Memory:
         tensor = self._public if self.layout is None else self._read()
         self.version = Clock.note()  # whoever has the array may change it
         return tensor
+
+    def is_movable(self) -> bool:
+        """Return whether programs may choose another order of dimensions: nobody else has the array, or wanted it."""
+        return self.layout is None and len(self.shape) > 1 and not self.is_exposed and not self.is_shared()
 
     def is_shared(self) -> bool:
         """Return whether anybody but programs may have an array of the elements."""
@@ -253,11 +277,19 @@ def _check_tensor(layout: Layout, name: str, value: Value, shape: tuple[int, ...
     return value.tensor
 
 
-def in_memory(graph: Graph, memories: Mapping[Leaf, Memory]) -> tuple[Graph, dict[Leaf, Leaf]]:
+def in_memory(
+    graph: Graph, memories: Mapping[Leaf, Memory], keeps_orders: bool = False
+) -> tuple[Graph, dict[Leaf, Leaf]]:
     """Replace the leaves of tensors in a graph by leaves for the physical arrays in their memories; return the graph
-    and the new leaf for each old one. Tensors are read through their layouts, and updates are stored through them."""
-    leaves = {x: leaf(m.physical.shape, x.dtype) if m.layout is not None else x for x, m in memories.items()}
-    layouts = {x: m.layout for x, m in memories.items() if m.layout is not None}
+    and the new leaf for each old one. Tensors are read through their layouts, and updates are stored through them.
+
+    keeps_orders: leaves whose layout is a `DimensionOrder` stay, because the program's kernels follow that order."""
+    layouts = {
+        x: m.layout
+        for x, m in memories.items()
+        if m.layout is not None and not (keeps_orders and isinstance(m.layout, DimensionOrder))
+    }
+    leaves = {x: leaf(m.physical.shape, x.dtype) if x in layouts else x for x, m in memories.items()}
     if not layouts:
         return graph, leaves
 

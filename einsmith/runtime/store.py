@@ -116,6 +116,6 @@ class ParameterStore:
     def arrays(self) -> Iterator[tuple[str, np.ndarray]]:
         """Yield (name, values) of all parameters, then of all state."""
         for name, p in self.parameters.items():
-            yield name, p.data
+            yield name, p.memory.logical()
         for name, s in self.state.items():
             yield name, s.data

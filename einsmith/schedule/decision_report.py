@@ -38,7 +38,7 @@ def report_decisions(plan: Plan, decisions: Collection[str]) -> list[ReportedDec
     places: dict[str, list[_Place]] = {}
     for each in all_plans(plan) if wanted else ():
         names, name = TensorNames(each.graph), namer(each)
-        for node in dict.fromkeys((*names.nodes(), *each.originals)):
+        for node in dict.fromkeys((*names.nodes(), *each.originals, *each.orders)):
             if (own := names.of(node)) in wanted:
                 places.setdefault(own, []).append(_Place(each, node, name))
     return [_report(x, places) for x in sorted(decisions)]

@@ -38,7 +38,8 @@ class TensorNames:
 
     def of(self, t: Node) -> str:
         """Return the name of a tensor, or of a node that computes several."""
-        return self._encode(t).hex()[:_NAME_DIGITS]
+        code = self._encode(t)
+        return (_digest(code) if isinstance(t, Leaf) else code).hex()[:_NAME_DIGITS]
 
     def nodes(self) -> list[Node]:
         """Return the tensors that the graph computes, and the nodes that compute them, arguments before users."""

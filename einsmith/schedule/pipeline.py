@@ -6,7 +6,7 @@ The passes from graph to graph (`passes.pipeline`) come before, binding to memor
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from decimal import ROUND_CEILING, ROUND_FLOOR
 from typing import Generic, Protocol, TypeVar
 
@@ -20,13 +20,13 @@ from einsmith.schedule.compiled_kernel import CompiledKernel
 from einsmith.schedule.join_updates import join_updates
 from einsmith.schedule.kernel import Beyond, Kernel
 from einsmith.schedule.kernel_calls import mark_invariant
-from einsmith.schedule.layout.apply import apply_layouts
+from einsmith.schedule.layout.apply import apply_layouts, place_leaves
 from einsmith.schedule.layout.choice import layouts_of
 from einsmith.schedule.limited_positions import RowLimit, find_limited, find_limits
 from einsmith.schedule.limits import UnlimitedError, check_limited, find_short, limit_rows
 from einsmith.schedule.losses import LossSplitter
 from einsmith.schedule.options import EPILOGUE_SUMS, FUSION_PARTS
-from einsmith.schedule.plan import Cost, KernelCall, Plan, StagesCost, find_outside, output_tensors
+from einsmith.schedule.plan import Cost, KernelCall, Order, Plan, StagesCost, find_outside, output_tensors
 from einsmith.schedule.planner import fuse
 from einsmith.schedule.rematerialize import KernelCost, fit
 from einsmith.schedule.repeat_products import repeat_products
@@ -123,6 +123,7 @@ class PlanContext:
     because that takes less time. memory: most bytes that a run may hold. limits: limits of rows beyond which results do
     not matter; all_limited: whether each kernel must leave out rows beyond them. decisions: what is decided otherwise
     than by the cost model (`schedule.graph_decisions`). without: names of passes, and of parts, that are left out.
+    placed: orders in which leaves are stored that are not row-major.
     """
 
     target: Target
@@ -139,6 +140,7 @@ class PlanContext:
     all_limited: bool
     decisions: frozenset[str] = frozenset()
     without: Collection[str] = ()
+    placed: Mapping[Leaf, Order] = field(default_factory=dict)
 
 
 PlanPass = Pass[Plan, PlanContext]
@@ -150,6 +152,7 @@ def plan_graph(graph: Graph, context: PlanContext, until: str = "") -> Plan:
     Raises:
         MemoryLimitError: a run needs more bytes than the limit.
         UnlimitedError: a kernel that must leave out rows beyond the limits does not.
+        UnplacedError: a kernel cannot follow the order in which a leaf is stored.
     """
     plan = Plan(graph, [], {}, [], 0)
     for p in PLAN_PASSES:
@@ -212,6 +215,11 @@ def _choose_layouts(plan: Plan, c: PlanContext) -> Plan:
     """Give tensors the orders of dimensions that the cost model prices lowest."""
     decide = layouts_of(lambda k: c.cost(k, c.target), lambda k: c.floor(k, c.target), c.target)
     return apply_layouts(plan, decide)
+
+
+def _place_leaves(plan: Plan, c: PlanContext) -> Plan:
+    """Have kernels follow the orders in which leaves are stored."""
+    return place_leaves(plan, c.placed) if c.placed else plan
 
 
 def _split_losses(plan: Plan, c: PlanContext) -> Plan:
@@ -327,6 +335,7 @@ PLAN_PASSES = check_order(
         _plan_pass(COPIES, _coalesce_copies, needs="kernels", is_optional=True),
         _plan_pass("constants", _mark_constants, needs="kernels"),
         _plan_pass("rows that can be left out", _check_rows, needs="kernels"),
+        _plan_pass("orders of leaves", _place_leaves, needs="kernels"),
         _plan_pass(LAYOUTS, _choose_layouts, needs="kernels", is_optional=True),
         _plan_pass(LOSSES, _split_losses, needs="kernels", is_optional=True),
         _plan_pass(MEMORY, fit_memory, needs="kernels", provides="calls"),

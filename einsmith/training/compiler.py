@@ -30,11 +30,13 @@ from einsmith.driver.bound_program import PROGRAMS, BoundProgram
 from einsmith.driver.derivations import Derivations
 from einsmith.driver.executable import Executable
 from einsmith.driver.sizes import SHARED_FUNCTIONS, Sizes, choose_sizes, drop_outgrown
-from einsmith.ir.nodes import Graph
+from einsmith.ir.nodes import Graph, Leaf
 from einsmith.lang import trace
 from einsmith.runtime.arena import Arena
-from einsmith.runtime.memory import Memory
+from einsmith.runtime.memory import DimensionOrder, Memory
 from einsmith.runtime.thread_count import get_threads
+from einsmith.schedule.layout.apply import LeavesMovedError, UnplacedError
+from einsmith.schedule.plan import Order
 from einsmith.training import step_graph
 from einsmith.training.exchanges import Exchanged
 from einsmith.training.gradient_buckets import Shard
@@ -258,7 +260,29 @@ class StepCompiler:
             self.compile(arrays, gather)
 
     def compile(self, arrays: list[np.ndarray], gather: bool) -> None:
-        """Compile the program for a batch. Steps of other shapes wait for the tracing, not for the code generation."""
+        """Compile the program for a batch. Steps of other shapes wait for the tracing, not for the code generation.
+
+        Where the program would be faster if parameters were stored in other orders, they are moved first; where it
+        cannot follow the orders in which they are stored, they are row-major again."""
+        while True:
+            try:
+                return self._compile(arrays, gather)
+            except UnplacedError:
+                with self._state.store.guard:
+                    for p in self._state.store.parameters.values():
+                        p.release_order()
+
+    def _move(self, traced: StepGraph, orders: Mapping[Leaf, Order]) -> None:
+        """Move parameters of a graph to memory of other orders. Their state follows when the step is traced again."""
+        with self._state.store.guard:
+            leaves = {id(a): x for x, a in traced.bind.items() if traced.owners.get(x) is x}
+            for p in self._state.store.parameters.values():
+                x = leaves.get(id(p.memory.host))
+                if x is not None and orders.get(x) != traced.placed.get(x):
+                    p.store_as(DimensionOrder(orders[x]) if x in orders else None)
+
+    def _compile(self, arrays: list[np.ndarray], gather: bool) -> None:
+        """Compile the program for a batch. Raises UnplacedError where it cannot follow the orders of parameters."""
         if gather and self._parts.definition.compilation.memory_limit is not None and self.notices is None:
             self.find_or_compile(arrays)  # it needs more memory: its error comes before anything is gathered
         guard = self._state.store.guard
@@ -268,9 +292,11 @@ class StepCompiler:
             if is_shared and self._predict(arrays, gather):
                 return
             traced, options = self._trace_for_program(arrays, gather)
+            if traced.placed and not self.backend.in_process:
+                raise UnplacedError
             generation = self._generation
             key = self._key_of(arrays, gather)
-        target, run = options["target"], None
+        target, run, moved = options["target"], None, None
         backend = registry.DEFAULT if target is None else registry.backend_of(target)
         programs = [run for _, run in self.programs.items()]
         workshop = self.search.prepare(backend, programs) if is_tuned else None
@@ -278,17 +304,28 @@ class StepCompiler:
             sizes = self._sizes_of(arrays, gather, key[1:], generation)
             run = sizes.find(tuple(a.shape for a in arrays), traced)
         try:
-            run = Executable(traced.graph, traced.bind, **options) if run is None else run
-        except BaseException:  # Ctrl-C, too
+            if run is None:
+                owners = traced.owners if self.backend.in_process else {}
+                run = Executable(traced.graph, traced.bind, owners=owners, **options)
+        except BaseException as e:  # Ctrl-C, too
             if workshop is not None:
                 workshop.close()
-            raise
+            if not isinstance(e, LeavesMovedError):
+                raise
+            moved = e.orders
+        if run is None:
+            assert moved is not None
+            self._move(traced, moved)
+            return self._compile(arrays, gather)
         exploration = self.search.explore(run, workshop, [run for _, run in self.programs.items()])
         run.note = Note(traced.groups, exploration, traced.trained, traced.exchanged)
         if is_tuned and self.search.settings.mode == "static":
             with guard:
                 self._parts.set_numbers(arrays)
             run = self.search.search(run, arrays)
+            if run.memory.placed != traced.placed:  # it has parameters in memory of its own
+                self._move(traced, run.memory.placed)
+                return self._compile(arrays, gather)
         with guard:
             self.compare()
             if generation == self._generation:  # else the program is outdated
@@ -370,6 +407,7 @@ class StepCompiler:
             "max_stored": compilation.max_stored,
             "target": self._find_target(),
             "notices": notices,
+            "placed": traced.placed,
             "memories": [*(m for _, m in traced.live), *(s.memory for s in self._state.store.state.values())],
         }
 

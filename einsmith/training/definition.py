@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from einsmith.api.settings import CompileSettings
+from einsmith.base import environment
 from einsmith.base.arguments import check_fields, describe, refuse_torch, refuse_unknown
 from einsmith.base.arrays import is_array, to_array
 from einsmith.base.dtypes import f16, is_whole
@@ -56,6 +57,12 @@ class StepDefinition:
     def __post_init__(self) -> None:
         if not is_whole(self.seed):  # of any size
             raise ArgumentError(f"seed={self.seed!r} must be an integer")
+
+    @property
+    def keeps_orders(self) -> bool:
+        """Whether programs follow the orders in which parameters are stored. A checked program compares with tensors in
+        row-major order; processes of a group exchange memory in this order."""
+        return self.is_alone and not environment.check_level()
 
     def changed(self, values: Mapping[str, Any]) -> StepDefinition:
         """Return the definition with other parts and settings, by name. Raises UnknownOptionError for other names."""

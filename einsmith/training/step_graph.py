@@ -87,7 +87,7 @@ class _StepBuilder(GraphBuilder):
             one = builder.full((), 1.0, loss.dtype).tensor
             (out,), grads = gradients([loss.tensor], [one], [x for _, x in trained])
         captured = [*self.own_captures, *t.captured.values()]
-        known = {x: np.array(o if isinstance(o, np.ndarray) else o.data) for o, x in captured}
+        known = {x: np.array(o) if isinstance(o, np.ndarray) else o.memory.copy() for o, x in captured}
         return LossGraph(loss.tensor, out, dict(trained), grads, known | dict(zip(inputs, arrays, strict=True)))
 
     def build(self, arrays: Sequence[np.ndarray], gather: bool) -> StepGraph:
@@ -141,7 +141,8 @@ class _StepBuilder(GraphBuilder):
         outputs, names_of_trained = (out, *reports.values()), tuple(name for name, _ in trained)
         if scale is not None:
             outputs = (*outputs, finite)
-        return self.finish(t, inputs, outputs, tuple(grads), tuple(reports), origins, names_of_trained)
+        keeps = not gather and self.settings.accumulate == 1 and self.definition.keeps_orders
+        return self.finish(t, inputs, outputs, tuple(grads), tuple(reports), origins, names_of_trained, keeps)
 
     def exchange_sums(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Replace sums over the group in the graph of tensors: what is summed is stored, and another thread stores the

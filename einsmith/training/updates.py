@@ -6,8 +6,8 @@ Gradients are clipped inside the step, as torch.nn.utils does: by value, and by 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
 
@@ -21,7 +21,7 @@ from einsmith.ir.nodes import Graph, Leaf, Tensor, leaf
 from einsmith.ir.origins import Origins
 from einsmith.lang import builder, trace
 from einsmith.lang.builder import Value
-from einsmith.runtime.memory import Memory
+from einsmith.runtime.memory import DimensionOrder, Memory
 from einsmith.training.exchanges import Exchanged
 from einsmith.training.gradient_buckets import Shard
 from einsmith.training.state import AVERAGE, GRADIENT, CountGroup, StepParts
@@ -34,7 +34,8 @@ class StepGraph:
     graph, bind: arguments of `Executable`; live: captured objects with their memory; depends: modules met while
     tracing; reports: names of the outputs after the loss; groups: counts of the updated parameters; divided: whether
     groups that older programs read were split; origins: source positions, for messages; trained: names of the
-    parameters that have a gradient; exchanged: the tensors that it sums over a group, in order."""
+    parameters that have a gradient; exchanged: the tensors that it sums over a group, in order; owners, placed: as in
+    `Executable`."""
 
     graph: Graph
     bind: dict[Leaf, np.ndarray]
@@ -46,6 +47,8 @@ class StepGraph:
     origins: Origins
     trained: tuple[str, ...]
     exchanged: tuple[Exchanged, ...] = ()
+    owners: Mapping[Leaf, Leaf] = field(default_factory=dict)
+    placed: Mapping[Leaf, tuple[Any, ...]] = field(default_factory=dict)
 
 
 class GraphBuilder:
@@ -121,7 +124,7 @@ class GraphBuilder:
             self.updates.append((leaves[name], new.tensor))
             if decay is not None:
                 parameter = self.state.store.parameters[name]
-                weights = parameter.memory.physical if name in self.pieces else parameter.data
+                weights = parameter.memory.physical if name in self.pieces else parameter.memory.logical()
                 average, x = self.read_state(name, AVERAGE, p.shape, weights)
                 # The first step copies: the parameter's initial value has no part in the average.
                 mean = builder.where(count <= 1, new, average + (1 - decay) * (new - average))
@@ -144,12 +147,15 @@ class GraphBuilder:
         reports: tuple[str, ...] = (),
         origins: Origins | None = None,
         trained: tuple[str, ...] = (),
+        keeps_orders: bool = False,
     ) -> StepGraph:
-        """Return the graph of what was traced and captured."""
+        """Return the graph of what was traced and captured. keeps_orders: whether the program's kernels can follow the
+        orders in which parameters and their state are stored (`runtime.memory.DimensionOrder`)."""
         captured = [*self.own_captures, *t.captured.values()]
         live = [(o, o.memory) for o, _ in t.captured.values() if not isinstance(o, np.ndarray)]
         leaves = (*inputs, *(x for _, x in captured))
-        graph, bind, _ = bound(Graph(leaves, outputs, tuple(self.updates), (), grads), captured)
+        graph, bind, _ = bound(Graph(leaves, outputs, tuple(self.updates), (), grads), captured, keeps_orders)
+        orders = self._orders(captured) if keeps_orders else ()
         return StepGraph(
             graph,
             bind,
@@ -161,7 +167,26 @@ class GraphBuilder:
             origins or Origins(),
             trained,
             tuple(self.exchanged),
+            *orders,
         )
+
+    def _orders(self, captured: Iterable[tuple[Any, Leaf]]) -> tuple[dict[Leaf, Leaf], dict[Leaf, tuple[Any, ...]]]:
+        """Return the leaves that may be stored in another order, and the orders of those that are (`Executable`)."""
+        leaves = {id(o): x for o, x in captured}
+        owners: dict[Leaf, Leaf] = {}
+        placed: dict[Leaf, tuple[Any, ...]] = {}
+        for name, p in self.state.store.parameters.items():
+            owner = leaves.get(id(p))
+            slots = [s for n, s in self.state.store.state.items() if n.rpartition("/")[0] == name and id(s) in leaves]
+            held = [p, *(s for s in slots if s.memory.shape == p.shape)]
+            if owner is None:
+                continue
+            is_placed = isinstance(layout := p.memory.layout, DimensionOrder)
+            if is_placed:
+                placed |= {leaves[id(o)]: layout.order for o in held}
+            if is_placed or all(o.memory.is_movable() for o in held):
+                owners |= {leaves[id(o)]: owner for o in held}
+        return owners, placed
 
 
 class _UpdateBuilder(GraphBuilder):

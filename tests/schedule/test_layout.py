@@ -49,9 +49,10 @@ def test_candidates_put_one_dimension_inside():
 
 def test_candidates_put_channels_in_blocks():
     """Where the channels fill several blocks, and images have pixels."""
-    assert [block_of(o) for o in candidates((2, 64, 5, 5))[4:]] == [(1, 4), (1, 16), (1, 32)]
-    assert [block_of(o) for o in candidates((1, 16, 1, 7))[2:]] == [(1, 4)]
-    assert [block_of(o) for o in candidates((1, 24, 1, 7))[2:]] == [(1, 4)]
+    assert [block_of(o) for o in candidates((2, 128, 5, 5))[4:]] == [(1, n) for n in (4, 8, 16, 32, 64, 4)]
+    assert candidates((2, 8, 5, 5))[-1] == (1, 2, 3, 0, (1, 4)), "CHWN4"
+    assert [block_of(o) for o in candidates((1, 16, 1, 7))[2:]] == [(1, 4), (1, 8)]
+    assert [block_of(o) for o in candidates((1, 24, 1, 7))[2:]] == [(1, 4), (1, 8)]
     for shape in ((2, 6, 5, 5), (2, 4, 5, 5), (2, 16, 1, 1), (8, 16, 5), (16, 16)):
         assert all(block_of(o) is None for o in candidates(shape)), shape
 

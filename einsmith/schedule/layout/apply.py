@@ -10,15 +10,16 @@ after:  call 0 makes t0[n, c, y, x, b] with b < 16, which has strides again; cal
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from einsmith.base.errors import VerifyError
-from einsmith.ir.nodes import Apply, Compute, Tensor, read_whole, template
+from einsmith.ir.nodes import Apply, Compute, Graph, Leaf, Tensor, read_whole, template
 from einsmith.ir.views import storage
+from einsmith.schedule.graph_decisions import ORDER, TensorNames, orders_of
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Member, Rows, Stage
-from einsmith.schedule.layout.order import Placement, find_crossing, placement_of, relocate
+from einsmith.schedule.layout.order import Placement, find_crossing, permutations, placement_of, relocate
 from einsmith.schedule.plan import KernelCall, LayoutChoice, LoopCall, Order, Plan
 from einsmith.schedule.split_axes import split_buffer
 
@@ -45,6 +46,64 @@ class LayoutDecision:
     orders: Mapping[Tensor, LayoutChoice] = field(default_factory=dict)
     copies: tuple[LayoutCopy, ...] = ()
     unchanged: Mapping[Tensor, LayoutChoice] = field(default_factory=dict)
+
+
+class LeavesMovedError(Exception):
+    """Decisions give leaves other orders in memory than they have; `orders` are those that are not row-major."""
+
+    def __init__(self, orders: Mapping[Leaf, Order]):
+        super().__init__("leaves are to be stored in other orders")
+        self.orders = orders
+
+
+class UnplacedError(Exception):
+    """A kernel cannot follow the order in which a leaf is stored."""
+
+
+def leaf_orders(graph: Graph, owners: Mapping[Leaf, Leaf], decisions: Collection[str]) -> dict[Leaf, Order]:
+    """Return the orders that are decided for leaves of a graph, except those that no leaf of the shape can have.
+
+    owners: leaves that may have other orders, each with the one whose order it has."""
+    if not owners or not any(x.startswith(f"{ORDER} ") for x in decisions):
+        return {}
+    wanted = orders_of(TensorNames(graph), dict.fromkeys(owners.values()), decisions)
+    return {x: o for x, owner in owners.items() if (o := wanted.get(owner)) in permutations(x.shape)[1:]}
+
+
+def find_held(plan: Plan, owners: Mapping[Leaf, Leaf]) -> dict[Tensor, Leaf]:
+    """Return the tensors of a plan that lie in the memory of leaves that may have other orders, each with the leaf
+    whose order it has: those leaves and their new values, where only kernels of the plan access them.
+
+    owners: leaves that may have other orders, each with the one whose order it has: its parameter, or itself."""
+    used = {storage(t) for call in plan.calls for t in call.tensors}
+    graph = plan.graph
+    new = {x: t for t, x in plan.home.items()}
+    seen = {storage(t) for t in (*graph.outputs, *(t for t, _ in graph.checks), *graph.gradients)}
+    for call in plan.calls:
+        if isinstance(call, LoopCall):
+            seen.update(storage(t) for tensors in (call.tensors, *(c.tensors for c in call.before)) for t in tensors)
+    held: dict[Leaf, list[Tensor]] = {}  # by the leaf that gives the order
+    fixed: set[Leaf] = set()
+    for x, owner in owners.items():
+        tensors = [t for t in (x, new.get(x)) if t is not None and t in used]
+        held.setdefault(owner, []).extend(tensors)
+        if x.shape != owner.shape or any(t in seen or storage(t) is not t or t.shape != x.shape for t in tensors):
+            fixed.add(owner)
+    return {t: owner for owner, tensors in held.items() if owner not in fixed for t in tensors}
+
+
+def place_leaves(plan: Plan, orders: Mapping[Leaf, Order]) -> Plan:
+    """Return the plan whose kernels follow the orders in which leaves are stored. Raises UnplacedError where one
+    cannot, or where anything but a kernel accesses such a leaf."""
+    tensors = find_held(plan, {x: x for x in orders})
+    used = {storage(t) for call in plan.calls for t in call.tensors}
+    if any(x not in tensors for x in orders if x in used or x in plan.graph.outputs):
+        raise UnplacedError
+    decision = LayoutDecision({t: LayoutChoice(orders[x]) for t, x in tensors.items()})
+    try:
+        return apply_layouts(plan, lambda p: decision if p is plan else LayoutDecision())
+    except VerifyError as e:
+        raise UnplacedError from e
 
 
 def fixed_tensors(plan: Plan) -> set[Tensor]:
@@ -108,7 +167,12 @@ def apply_layouts(plan: Plan, decide: Callable[[Plan], LayoutDecision]) -> Plan:
     originals = {c.call.tensors[1]: storage(c.call.tensors[0]) for c in decision.copies}
     first = place[min(plan.first_write, len(plan.calls))]
     return replace(
-        plan, calls=calls, checks=checks, first_write=first, orders=choices, originals=plan.originals | originals
+        plan,
+        calls=calls,
+        checks=checks,
+        first_write=first,
+        orders=plan.orders | choices,
+        originals=plan.originals | originals,
     )
 
 

@@ -30,6 +30,7 @@ from einsmith.schedule.layout.apply import (
     free_tensors,
     loop_invariant_operands,
 )
+from einsmith.schedule.layout.channels_last import all_channels_last
 from einsmith.schedule.layout.folded import folded_sets
 from einsmith.schedule.layout.order import candidates, innermost
 from einsmith.schedule.layout.price import Prices, Seconds
@@ -149,7 +150,10 @@ def layouts_of(seconds: Seconds, bound: Callable[[Kernel], float], target: Targe
     prices = Prices(seconds, target, bound)
 
     def decide(plan: Plan) -> LayoutDecision:
-        return forced.decide(plan) or decide_orders(plan, prices)
+        decision = forced.decide(plan) or decide_orders(plan, prices)
+        if decision.orders or decision.copies or forced.is_active():
+            return decision
+        return all_channels_last(plan, prices) or decision
 
     return decide
 

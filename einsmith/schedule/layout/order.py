@@ -15,9 +15,9 @@ from einsmith.schedule.plan import Order
 
 MAX_PERMUTATIONS = 4
 """Most permutations of a tensor's dimensions that are considered, row-major order included."""
-BLOCKS = (4, 16, 32)
-"""Points of a block of channels that are considered: 4 bytes fill a word of a dot product, 16 floats or 32 bytes a
-vector (MegEngine's NC/4HW4, NC/16HW16 and NC/32HW32)."""
+BLOCKS = (4, 8, 16, 32, 64)
+"""Points of a block of channels that are considered: 4 bytes fill a word of a dot product, 8 or 16 floats, or 32 or 64
+bytes, a vector (MegEngine's NC/4HW4 to NC/64HW64)."""
 LINE = 64
 """Bytes of a cache line."""
 
@@ -37,21 +37,33 @@ def in_blocks(shape: Sequence[int], d: int, points: int) -> Order:
     return (*range(len(shape)), (d, points))
 
 
+def batch_before_blocks(shape: Sequence[int], points: int) -> Order:
+    """Return the order with the batch inside of the pixels, and blocks of channels innermost (MegEngine's CHWN4)."""
+    return (*range(1, len(shape)), 0, (1, points))
+
+
 def candidates(shape: Sequence[int]) -> list[Order]:
     """Return the orders that a tensor may have: row-major first, then each dimension of extent above 1 moved innermost,
     then channels in blocks. The second and the first dimension (channels, batch) come before the others. Tensors whose
     extents differ only in dimensions of extent 1 have equal permutations."""
+    return [*permutations(shape), *_blocked(shape)]
+
+
+def permutations(shape: Sequence[int]) -> list[Order]:
+    """Return the orders without blocks that a tensor may have, row-major first."""
     several = [d for d, n in enumerate(shape) if n > 1]
     inner = [*several[1:2], *several[:1], *several[2:]]
-    permutations = [row_major_order(shape), *(innermost(shape, d) for d in inner if d != several[-1])]
-    return [*permutations[:MAX_PERMUTATIONS], *_blocked(shape)]
+    every = [row_major_order(shape), *(innermost(shape, d) for d in inner if d != several[-1])]
+    return every[:MAX_PERMUTATIONS]
 
 
 def _blocked(shape: Sequence[int]) -> list[Order]:
     """Return the orders of images (dimension 1 is that of channels, and two or more follow) with channels in blocks."""
     if len(shape) < 4 or max(shape[2:]) <= 1:
         return []
-    return [in_blocks(shape, 1, n) for n in BLOCKS if shape[1] > n and shape[1] % n == 0]
+    blocks = [n for n in BLOCKS if shape[1] > n and shape[1] % n == 0]
+    mixed = [batch_before_blocks(shape, n) for n in blocks[:1] if shape[0] > 1]
+    return [*(in_blocks(shape, 1, n) for n in blocks), *mixed]
 
 
 def apart(shape: Sequence[int], order: Order) -> tuple[tuple[int, ...], tuple[int, ...]]:

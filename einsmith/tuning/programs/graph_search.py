@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from math import inf, sqrt
 
 import numpy as np
@@ -26,13 +27,15 @@ from einsmith.driver.binding import FINITE
 from einsmith.driver.bound_program import BoundProgram
 from einsmith.driver.compile import predicted
 from einsmith.ir.interned import Node
-from einsmith.ir.nodes import Compute, Tensor
+from einsmith.ir.nodes import Compute, Leaf, Tensor
 from einsmith.ir.views import producer, storage
 from einsmith.passes.pipeline import optional
 from einsmith.schedule.decision_report import report_decisions
 from einsmith.schedule.fusion import passes_on
 from einsmith.schedule.graph_decisions import CUT, ORDER, WITHOUT, TensorNames, show_order, toggle
 from einsmith.schedule.kernel import Rows
+from einsmith.schedule.layout.apply import UnplacedError, find_held, reorder_call
+from einsmith.schedule.layout.order import permutations
 from einsmith.schedule.options import EPILOGUE_SUMS
 from einsmith.schedule.pipeline import JOINED, LAYOUTS, TOGETHER
 from einsmith.schedule.plan import KernelCall, LayoutChoice, LoopCall, Plan
@@ -106,7 +109,7 @@ def tensor_genes(run: BoundProgram) -> dict[str, float]:
     losses = {x: 0.0 for x in run.decisions if not x.startswith(f"{WITHOUT} ")}
     shares = _shares(run)
     seconds = iter(k.seconds for k in run.kernels)
-    for decision, nodes, more in _tensor_losses(run.plan, seconds, run.target):
+    for decision, nodes, more in chain(_tensor_losses(run.plan, seconds, run.target), _leaf_losses(run)):
         if sum(shares.get(x, 0.0) for x in nodes) >= MIN_SHARE:
             losses[decision] = min(losses.get(decision, inf), more)
     ranked = sorted(losses, key=lambda x: losses[x])[:MAX_TENSOR_GENES]
@@ -149,6 +152,26 @@ def _tensor_losses(
     for choice, tensors in together.items():
         if choice.runner_up is not None:
             yield f"{ORDER} {names.of(tensors[0])} {show_order(choice.runner_up)}", tensors, turns * choice.more
+
+
+def _leaf_losses(run: BoundProgram) -> Iterator[tuple[str, Sequence[Leaf], float]]:
+    """Yield (decision on the order of a parameter in memory, the parameter, predicted seconds that a run takes more by
+    it): the orders that all its kernels can follow. Predictions rank these decisions only, as they do not tell a
+    parameter that is in a cache from one that is read from memory."""
+    held = find_held(run.plan, run.memory.owners)
+    names = TensorNames(run.source_graph)
+    for x in dict.fromkeys(owner for t, owner in held.items() if owner not in run.memory.placed):
+        tensors = [t for t, owner in held.items() if owner is x]
+        calls = [(c, n) for _, c, n in run.plan.kernel_calls() if not {*map(storage, c.tensors)}.isdisjoint(tensors)]
+        for order in permutations(x.shape)[1:]:
+            more = 0.0
+            for call, turns in calls:
+                moved = reorder_call(call, dict.fromkeys(tensors, order))
+                if moved is None:
+                    break
+                more += turns * (predicted(moved.kernel, run.target) - predicted(call.kernel, run.target))
+            else:
+                yield f"{ORDER} {names.of(x)} {show_order(order)}", [x], more
 
 
 def _cut_losses(call: KernelCall, seconds: float, target: Target) -> Iterator[tuple[Compute, float]]:
@@ -278,13 +301,15 @@ def _switch(run: BoundProgram, gene: str) -> ProgramForm | str:
         switched = run.compile_deciding(toggle(run.decisions, gene))
     except (ArgumentError, CompileError) as e:  # MemoryLimitError: it needs more memory than allowed
         return str(e)
+    except UnplacedError:
+        return "a kernel cannot follow the order"
     kernels = [[(c.kernel, n) for c, n in zip(r.calls, r.turns, strict=True)] for r in (run, switched)]
     return "" if kernels[0] == kernels[1] else ProgramForm(switched, price(switched))
 
 
 def race(first: BoundProgram, second: BoundProgram, inputs: Sequence[np.ndarray], seconds: float) -> RaceResult | None:
     """Run steps of two forms of a program in turns; None where the loss is not finite, so that not all kernels run."""
-    with first.preserve():
+    with first.preserve(), second.preserve():
         if FINITE in (first(inputs)[0], second(inputs)[0]):
             return None
         return first.backend.race(lambda: first(inputs), lambda: second(inputs), seconds)
@@ -301,13 +326,13 @@ def difference(first: BoundProgram, second: BoundProgram, inputs: Sequence[np.nd
     outputs: list[list[np.ndarray]] = []
     ends: list[list[np.ndarray]] = []
     with first.preserve():  # no other thread steps between the two runs
-        starts = [_wide(leaf.dtype, first.bound[leaf]) for leaf in leaves]
+        starts = [_wide(leaf.dtype, first.memory.read(leaf)) for leaf in leaves]
         for run in (first, second):
             with run.preserve():
                 outputs.append(
                     [_wide(t.dtype, a) for t, a in zip(first.source_graph.outputs, run(inputs)[1], strict=True)]
                 )
-                ends.append([_wide(leaf.dtype, run.bound[leaf]) for leaf in leaves])
+                ends.append([_wide(leaf.dtype, run.memory.read(leaf)) for leaf in leaves])
     for n, (t, x, y) in enumerate(zip(first.source_graph.outputs, *outputs, strict=True)):
         if _differ(t.dtype, x, y, _largest(x)):
             return f"output {n} differs"
