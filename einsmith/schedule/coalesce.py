@@ -33,6 +33,10 @@ from einsmith.schedule.layout.price import sums_operand
 from einsmith.schedule.plan import CopyPrices, KernelCall, LoopCall, Plan
 from einsmith.schedule.row_fusion import RowPart, common_rows, join
 
+MIN_SHARE = 0.005
+"""Smallest part of the predicted time of all kernels concerned that a copy takes for it to be weighed. Predictions of
+the same kernel with other strides differ from measured times by 1 % and more, and pricing a chain of products takes
+long (a step of BERT: 24 of 36 copies take less, and weighing them took 10 % of planning)."""
 Seconds = Callable[[Kernel], float]
 """Predicts the seconds of a kernel; raises CompileError if no pattern accepts it."""
 
@@ -123,11 +127,12 @@ class _Coalescing:
         calls, touching = [*self.calls], dict(self.touching)
         while self._leave_out(i):
             pass
-        if all(a is b for a, b in zip(self.calls, calls, strict=True)):
-            return
+        gone = [t for t in touching if t not in self.touching]
+        if all(nbytes(t) == nbytes(self.prices[t].owner) for t in gone) and len(_all(self.calls)) <= len(_all(calls)):
+            return  # one tensor lives as long as the two did
         peak = _peak_bytes(self._finish(self.calls), self.fixed)
         if peak > self.peak:
-            self.prices |= {t: self.prices[t]._replace(is_inside=False) for t in touching if t not in self.touching}
+            self.prices |= {t: self.prices[t]._replace(is_inside=False) for t in gone}
             self.calls, self.touching = calls, touching
         self.peak = min(peak, self.peak)
 
@@ -177,17 +182,22 @@ class _Coalescing:
     def _try(self, i: int, at: int, part: KernelCall, piece: int, way: _Way) -> _Trial | None:
         """Return what a way changes; None if it is not possible."""
         out: dict[int, Sequence[KernelCall]] = {}
-        before = after = 0.0
-        for j in sorted(self.touching[way.gone]):
+        touching = sorted(self.touching[way.gone])
+        calls = [c for j in touching for c in self.calls[j]]
+        if not all(isinstance(c, KernelCall) for c in calls):
+            return None
+        before = sum(self._price(c) for c in calls if isinstance(c, KernelCall))
+        if self._price(part) < MIN_SHARE * before:
+            return None
+        after = 0.0
+        for j in touching:
             new: list[KernelCall] = []
             for n, call in enumerate(self.calls[j]):
-                if not isinstance(call, KernelCall):
-                    return None
+                assert isinstance(call, KernelCall)
                 moved = self._move(call, way, part if (j, n) == (i, at) else None, piece)
                 if moved is None:
                     return None
                 new += moved
-                before += self._price(call)
                 after += sum(self._price(c) * self._margin(c, way) for c in moved)
             out[j] = new
         return _Trial(way, out, before, after)
@@ -238,8 +248,7 @@ class _Coalescing:
 
     def _finish(self, lists: Sequence[Sequence[KernelCall | LoopCall]]) -> Plan:
         """Return the plan of these calls."""
-        plan = self.plan
-        calls = [c for some in lists for c in some]
+        plan, calls = self.plan, _all(lists)
         if all(c is d for c, d in zip(calls, plan.calls, strict=False)) and len(calls) == len(plan.calls):
             return replace(plan, copies=self.prices) if self.prices else plan
         first, end = list[int](), 0
@@ -251,6 +260,10 @@ class _Coalescing:
         return replace(
             plan, calls=calls, checks=checks, first_write=first[min(plan.first_write, len(lists))], copies=self.prices
         )
+
+
+def _all(lists: Sequence[Sequence[KernelCall | LoopCall]]) -> list[KernelCall | LoopCall]:
+    return [c for some in lists for c in some]
 
 
 def _tensors(call: KernelCall | LoopCall) -> Iterator[Tensor]:
