@@ -213,8 +213,8 @@ class _Coalescing:
             moved = _moved(call, way)
             if moved is not None:
                 return [moved]
-        if not isinstance(call.kernel, Rows) or not call.parts:
-            return None
+        if not isinstance(call.kernel, Rows) or not call.parts or call.kernel.reuses:
+            return None  # a chain of products is joined for results that it does not store
         separate = [self._move(p, way, copy if p is copy else None, piece) for p in call.parts]
         if None in separate:
             return None
