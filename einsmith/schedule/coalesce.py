@@ -14,12 +14,14 @@ bytes must not rise. This is the coalescing of register allocation (Chaitin 1982
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
+from functools import partial
 from math import prod
 from typing import NamedTuple
 
 from einsmith.base.errors import CompileError, VerifyError
+from einsmith.base.locks import cached_property
 from einsmith.cost.facts import Target
 from einsmith.ir.analysis.linear import LinearForm, linear
 from einsmith.ir.nodes import Axis, Expr, Leaf, Piece, Read, Template, Tensor, nbytes
@@ -58,10 +60,12 @@ class _Trial(NamedTuple):
     after: float
 
 
-def coalesce_copies(plan: Plan, seconds: Seconds, target: Target, separate: Collection[Tensor] = ()) -> Plan:
+def coalesce_copies(
+    plan: Plan, seconds: Seconds, target: Target, separate: Callable[[], Set[Tensor]] = frozenset
+) -> Plan:
     """Return the plan, and the plans of its loops' steps, without copies where that is predicted to take less time.
 
-    separate: tensors that share memory with no other one."""
+    separate: returns the tensors that share memory with no other one."""
     return _Coalescing(plan, seconds, target, separate).run() if has_copies(plan) else plan
 
 
@@ -96,10 +100,10 @@ def _is_affine(form: LinearForm) -> bool:
 class _Coalescing:
     """The calls of a plan while copies are left out, in lists by the number that they had at first."""
 
-    def __init__(self, plan: Plan, seconds: Seconds, target: Target, separate: Collection[Tensor]):
+    def __init__(self, plan: Plan, seconds: Seconds, target: Target, separate: Callable[[], Set[Tensor]]):
         self.plan, self.target, self._seconds = plan, target, seconds
         self.calls: list[list[KernelCall | LoopCall]] = [[c] for c in plan.calls]
-        self.fixed, self.separate = fixed_tensors(plan), set(separate)
+        self.fixed, self._separate = fixed_tensors(plan), separate
         self.updated = {p for p, _ in plan.graph.updates}
         self.touching: dict[Tensor, set[int]] = {}
         self.prices: dict[Tensor, CopyPrices] = {}
@@ -108,13 +112,19 @@ class _Coalescing:
                 self.touching.setdefault(storage(t), set()).add(i)
         self.peak = _peak_bytes(plan, self.fixed)
 
+    @cached_property
+    def separate(self) -> Set[Tensor]:
+        """Return the tensors that share memory with no other one."""
+        return self._separate()
+
     def run(self) -> Plan:
         """Return the plan without the copies whose absence pays."""
         for i, call in enumerate(self.plan.calls):
             if isinstance(call, LoopCall):
                 # A step's results may lie where the states that it reads do.
                 steps = [
-                    coalesce_copies(p, self._seconds, self.target, set(map(storage, p.graph.roots))) for p in call.plans
+                    coalesce_copies(p, self._seconds, self.target, partial(_storages, p.graph.roots))
+                    for p in call.plans
                 ]
                 if any(p is not q for p, q in zip(steps, call.plans, strict=True)):
                     self.calls[i] = [replace(call, plans=steps)]
@@ -160,8 +170,6 @@ class _Coalescing:
         offsets = call.offsets or (0,) * len(call.tensors)
         source, result = storage(call.tensors[a]), storage(call.tensors[b])
         if source.dtype is not result.dtype or source is result or 0 in p.extents:
-            return
-        if source in self.separate or result in self.separate:
             return
         buffers = ((call.kernel.buffers[n], offsets[n] // source.dtype.itemsize) for n in (a, b))
         from_, to = (_Walk.over(p, *x, i) for x, i in zip(buffers, (p.body.index, None), strict=True))
@@ -238,8 +246,9 @@ class _Coalescing:
     def _keep(self, trial: _Trial) -> bool:
         """Make the changes of a trial if they pay; return whether they do."""
         gone, owner, _ = trial.way
-        self.prices[gone] = CopyPrices(owner, trial.after, trial.before, trial.after < trial.before)
-        if not self.prices[gone].is_inside:
+        pays = trial.after < trial.before and self.separate.isdisjoint((gone, owner))
+        self.prices[gone] = CopyPrices(owner, trial.after, trial.before, pays)
+        if not pays:
             return False
         for j, new in trial.calls.items():
             self.calls[j] = [*new]
@@ -260,6 +269,10 @@ class _Coalescing:
         return replace(
             plan, calls=calls, checks=checks, first_write=first[min(plan.first_write, len(lists))], copies=self.prices
         )
+
+
+def _storages(tensors: Collection[Tensor]) -> set[Tensor]:
+    return set(map(storage, tensors))
 
 
 def _all(lists: Sequence[Sequence[KernelCall | LoopCall]]) -> list[KernelCall | LoopCall]:
