@@ -14,12 +14,14 @@ bytes must not rise. This is the coalescing of register allocation (Chaitin 1982
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
+from functools import partial
 from math import prod
 from typing import NamedTuple
 
 from einsmith.base.errors import CompileError, VerifyError
+from einsmith.base.locks import cached_property
 from einsmith.cost.facts import Target
 from einsmith.ir.analysis.linear import LinearForm, linear
 from einsmith.ir.nodes import Axis, Expr, Leaf, Piece, Read, Template, Tensor, nbytes
@@ -33,6 +35,10 @@ from einsmith.schedule.layout.price import sums_operand
 from einsmith.schedule.plan import CopyPrices, KernelCall, LoopCall, Plan
 from einsmith.schedule.row_fusion import RowPart, common_rows, join
 
+MIN_SHARE = 0.005
+"""Smallest part of the predicted time of all kernels concerned that a copy takes for it to be weighed. Predictions of
+the same kernel with other strides differ from measured times by 1 % and more, and pricing a chain of products takes
+long (a step of BERT: 24 of 36 copies take less, and weighing them took 10 % of planning)."""
 Seconds = Callable[[Kernel], float]
 """Predicts the seconds of a kernel; raises CompileError if no pattern accepts it."""
 
@@ -54,10 +60,12 @@ class _Trial(NamedTuple):
     after: float
 
 
-def coalesce_copies(plan: Plan, seconds: Seconds, target: Target, separate: Collection[Tensor] = ()) -> Plan:
+def coalesce_copies(
+    plan: Plan, seconds: Seconds, target: Target, separate: Callable[[], Set[Tensor]] = frozenset
+) -> Plan:
     """Return the plan, and the plans of its loops' steps, without copies where that is predicted to take less time.
 
-    separate: tensors that share memory with no other one."""
+    separate: returns the tensors that share memory with no other one."""
     return _Coalescing(plan, seconds, target, separate).run() if has_copies(plan) else plan
 
 
@@ -92,10 +100,10 @@ def _is_affine(form: LinearForm) -> bool:
 class _Coalescing:
     """The calls of a plan while copies are left out, in lists by the number that they had at first."""
 
-    def __init__(self, plan: Plan, seconds: Seconds, target: Target, separate: Collection[Tensor]):
+    def __init__(self, plan: Plan, seconds: Seconds, target: Target, separate: Callable[[], Set[Tensor]]):
         self.plan, self.target, self._seconds = plan, target, seconds
         self.calls: list[list[KernelCall | LoopCall]] = [[c] for c in plan.calls]
-        self.fixed, self.separate = fixed_tensors(plan), set(separate)
+        self.fixed, self._separate = fixed_tensors(plan), separate
         self.updated = {p for p, _ in plan.graph.updates}
         self.touching: dict[Tensor, set[int]] = {}
         self.prices: dict[Tensor, CopyPrices] = {}
@@ -104,13 +112,19 @@ class _Coalescing:
                 self.touching.setdefault(storage(t), set()).add(i)
         self.peak = _peak_bytes(plan, self.fixed)
 
+    @cached_property
+    def separate(self) -> Set[Tensor]:
+        """Return the tensors that share memory with no other one."""
+        return self._separate()
+
     def run(self) -> Plan:
         """Return the plan without the copies whose absence pays."""
         for i, call in enumerate(self.plan.calls):
             if isinstance(call, LoopCall):
                 # A step's results may lie where the states that it reads do.
                 steps = [
-                    coalesce_copies(p, self._seconds, self.target, set(map(storage, p.graph.roots))) for p in call.plans
+                    coalesce_copies(p, self._seconds, self.target, partial(_storages, p.graph.roots))
+                    for p in call.plans
                 ]
                 if any(p is not q for p, q in zip(steps, call.plans, strict=True)):
                     self.calls[i] = [replace(call, plans=steps)]
@@ -123,11 +137,12 @@ class _Coalescing:
         calls, touching = [*self.calls], dict(self.touching)
         while self._leave_out(i):
             pass
-        if all(a is b for a, b in zip(self.calls, calls, strict=True)):
-            return
+        gone = [t for t in touching if t not in self.touching]
+        if all(nbytes(t) == nbytes(self.prices[t].owner) for t in gone) and len(_all(self.calls)) <= len(_all(calls)):
+            return  # one tensor lives as long as the two did
         peak = _peak_bytes(self._finish(self.calls), self.fixed)
         if peak > self.peak:
-            self.prices |= {t: self.prices[t]._replace(is_inside=False) for t in touching if t not in self.touching}
+            self.prices |= {t: self.prices[t]._replace(is_inside=False) for t in gone}
             self.calls, self.touching = calls, touching
         self.peak = min(peak, self.peak)
 
@@ -156,8 +171,6 @@ class _Coalescing:
         source, result = storage(call.tensors[a]), storage(call.tensors[b])
         if source.dtype is not result.dtype or source is result or 0 in p.extents:
             return
-        if source in self.separate or result in self.separate:
-            return
         buffers = ((call.kernel.buffers[n], offsets[n] // source.dtype.itemsize) for n in (a, b))
         from_, to = (_Walk.over(p, *x, i) for x, i in zip(buffers, (p.body.index, None), strict=True))
         if source not in self.fixed and result not in self.plan.home:
@@ -177,17 +190,22 @@ class _Coalescing:
     def _try(self, i: int, at: int, part: KernelCall, piece: int, way: _Way) -> _Trial | None:
         """Return what a way changes; None if it is not possible."""
         out: dict[int, Sequence[KernelCall]] = {}
-        before = after = 0.0
-        for j in sorted(self.touching[way.gone]):
+        touching = sorted(self.touching[way.gone])
+        calls = [c for j in touching for c in self.calls[j]]
+        if not all(isinstance(c, KernelCall) for c in calls):
+            return None
+        before = sum(self._price(c) for c in calls if isinstance(c, KernelCall))
+        if self._price(part) < MIN_SHARE * before:
+            return None
+        after = 0.0
+        for j in touching:
             new: list[KernelCall] = []
             for n, call in enumerate(self.calls[j]):
-                if not isinstance(call, KernelCall):
-                    return None
+                assert isinstance(call, KernelCall)
                 moved = self._move(call, way, part if (j, n) == (i, at) else None, piece)
                 if moved is None:
                     return None
                 new += moved
-                before += self._price(call)
                 after += sum(self._price(c) * self._margin(c, way) for c in moved)
             out[j] = new
         return _Trial(way, out, before, after)
@@ -203,8 +221,8 @@ class _Coalescing:
             moved = _moved(call, way)
             if moved is not None:
                 return [moved]
-        if not isinstance(call.kernel, Rows) or not call.parts:
-            return None
+        if not isinstance(call.kernel, Rows) or not call.parts or call.kernel.reuses:
+            return None  # a chain of products is joined for results that it does not store
         separate = [self._move(p, way, copy if p is copy else None, piece) for p in call.parts]
         if None in separate:
             return None
@@ -228,8 +246,9 @@ class _Coalescing:
     def _keep(self, trial: _Trial) -> bool:
         """Make the changes of a trial if they pay; return whether they do."""
         gone, owner, _ = trial.way
-        self.prices[gone] = CopyPrices(owner, trial.after, trial.before, trial.after < trial.before)
-        if not self.prices[gone].is_inside:
+        pays = trial.after < trial.before and self.separate.isdisjoint((gone, owner))
+        self.prices[gone] = CopyPrices(owner, trial.after, trial.before, pays)
+        if not pays:
             return False
         for j, new in trial.calls.items():
             self.calls[j] = [*new]
@@ -238,8 +257,7 @@ class _Coalescing:
 
     def _finish(self, lists: Sequence[Sequence[KernelCall | LoopCall]]) -> Plan:
         """Return the plan of these calls."""
-        plan = self.plan
-        calls = [c for some in lists for c in some]
+        plan, calls = self.plan, _all(lists)
         if all(c is d for c, d in zip(calls, plan.calls, strict=False)) and len(calls) == len(plan.calls):
             return replace(plan, copies=self.prices) if self.prices else plan
         first, end = list[int](), 0
@@ -251,6 +269,14 @@ class _Coalescing:
         return replace(
             plan, calls=calls, checks=checks, first_write=first[min(plan.first_write, len(lists))], copies=self.prices
         )
+
+
+def _storages(tensors: Collection[Tensor]) -> set[Tensor]:
+    return set(map(storage, tensors))
+
+
+def _all(lists: Sequence[Sequence[KernelCall | LoopCall]]) -> list[KernelCall | LoopCall]:
+    return [c for some in lists for c in some]
 
 
 def _tensors(call: KernelCall | LoopCall) -> Iterator[Tensor]:

@@ -14,7 +14,7 @@ from einsmith.base import recording
 from einsmith.base.errors import MemoryLimitError
 from einsmith.base.sizes import show_size
 from einsmith.cost.facts import CPU, Target
-from einsmith.ir.nodes import Graph, Leaf, nbytes
+from einsmith.ir.nodes import Graph, Leaf, Tensor, nbytes
 from einsmith.schedule.coalesce import coalesce_copies, has_copies
 from einsmith.schedule.compiled_kernel import CompiledKernel
 from einsmith.schedule.join_updates import join_updates
@@ -194,8 +194,11 @@ def _coalesce_copies(plan: Plan, c: PlanContext) -> Plan:
     """
     if c.memory is not None or c.limits or not has_copies(plan):
         return plan
-    limits = find_limits(plan.graph)
-    limited = {t for some in find_limited(plan.graph, limits) for t, _ in some} if limits else set()
+
+    def limited() -> set[Tensor]:
+        limits = find_limits(plan.graph)
+        return {t for some in find_limited(plan.graph, limits) for t, _ in some} if limits else set()
+
     return coalesce_copies(plan, lambda k: c.cost(k, c.target), c.target, limited)
 
 
