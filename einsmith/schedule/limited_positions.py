@@ -91,13 +91,16 @@ _Positions = set[tuple[Tensor, int, int]]
 
 
 def find_limits(graph: Graph) -> list[RowLimit]:
-    """Return the limits that a graph computes: integers without dimensions of which an extent is the upper bound."""
+    """Return the limits that a graph computes: integers without dimensions of which an extent is the upper bound.
+
+    None is of a single position: such an integer may be a flag, as the check of the label of one sample, which is 0 in
+    every run, and would leave out all."""
     out = []
     for node in postorder(graph.roots):
         if isinstance(node, Compute) and not node.shape and node.template.dtypes == (dt.i32,):
             body = node.template.parts[0].body
             low, high = (None, None) if isinstance(body, Reduce) else bounds(body, ())
-            if low is not None and high is not None and 0 <= low < high:
+            if low is not None and high is not None and 0 <= low < high and high > 1:
                 out.append(RowLimit(node, high, frozenset()))
     return out
 

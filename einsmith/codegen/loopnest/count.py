@@ -31,7 +31,7 @@ class InstructionCounts(NamedTuple):
     special: int = 0
 
 
-class _UnknownError(Exception):
+class _UncountedError(Exception):
     """A bound comes from data, or too many regions are walked."""
 
 
@@ -45,7 +45,7 @@ def count_instructions(launches: Iterable[tuple[Function, int]]) -> InstructionC
             walker = _Walker()
             for task in range(tasks):
                 total += walker.region(function.body, {function.task: task})
-    except _UnknownError:
+    except _UncountedError:
         return None
     return InstructionCounts(total["floats"], total["moves"], total["special"])
 
@@ -64,7 +64,7 @@ class _Walker:
         """Return the counts of a region by kind; values that it computes of known integers are added to `known`."""
         self._steps += 1
         if self._steps > MAX_STEPS:
-            raise _UnknownError
+            raise _UncountedError
         out = Counter[str]()
         for x in body:
             if isinstance(x, Op):
@@ -83,7 +83,7 @@ class _Walker:
         if loop.seldom and not (loop.lo in known and loop.hi in known):
             return Counter()
         if loop.lo not in known or loop.hi not in known:
-            raise _UnknownError
+            raise _UncountedError
         turns = range(known[loop.lo], known[loop.hi], loop.step)
         if not turns:
             known.update((r, known[i]) for r, i in zip(loop.results, loop.init, strict=True) if i in known)
