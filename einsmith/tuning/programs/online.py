@@ -233,8 +233,8 @@ class Exploration:
         steps = (self.run.compile_seconds + self.budget.total) / self.budget.usual
         worth = self.try_seconds / steps
         gain = sum(gains.values()) / self.budget.usual
-        if gain <= self.budget.waiting_share and not busy:
-            return self.end(f"what is left to gain does not pay: {gain:.2%} of a step")
+        if gain <= self.budget.waiting_share:
+            return None if busy else self.end(f"what is left to gain does not pay: {gain:.2%} of a step")
         size = 2 * sum(b.nbytes for k in self.vetted for b in k.buffers)
         is_full = len(self.vetted) >= MAX_TRIAL_KERNELS or size >= FULL_TRIAL_BYTES
         if is_full or not ranked or gains[ranked[0]] <= worth:
