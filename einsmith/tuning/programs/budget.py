@@ -10,6 +10,8 @@ time is at most the given fraction plus one unit of work, however short a step i
 
 from __future__ import annotations
 
+from math import inf
+
 MAX_STEP_RATIO = 100.0
 """Largest time of a step with a trial that is accounted, as a multiple of the usual step; in a longer step the machine
 was suspended or did something else."""
@@ -46,6 +48,8 @@ class Budget:
         self.is_spent = False
         self._outside = self._in_trials = self._beside = self._worked = 0.0
         """Seconds lost outside steps, in trials and beside the workshop; processor seconds of the workshop."""
+        self._began = inf
+        """Processor seconds of the workshop at the first step beside it: it starts while the program is compiled."""
         self._steps = 0
         self._is_settled = True
         """Whether the step before was quiet."""
@@ -96,6 +100,8 @@ class Budget:
             if is_trial or workshop is None:
                 self._in_trials = max(self._in_trials + more, credit)
             else:
-                self._beside, self._worked = max(self._beside + more, credit), max(self._worked, workshop)
+                self._began = min(self._began, workshop)
+                self._beside = max(self._beside + more, credit)
+                self._worked = max(self._worked, workshop - self._began if workshop < inf else inf)
         allowed = self.share * self.total
         self.is_spent = self.lost_seconds > (RESUME_SHARE * allowed if self.is_spent else allowed)

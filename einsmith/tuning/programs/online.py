@@ -225,18 +225,19 @@ class Exploration:
     def _search(self) -> None:
         """Have the workshop search the kernel that is expected to save most, if that pays. End exploring where all that
         is left to gain is less than the part of the time that exploring takes while it waits."""
+        if self.budget.total < self._rest_until or not self.budget.can_spend(self.try_seconds):
+            return
         busy = {*self.vetted, *(self.trial.undecided if self.trial is not None else ())}
         gains = {k: record.gain for k, record in self.kernels.items() if k not in busy}
         ranked = sorted(gains, key=gains.__getitem__, reverse=True)
         steps = (self.run.compile_seconds + self.budget.total) / self.budget.usual
         worth = self.try_seconds / steps
         gain = sum(gains.values()) / self.budget.usual
-        if gain <= self.budget.waiting_share and not busy:
-            return self.end(f"what is left to gain does not pay: {gain:.2%} of a step")
+        if gain <= self.budget.waiting_share:
+            return None if busy else self.end(f"what is left to gain does not pay: {gain:.2%} of a step")
         size = 2 * sum(b.nbytes for k in self.vetted for b in k.buffers)
         is_full = len(self.vetted) >= MAX_TRIAL_KERNELS or size >= FULL_TRIAL_BYTES
-        is_resting = self.budget.total < self._rest_until or not self.budget.can_spend(self.try_seconds)
-        if is_full or is_resting or not ranked or gains[ranked[0]] <= worth:
+        if is_full or not ranked or gains[ranked[0]] <= worth:
             return
         kernel = self._searched = ranked[0]
         self._search_began, record = self.budget.total, self.kernels[kernel]
