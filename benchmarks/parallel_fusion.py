@@ -105,14 +105,14 @@ CASES = {
 @contextmanager
 def _way(name: str) -> Iterator[None]:
     """Compile programs with products apart, joined wherever they can be, or as prices decide."""
-    from einsmith.passes.algebra import join_prices
+    from einsmith.passes.algebra import join_products
 
-    gain = -1e9 if name == "joined" else join_prices._MIN_GAIN
+    gain = -1e9 if name == "joined" else join_products.MIN_GAIN
     left_out = "join products" if name == "apart" else ""
     with (
         environment.setting(environment.WITHOUT, left_out),
         environment.setting(environment.PLANS, "0"),
-        patch.object(join_prices, "_MIN_GAIN", gain),
+        patch.object(join_products, "MIN_GAIN", gain),
     ):
         yield
 

@@ -10,8 +10,9 @@ from einsmith.ir.nodes import Compute, Tensor, reads
 from einsmith.passes.algebra.siblings import Fusion, Siblings, rewire
 from einsmith.passes.context import PassContext
 
-_MIN_GAIN = 0.03
-"""Least predicted gain, as a fraction of the seconds of separate kernels; a smaller one is within the model's error."""
+MIN_GAIN = 0.03
+"""Least predicted gain of products that share an operand, as a fraction of the seconds of separate kernels; a smaller
+one is within the model's error."""
 
 
 class RefusedJoin(NamedTuple):
@@ -33,18 +34,19 @@ class JoinPrices(NamedTuple):
 class JoinDecisions:
     """The choice between tensors joined and apart by predicted seconds.
 
-    context: predicts; copied: operands that joined tensors already read; refused: the best refused join of each set of
-    tensors.
+    context: predicts; least: the least predicted gain, as a fraction of the seconds of separate kernels; copied:
+    operands that joined tensors already read; refused: the best refused join of each set of tensors.
     """
 
-    def __init__(self, context: PassContext):
-        self.context = context
+    def __init__(self, context: PassContext, least: float = 0.0):
+        self.context, self.least = context, least
         self._copied: set[Tensor] = set()
         self.refused: dict[frozenset[Compute], RefusedJoin] = {}
 
     def price(self, fusion: Fusion, siblings: Siblings) -> JoinPrices:
         """Return the prices of a fusion: of its tensors with pointwise readers, and with what computes the operands
-        of which they are pointwise functions."""
+        of which they are pointwise functions; if it gains, also of products that then read parts of joined tensors,
+        whose operands no pattern may find at an offset as cheap (`kernels.composite.col2im`)."""
         members = [n for n in siblings.nodes if n in fusion and isinstance(n, Compute)]
         wholes = list(dict.fromkeys(p.whole for p in fusion.values()))
         every = dict.fromkeys(r for m in members for r in siblings.readers[m] if r not in fusion)
@@ -62,7 +64,12 @@ class JoinDecisions:
         copies = [a for a in new if a not in siblings.role and a not in wholes]
         after = [n for n in (*producers, *wholes, *moved.values()) if isinstance(n, Compute)]
         joined = self.price_copies(copies) + self._price_kernels(after, users)
-        return JoinPrices(joined, self._price_kernels([*producers, *members, *readers], siblings.readers), copies)
+        apart = self._price_kernels([*producers, *members, *readers], siblings.readers)
+        if joined < apart:
+            others = [r for r in every if isinstance(r, Compute) and r not in moved]
+            joined += sum(self.context.price(rewire(r, fusion, {})) for r in others)
+            apart += sum(map(self.context.price, others))
+        return JoinPrices(joined, apart, copies)
 
     def price_copies(self, copies: Iterable[Compute]) -> float:
         """Return the predicted seconds of copies that are not there yet."""
@@ -94,7 +101,7 @@ class JoinDecisions:
     def pays(self, members: Iterable[Compute], prices: JoinPrices) -> bool:
         """Return whether tensors are joined, and keep the prices if they are not."""
         joined, apart, copies = prices
-        if joined < (1 - _MIN_GAIN) * apart:
+        if joined < (1 - self.least) * apart:
             self._copied.update(copies)
             return True
         refused = RefusedJoin(tuple(members), joined, apart)

@@ -40,7 +40,7 @@ from einsmith.passes.algebra.axis_forms import (
     stack,
     stack_copies,
 )
-from einsmith.passes.algebra.join_prices import JoinDecisions, JoinPrices, RefusedJoin, is_fusible
+from einsmith.passes.algebra.join_prices import MIN_GAIN, JoinDecisions, JoinPrices, RefusedJoin, is_fusible
 from einsmith.passes.algebra.siblings import Fusion, Siblings, places_of, replace_siblings
 from einsmith.passes.context import PassContext
 
@@ -54,13 +54,13 @@ def join_products(graph: Graph, context: PassContext) -> Graph:
     """Return the graph with products joined where the predicted time is lower."""
     if not context.can_price:
         return graph
-    decisions = JoinDecisions(context)
+    decisions = JoinDecisions(context, MIN_GAIN)
     return _join_siblings(_join_addends(graph, decisions), decisions)
 
 
 def refused_joins(graph: Graph, context: PassContext) -> list[RefusedJoin]:
     """Return the products of a graph after the passes that might be joined, but are predicted to take longer as one."""
-    decisions = JoinDecisions(context)
+    decisions = JoinDecisions(context, MIN_GAIN)
     _join_addends(graph, decisions)
     _join_siblings(graph, decisions)
     return list(decisions.refused.values())
