@@ -48,6 +48,20 @@ def test_errors_are_those_of_a_pattern() -> None:
     assert error.deviation("right") < inf
 
 
+def test_tries_that_disappoint_leave_less_to_expect() -> None:
+    """They make the model less sure at first, and then more pessimistic."""
+    search, savings = Search(KERNEL, TARGET, error=ModelError()), []
+    seconds = search.choice.cost.rank
+    search.tell(search.chosen, seconds)
+    for _ in range(40):
+        best = search.expect_most(seconds, 0.0, {})
+        assert best is not None and search.error is not None
+        savings.append(best.saving)
+        search.tell(best.candidate, 1.5 * best.seconds)
+        search.error.add_try(best.candidate.pattern, 1.5 * best.seconds, best.seconds)
+    assert savings[-1] < 0.2 * savings[0]
+
+
 def test_wins_count_by_their_distance() -> None:
     near, far = (Win("", 0.5, d).correct(1e-3, 1e-3) for d in (0.0, 3.0))
     assert near == pytest.approx(1e-3 * 0.5**0.5) and near < far < 1e-3
@@ -64,6 +78,7 @@ def test_the_least_sure_pattern_comes_first() -> None:
     for unsure in (choice.pattern.name, others.pop()):
         error = ModelError()
         error.add_try(unsure, 4.0, 1.0)
+        error.add_try(unsure, 0.25, 1.0)
         search = Search(KERNEL, TARGET, error=error)
         search.tell(search.chosen, seconds)
         best = search.expect_most(seconds, 0.0, {})

@@ -148,7 +148,8 @@ class Search:
             seconds = self._predict(c)
             if c in wins:
                 seconds = wins[c].correct(seconds, choice_seconds)
-            saving = expect_saving(seconds / now, error.deviation(c.pattern), bound / now)
+            ratio = seconds * exp(error.optimism(c.pattern)) / now
+            saving = expect_saving(ratio, error.deviation(c.pattern), bound / now)
             if best is None or saving > best.saving:
                 best = Expectation(c, seconds, saving)
         return best

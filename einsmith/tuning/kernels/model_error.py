@@ -39,12 +39,17 @@ class ModelError:
         errors = self._kernels.get(pattern, [])
         return (sum(errors) + (sum(every) / len(every) if every else 0.0)) / (len(errors) + 1)
 
+    def optimism(self, pattern: str) -> float:
+        """Return the mean error of a pattern's configurations that were tried. They were chosen for low predictions, so
+        these are too low on average."""
+        tries = self._tries.get(pattern, [])
+        return sum(tries) / (len(tries) + 1)
+
     def deviation(self, pattern: str) -> float:
         """Return the standard deviation of a pattern's predictions: how unsure the model is of its configurations."""
-        bias = self.bias(pattern)
-        squares = [(e - bias) ** 2 for e in self._kernels.get(pattern, [])] + [
-            e**2 for e in self._tries.get(pattern, [])
-        ]
+        bias, optimism = self.bias(pattern), self.optimism(pattern)
+        squares = [(e - bias) ** 2 for e in self._kernels.get(pattern, [])]
+        squares += [(e - optimism) ** 2 for e in self._tries.get(pattern, [])]
         return sqrt((PRIOR_DEVIATION**2 + sum(squares)) / (1 + len(squares)))
 
 
