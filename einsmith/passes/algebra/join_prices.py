@@ -67,7 +67,8 @@ class JoinDecisions:
         apart = self._price_kernels([*producers, *members, *readers], siblings.readers)
         if joined < apart:
             others = [r for r in every if isinstance(r, Compute) and r not in moved]
-            joined += sum(self.context.price(rewire(r, fusion, {})) for r in others)
+            rewired = [x for r in others if isinstance(x := rewire(r, fusion, {}), Compute)]
+            joined += sum(map(self.context.price, rewired))
             apart += sum(map(self.context.price, others))
         return JoinPrices(joined, apart, copies)
 
