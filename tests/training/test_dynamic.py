@@ -136,7 +136,7 @@ def simulated(monkeypatch) -> Simulated:
     return workshop
 
 
-def explored(made: es.TrainStep, seconds: float = 15.0) -> list[float]:
+def explored(made: es.TrainStep, seconds: float = 60.0) -> list[float]:
     """Trains until nothing is left to explore; the losses."""
     made.compile(*BATCH)
     end = time.monotonic() + seconds

@@ -242,6 +242,7 @@ class Exploration:
         kernel = self._searched = ranked[0]
         self._search_began, record = self.budget.total, self.kernels[kernel]
         worth = max(worth, *(gains[k] for k in ranked[1:2])) / (record.seconds * record.runs)
+        worth = min(worth, record.saving)  # of two equal gains, one may be rounded to less
         self.workshop.search(kernel, record.text, self.run.target, self.run.threads, self.error, worth)
 
     def _take(self, answer: Answer) -> None:
