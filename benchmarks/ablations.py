@@ -26,7 +26,7 @@ from benchmarks.worker import Allowance, PeerProcess, WorkerError
 from einsmith.base import environment
 from einsmith.passes.pipeline import optional
 from einsmith.schedule.options import EPILOGUE_SUMS, FUSION, ROW_FUSION, UPDATE_FUSION
-from einsmith.schedule.pipeline import JOINED, TOGETHER
+from einsmith.schedule.pipeline import COPIES, JOINED, TOGETHER
 
 CLOSE = 1e-3
 """Relative difference of the first losses, as of sums in another order."""
@@ -34,7 +34,7 @@ HELP = 1.02
 """How many times as fast a step may be without a pass."""
 FUSING = (
     "inline", "read forwarding", "fold into scatter", "multi-output reduction", "join products", "parallel fusion",
-    "horizontal fusion", "recompute", FUSION, UPDATE_FUSION, ROW_FUSION, EPILOGUE_SUMS, JOINED, TOGETHER,
+    "horizontal fusion", "recompute", FUSION, UPDATE_FUSION, ROW_FUSION, EPILOGUE_SUMS, COPIES, JOINED, TOGETHER,
 )  # fmt: skip
 """Passes, and parts of passes, that make one kernel of several operators, or run several in one launch."""
 ALL = ", ".join(FUSING)

@@ -6,7 +6,7 @@ from einsmith import export as _export  # first: a module of that name, imported
 from einsmith.base import VERSION, late
 
 if TYPE_CHECKING:
-    from einsmith import callbacks, data, distributed, functional, metrics, models, nn, optim, quantization
+    from einsmith import callbacks, data, distributed, functional, metrics, models, nn, optim, passes, quantization
     from einsmith import frontends as frontends
     from einsmith.api.batching import hessian, vmap
     from einsmith.api.jit import jit

@@ -143,14 +143,10 @@ class BoundProgram(ProgramView):
             self._forget_constants()
         return self.run_protected(self.runs.call, inputs)
 
-    def run_locked(self, inputs: Sequence[np.ndarray]) -> tuple[int, list[np.ndarray]]:
-        """Run the program like a call, for a caller that holds the guard."""
-        if self.tuner is not None:
+    def run_locked(self, inputs: Sequence[np.ndarray], is_tuned: bool = True) -> tuple[int, list[np.ndarray]]:
+        """Run the program like a call, for a caller that holds the guard; itself and nothing else unless `is_tuned`."""
+        if is_tuned and self.tuner is not None:
             return self.tuner.step(inputs)
-        return self.run_untuned(inputs)
-
-    def run_untuned(self, inputs: Sequence[np.ndarray]) -> tuple[int, list[np.ndarray]]:
-        """Run the program itself, for a caller that holds the guard."""
         time = None if self.constants is None else self._refresh()
         return self.runs.in_queue(time, self.runs.call, inputs)
 

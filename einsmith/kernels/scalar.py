@@ -26,9 +26,6 @@ from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
 from einsmith.schedule.footprint import touched_bytes
 from einsmith.schedule.kernel import Beyond, Kernel, Rows, row_major
 
-LATENCY = {"product": 8.0, "term": 4.0}
-"""Latency of adding a product, or another term, to a sum (vector instructions that could issue meanwhile). Measured on
-a core of a Zen 5 of 4.1 GHz: 3.4 cycles a term of a product of 64x256 and 256x64, 1.4 of a sum of rows of 200."""
 PAGE = 4096
 """Bytes after which addresses meet in the same sets of L1."""
 
@@ -108,7 +105,7 @@ def _estimate_work(box: Box, target: Target) -> tuple[float, float]:
     inner, outer = count + len(box.flats), 0.0
     if box.combiner is not None:
         has_product = any(isinstance(e, Apply) and e.fn == "mul" for e in box.bodies)
-        usual = LATENCY["product"] if has_product else LATENCY["term"]
+        usual = INSTRUCTIONS.sum_latency[has_product]
         inner = max(inner, INSTRUCTIONS.step_latency.get(box.combiner, usual))
     after, special_after = boxes.operations(box.stages, target)
     outer = after + len(box.epilogue_flats)

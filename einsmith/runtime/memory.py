@@ -47,9 +47,11 @@ class DimensionOrder:
     order: tuple[Any, ...]
 
     def physical(self, x: Any) -> Any:
+        """Return a tensor as it lies in memory."""
         return x.transpose(self.order)
 
     def logical(self, x: Any, shape: tuple[int, ...]) -> Any:
+        """Return a tensor of a shape as users see it, of one as it lies in memory."""
         return x.transpose(tuple(self.order.index(d) for d in range(len(self.order))))
 
 

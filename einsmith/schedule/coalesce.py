@@ -232,8 +232,8 @@ class _Coalescing:
 
     def _margin(self, call: KernelCall, way: _Way) -> float:
         """Return the factor for the prediction of a moved call: more than 1 for sums that gather, which the model knows
-        less well (`cost.facts.Layouts`); stores at other strides, and pointwise kernels, take no longer than predicted
-        (docs/architecture.md)."""
+        less well (`cost.facts.LayoutRules`); stores at other strides, and pointwise kernels, take no longer than
+        predicted (docs/architecture.md)."""
         is_strided = bool(way.place.runs) and way.place.runs[-1].new != 1
         return 1 + self.target.layouts.margin_of_sums * (is_strided and sums_operand(call, {way.owner}))
 

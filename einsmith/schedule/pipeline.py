@@ -300,8 +300,10 @@ def _check_copies(
 
 
 def _join_updates(plan: Plan, c: PlanContext) -> Plan:
-    """Let short updates run in one launch where that is predicted to be faster."""
-    return plan if c.limits else join_updates(plan, c.cost, c.target)
+    """Let short updates run in one launch where that is predicted to be faster and a memory limit is still met."""
+    joined = plan if c.limits else join_updates(plan, c.cost, c.target)
+    grows = joined is not plan and c.memory is not None and c.code.held_bytes(joined) > c.code.held_bytes(plan)
+    return plan if grows else joined
 
 
 def _run_together(plan: Plan, c: PlanContext) -> Plan:

@@ -100,6 +100,7 @@ NETWORKS: dict[str, tuple[Callable[[], N.Module], tuple[np.ndarray, ...]]] = {
         (numbers(50, 2, 7),),
     ),
     "capsulenet": (es.models.capsulenet, (floats(2, 1, 28, 28),)),
+    "capsulenet_conv": (es.models.capsulenet_conv, (floats(2, 1, 28, 28),)),
     "milstm": (lambda: es.models.milstm(input_size=5, hidden_size=7), (floats(2, 6, 5),)),
     "scrn": (lambda: es.models.scrn(input_size=5, hidden_size=7), (floats(2, 6, 5),)),
     "sublstm": (lambda: es.models.sublstm(input_size=5, hidden_size=7), (floats(2, 6, 5),)),

@@ -161,5 +161,5 @@ ALL = (
 POINTWISE = (elementwise, square, double, guarded, terms)
 """Those that become bodies of some 60 operations: what that takes grows with the body until it is full."""
 
-VARIED = (reductions, concatenated, stacked)
-"""Those whose parts differ in constants, and are kernels of their own."""
+VARIED = (reductions, concatenated, stacked, shared_input)
+"""Those whose parts differ in constants, as the offsets in joined products, and are kernels of their own."""

@@ -202,7 +202,7 @@ def test_the_plan_names_it_and_it_can_be_left_out(monkeypatch, rng):
     assert re.search(r"^passes: .*common subexpressions \+\d+ tensors", named, re.M) and len(made) == len(set(made)) > 0
     monkeypatch.setenv("EINSMITH_WITHOUT", "common subexpressions, prefix sums")
     assert "common subexpressions" not in plan_of() and len(made) == len(set(made))
-    for name in ("shared functions", "inline", "lower loops"):
+    for name in ("shared functions", "simplify", "lower loops"):
         monkeypatch.setenv("EINSMITH_WITHOUT", name)
         with pytest.raises(
             es.KnobError, match=f"EINSMITH_WITHOUT names '{name}'.*can be left out.*common subexpressions"

@@ -349,8 +349,12 @@ def test_exploring_costs_no_more_than_it_may(simulated, monkeypatch, seconds: fl
         status, outputs, kernels = run_timed(run, arrays)
         return status, outputs, [seconds / len(kernels)] * len(kernels)
 
-    run_timed = BoundProgram.run_timed
-    monkeypatch.setattr(BoundProgram, "run_untuned", after(passes, BoundProgram.run_untuned))
+    def locked(run: BoundProgram, arrays: Any, is_tuned: bool = True) -> Any:
+        return run_locked(run, arrays) if is_tuned and run.tuner is not None else alone(run, arrays)
+
+    run_timed, run_locked = BoundProgram.run_timed, BoundProgram.run_locked
+    alone = after(passes, lambda run, arrays: run_locked(run, arrays, is_tuned=False))
+    monkeypatch.setattr(BoundProgram, "run_locked", locked)
     monkeypatch.setattr(BoundProgram, "run_timed", after(passes, timed))
     started, end = clock.now, time.monotonic() + 90
     while not (x.kept and state["paused"]) and not x.over and time.monotonic() < end:

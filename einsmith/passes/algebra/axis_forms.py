@@ -37,7 +37,7 @@ from einsmith.ir.rebuild import map_bodies, prune_args, rebuild, substitute, wit
 from einsmith.ir.rewrite.products import is_long
 
 
-class Span(NamedTuple):
+class AxisSpan(NamedTuple):
     """Where the reads of a slot run over an axis: the dimension, the first position, and whether all reads of the slot
     begin there."""
 
@@ -71,7 +71,7 @@ class _PieceForm(NamedTuple):
         return Piece(at, self.step, domain[:rank], body)
 
 
-class Form(NamedTuple):
+class AxisForm(NamedTuple):
     """A template along an axis.
 
     Attributes:
@@ -84,19 +84,19 @@ class Form(NamedTuple):
     axis: int
     extent: int
     key: tuple[Any, ...]
-    spans: Mapping[int, Span]
+    spans: Mapping[int, AxisSpan]
 
 
 Concatenate = Callable[[Sequence[Tensor], int, Sequence[int], Sequence[int]], Tensor | None]
 """Returns slices one after the other, given tensors, a dimension, and the slices' first positions and extents."""
 
 
-def forms_of(t: Template) -> Mapping[int, Form]:
+def forms_of(t: Template) -> Mapping[int, AxisForm]:
     """Return the forms of a template, by the axis, along axes that occur in no other way than as an index."""
     return t.memo("forms along axes", _find_forms)
 
 
-def _find_forms(t: Template) -> dict[int, Form]:
+def _find_forms(t: Template) -> dict[int, AxisForm]:
     pieces = [p for p in t.parts if isinstance(p, Piece)]
     if t.is_scatter or len(t.dtypes) > 1:
         return {}
@@ -123,18 +123,18 @@ def _find_forms(t: Template) -> dict[int, Form]:
                 positions[axis.position][e] = dim, form.const  # type: ignore[index]
             else:
                 fixed |= axes_of(index)
-    out: dict[int, Form] = {}
+    out: dict[int, AxisForm] = {}
     for d, at in positions.items():
-        spans: dict[int, Span] = {}
+        spans: dict[int, AxisSpan] = {}
         for e, (dim, first) in at.items():
-            span = spans.setdefault(e.slot, Span(dim, first, True))
+            span = spans.setdefault(e.slot, AxisSpan(dim, first, True))
             spans[e.slot] = span._replace(is_single=span.is_single and span.first == first)
         extent = _common_extent(t.rank, pieces, d)
         if d in fixed or not extent or any(e.slot in spans and at.get(e, (-1,))[0] != spans[e.slot].dim for e in every):
             continue
         by = {e: (dim, -spans[e.slot].first) for e, (dim, _) in at.items()}
         parts = tuple(_PieceForm.of(p, d, tuple(shift(b, by) for b in p.bodies)) for p in pieces)
-        out[d] = Form(d, extent, (parts, tuple((s, x.dim) for s, x in spans.items())), spans)
+        out[d] = AxisForm(d, extent, (parts, tuple((s, x.dim) for s, x in spans.items())), spans)
     return out
 
 
@@ -185,7 +185,7 @@ def _without(shape: tuple[int, ...], dim: int) -> tuple[int, ...]:
 
 
 def join_along(
-    members: Sequence[Compute], forms: Sequence[Form], concatenate: Concatenate = concatenate
+    members: Sequence[Compute], forms: Sequence[AxisForm], concatenate: Concatenate = concatenate
 ) -> Compute | None:
     """Return one tensor that computes all members, or adds them if the axis is one of their sums; None if an operand
     cannot be joined.

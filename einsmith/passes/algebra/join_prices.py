@@ -23,7 +23,7 @@ class RefusedJoin(NamedTuple):
     apart: float
 
 
-class JoinPrices(NamedTuple):
+class SiblingPrices(NamedTuple):
     """The predicted seconds of tensors joined and apart, and the copies that the joined ones read."""
 
     joined: float
@@ -43,7 +43,7 @@ class JoinDecisions:
         self._copied: set[Tensor] = set()
         self.refused: dict[frozenset[Compute], RefusedJoin] = {}
 
-    def price(self, fusion: Fusion, siblings: Siblings) -> JoinPrices:
+    def price(self, fusion: Fusion, siblings: Siblings) -> SiblingPrices:
         """Return the prices of a fusion: of its tensors with pointwise readers, and with what computes the operands
         of which they are pointwise functions; if it gains, also of products that then read parts of joined tensors,
         whose operands no pattern may find at an offset as cheap (`kernels.composite.col2im`)."""
@@ -68,9 +68,8 @@ class JoinDecisions:
         if joined < apart:
             others = [r for r in every if isinstance(r, Compute) and r not in moved]
             rewired = [x for r in others if isinstance(x := rewire(r, fusion, {}), Compute)]
-            joined += sum(map(self.context.price, rewired))
-            apart += sum(map(self.context.price, others))
-        return JoinPrices(joined, apart, copies)
+            joined += sum(map(self.context.price, rewired)) - sum(map(self.context.price, others))
+        return SiblingPrices(joined, apart, copies)
 
     def price_copies(self, copies: Iterable[Compute]) -> float:
         """Return the predicted seconds of copies that are not there yet."""
@@ -99,7 +98,7 @@ class JoinDecisions:
             for k in kernels
         )
 
-    def pays(self, members: Iterable[Compute], prices: JoinPrices) -> bool:
+    def pays(self, members: Iterable[Compute], prices: SiblingPrices) -> bool:
         """Return whether tensors are joined, and keep the prices if they are not."""
         joined, apart, copies = prices
         if joined < (1 - self.least) * apart:

@@ -40,7 +40,7 @@ from einsmith.passes.algebra.axis_forms import (
     stack,
     stack_copies,
 )
-from einsmith.passes.algebra.join_prices import MIN_GAIN, JoinDecisions, JoinPrices, RefusedJoin, is_fusible
+from einsmith.passes.algebra.join_prices import MIN_GAIN, JoinDecisions, RefusedJoin, SiblingPrices, is_fusible
 from einsmith.passes.algebra.siblings import Fusion, Siblings, places_of, replace_siblings
 from einsmith.passes.context import PassContext
 
@@ -172,7 +172,7 @@ def _join_addends(graph: Graph, decisions: JoinDecisions) -> Graph:
                 continue
             after = decisions.price_copies(copies) + sum(map(decisions.context.price, (whole, fewer)))
             before = sum(map(decisions.context.price, (*members, joined)))
-            if decisions.pays(members, JoinPrices(after, before, copies)):
+            if decisions.pays(members, SiblingPrices(after, before, copies)):
                 joined = fewer
         new[node] = _renew(joined, new)
     return exchanged(graph, new)

@@ -25,7 +25,7 @@ from einsmith.ir.analysis.pointwise import is_identity, pointwise_body
 from einsmith.ir.nodes import Compute, Const, Graph, Piece, Read, Template, Tensor, nbytes
 from einsmith.ir.rebuild import substitute
 from einsmith.passes.algebra.axis_forms import (
-    Form,
+    AxisForm,
     concatenate,
     forms_of,
     is_product,
@@ -173,7 +173,7 @@ def _find_slices(siblings: Siblings, decisions: JoinDecisions) -> list[Fusion]:
     return out
 
 
-def _slices_of(t: Template) -> list[Form]:
+def _slices_of(t: Template) -> list[AxisForm]:
     """Return the forms of a template along output axes that run over a slice of an argument."""
     return [
         form

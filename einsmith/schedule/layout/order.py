@@ -102,7 +102,7 @@ def name_of(shape: Sequence[int], order: Order) -> str:
     return f"dimensions in the order {', '.join(map(str, order))}"
 
 
-class Run(NamedTuple):
+class StrideRun(NamedTuple):
     """Positions of a tensor at one stride. extent: their number. old: the stride (elements) in row-major order. new:
     the stride where the tensor is stored."""
 
@@ -120,7 +120,7 @@ class Placement(NamedTuple):
         splits: whether kernels may split an axis that passes from one digit to the next.
     """
 
-    runs: tuple[Run, ...]
+    runs: tuple[StrideRun, ...]
     begin: int = 0
     splits: bool = False
 
@@ -132,17 +132,17 @@ def placement_of(shape: tuple[int, ...], order: Order) -> Placement:
     return Placement(merge_runs(zip(parts, row_major(parts), strides(parts, moved), strict=True)), 0, parts != shape)
 
 
-def merge_runs(runs: Iterable[tuple[int, int, int]]) -> tuple[Run, ...]:
+def merge_runs(runs: Iterable[tuple[int, int, int]]) -> tuple[StrideRun, ...]:
     """Return runs, the outermost first, with those merged that are adjacent both in row-major order and where they are
     stored; runs of one position are dropped."""
-    out: list[Run] = []
+    out: list[StrideRun] = []
     for n, old, new in runs:
         if n == 1:
             continue
         if out and out[-1][1:] == (old * n, new * n):
-            out[-1] = Run(out[-1].extent * n, old, new)
+            out[-1] = StrideRun(out[-1].extent * n, old, new)
         else:
-            out.append(Run(n, old, new))
+            out.append(StrideRun(n, old, new))
     return tuple(out)
 
 

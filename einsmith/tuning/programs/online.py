@@ -119,16 +119,18 @@ class Exploration:
         """Run one training step with the present or a candidate program. Return and raise what the program does."""
         if self._left_to_skip:
             self._left_to_skip -= 1
-            return self.run.run_untuned(arrays)
+            return self.run.run_locked(arrays, is_tuned=False)
         if self.over or os.getpid() != self._pid:
             self._leave()
-            return self.run.run_untuned(arrays)
+            return self.run.run_locked(arrays, is_tuned=False)
         entered, worked = time.perf_counter(), time.thread_time()
         workshop = self.workshop.seconds if self.workshop.is_working else None
         program, is_timed, follow = self._choose_program()
         is_trial = is_timed or program is not self.run
         begin, worked = time.perf_counter(), time.thread_time() - worked
-        status, outputs, *seconds = program.run_timed(arrays) if is_timed else program.run_untuned(arrays)
+        status, outputs, *seconds = (
+            program.run_timed(arrays) if is_timed else program.run_locked(arrays, is_tuned=False)
+        )
         end, resumed = time.perf_counter(), time.thread_time()
         try:  # errors of exploring are none of the step
             if status != FINITE:  # if the loss is not finite, not all kernels have run
