@@ -191,8 +191,7 @@ def compile_graph(
         limits: limits of rows beyond which results do not matter.
         all_limited: whether each kernel must leave out rows beyond the limits.
         names: names of leaves, for a dump of the graph.
-        owners: as in `Executable`.
-        placed: as in `Executable`.
+        owners, placed: as in `Executable`.
 
     Graph decisions that are recorded for the graph are ignored, with a warning, if only without them the limit is met.
 
@@ -208,9 +207,7 @@ def compile_graph(
     if passing_bytes(graph) > target.last_level:
         target = replace(target, kept=SHARED_L3_FRACTION)
     backend = backend or registry.backend_of(target)
-    known = {*graph.inputs, *bound}
-    if any(isinstance(x, Leaf) and x not in known for x in postorder(graph.roots)):
-        raise TraceError("a tensor of another trace is used; pass it as an argument, or return it from its trace")
+    _check_leaves(graph, {*graph.inputs, *bound})
     context = PlanContext(
         target,
         predicted,
@@ -241,6 +238,12 @@ def compile_graph(
     compiled = compilation.run(frozenset())
     _warn_of_limit(backend.name_graph_record(graph), recorded, least)
     return compiled
+
+
+def _check_leaves(graph: Graph, known: Collection[Leaf]) -> None:
+    """Raise TraceError if a graph reads a leaf that is not known."""
+    if any(isinstance(x, Leaf) and x not in known for x in postorder(graph.roots)):
+        raise TraceError("a tensor of another trace is used; pass it as an argument, or return it from its trace")
 
 
 def _warn_of_limit(record: str, decisions: Collection[str], least: int) -> None:
