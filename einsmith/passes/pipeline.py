@@ -207,7 +207,7 @@ PASSES = check_order(
             parts=(CIRCULAR_BUFFERS,),
         ),
         priced_pass("strip mine", _strip_mine, "loops", on="loop"),
-        graph_pass("horizontal fusion", horizontal_fusion, "loops", on="reductions"),
+        priced_pass("horizontal fusion", horizontal_fusion, "loops", on="reductions"),
         priced_pass("recompute", recompute, "loops", on="elementwise"),
         priced_pass("common subexpressions", common_subexpressions, "loops", on="pieces"),
         priced_pass("merge scatters", merge_scatters, "loops", on="scatter"),

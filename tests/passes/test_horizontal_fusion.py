@@ -13,6 +13,7 @@ from einsmith.ir.verify import verify_graph
 from einsmith.passes.algebra import horizontal_fusion
 from einsmith.passes.algebra.inline import inline
 from einsmith.passes.algebra.simplify import simplify
+from einsmith.passes.context import PassContext
 
 
 class Gates(es.nn.Module):
@@ -56,6 +57,9 @@ def test_the_gradients_of_factors_and_biases_are_one_sweep(shape, rule, rng):
         assert sums(run) == ([3] if shape[0] > 100 else [1, 1, 1])
 
 
+ALIKE = PassContext(cost=lambda kernel, target: 1.0)
+DEAR = PassContext(cost=lambda kernel, target: float(len(kernel.root.parts[0].bodies)))
+"""Machines on which every kernel takes the same time, and on which every sum does."""
 CASES = {
     "two of one": ("A[j] = sum[i](x[i,j])\nB[j] = sum[i](x[i,j]*z[i,j])\nC[j] = A[j]/B[j]\nreturn C", [2]),
     "one needs the other": ("A[j] = sum[i](x[i,j])\nB[j] = sum[i](x[i,j]*A[j])\nC[j] = A[j]/B[j]\nreturn C", [1, 1]),
@@ -72,6 +76,7 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_sums_of_equal_depth_are_joined(case, rng, monkeypatch):
+    """Where one kernel takes less time than all; not where it takes as long."""
     monkeypatch.setattr(horizontal_fusion, "_MIN_SHARED_ELEMENTS", 1)
     text, want = CASES[case]
     op = es.op(text)
@@ -83,7 +88,8 @@ def test_sums_of_equal_depth_are_joined(case, rng, monkeypatch):
             ).graph
         )
     )
-    joined = horizontal_fusion.horizontal_fusion(graph)
+    assert horizontal_fusion.horizontal_fusion(graph, DEAR) is graph
+    joined = horizontal_fusion.horizontal_fusion(graph, ALIKE)
     verify_graph(joined)
     bodies = [n.template.parts[0].body for n in postorder(joined.roots) if isinstance(n, Compute)]
     assert sorted(len(b.bodies) for b in bodies if isinstance(b, Reduce)) == want
