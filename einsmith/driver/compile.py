@@ -191,7 +191,8 @@ def compile_graph(
         limits: limits of rows beyond which results do not matter.
         all_limited: whether each kernel must leave out rows beyond the limits.
         names: names of leaves, for a dump of the graph.
-        owners, placed: as in `Executable`.
+        owners: as in `Executable`.
+        placed: as in `Executable`.
 
     Graph decisions that are recorded for the graph are ignored, with a warning, if only without them the limit is met.
 
@@ -229,14 +230,19 @@ def compile_graph(
     recorded = backend.find_graph_decisions(graph, target)
     if not (orders := leaf_orders(graph, owners, recorded)).keys() <= placed.keys():
         raise LeavesMovedError({**orders, **placed})
+    return _run_recorded(compilation, recorded)
+
+
+def _run_recorded(compilation: _Compilation, decisions: frozenset[str]) -> Compiled:
+    """Compile by recorded decisions, or, with a warning, without them if only then the limit of memory is met."""
     try:
-        return compilation.run(recorded)
+        return compilation.run(decisions)
     except MemoryLimitError as e:
-        if not recorded:
+        if not decisions:
             raise
         least = e.needed
     compiled = compilation.run(frozenset())
-    _warn_of_limit(backend.name_graph_record(graph), recorded, least)
+    _warn_of_limit(compilation.backend.name_graph_record(compilation.graph), decisions, least)
     return compiled
 
 

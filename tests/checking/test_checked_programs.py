@@ -159,6 +159,7 @@ def test_tensors_in_one_place_of_the_arena_are_noticed(checked, rng, monkeypatch
         offsets, total = arena(*args)
         return dict.fromkeys(offsets, 0), total
 
+    monkeypatch.setenv("EINSMITH_WITHOUT", "join products")
     monkeypatch.setattr(assemble, "arena", packed)
     text = fails(es.jit(two_layers), *arrays(rng), match="overwritten")
     assert "reproduce.py" in text and "last written by" in text
@@ -277,6 +278,7 @@ def test_rubbish_is_no_graph(data):
 
 def test_the_folder_of_a_programs_fault_can_be_run(checked, rng, monkeypatch):
     """Without the planted fault, the program is right."""
+    monkeypatch.setenv("EINSMITH_WITHOUT", "join products")
     monkeypatch.setattr(assemble, "arena", lambda *a: (dict.fromkeys(arena(*a)[0], 0), arena(*a)[1]))
     fails(es.jit(two_layers), *arrays(rng), match="overwritten")
     (where,) = (checked / "faults").iterdir()

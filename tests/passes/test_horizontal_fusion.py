@@ -54,7 +54,7 @@ def test_the_gradients_of_factors_and_biases_are_one_sweep(shape, rule, rng):
         np.testing.assert_allclose(p.numpy(), want, rtol=1e-4, atol=1e-5)
     (run,) = step.compiler.programs.values()
     if rule == "sgd":
-        assert sums(run) == ([3] if shape[0] > 100 else [1, 1, 1])
+        assert sums(run) == [3]
 
 
 ALIKE = PassContext(cost=lambda kernel, target: 1.0)
@@ -75,9 +75,8 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_sums_of_equal_depth_are_joined(case, rng, monkeypatch):
+def test_sums_of_equal_depth_are_joined(case, rng):
     """Where one kernel takes less time than all; not where it takes as long."""
-    monkeypatch.setattr(horizontal_fusion, "_MIN_SHARED_ELEMENTS", 1)
     text, want = CASES[case]
     op = es.op(text)
     shape = (7, 13)

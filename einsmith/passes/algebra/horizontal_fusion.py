@@ -33,9 +33,6 @@ from einsmith.passes.context import PassContext
 
 _MAX_SUMS = 6
 """Most sums of one node; each needs an accumulator per lane."""
-_MIN_SHARED_ELEMENTS = 1 << 15
-"""Fewest elements of a shared operand for which fusion is priced; a smaller one stays in L1 and is read again at no
-cost (of 14 training steps without this limit, one was predicted to gain, 0.3 %; passes took 8 % more work)."""
 
 
 def horizontal_fusion(graph: Graph, context: PassContext) -> Graph:
@@ -94,10 +91,10 @@ def _is_sum(t: Template) -> bool:
 
 def _group_by_operand(sums: list[Compute]) -> Iterator[list[Compute]]:
     """Yield groups of at least two sums, in order; each sum of a group shares an operand with an earlier one."""
-    reads = [_find_large_reads(x) for x in sums]
+    reads = [_find_reads(x) for x in sums]
     open_sums: dict[object, list[int]] = defaultdict(list)  # read: its sums that have no group yet, in order
-    for n, large_reads in enumerate(reads):
-        for x in large_reads:
+    for n, own_reads in enumerate(reads):
+        for x in own_reads:
             open_sums[x].append(n)
     grouped: set[int] = set()
     for first in range(len(sums)):
@@ -116,13 +113,9 @@ def _group_by_operand(sums: list[Compute]) -> Iterator[list[Compute]]:
             yield [sums[n] for n in group]
 
 
-def _find_large_reads(node: Compute) -> set[tuple[Tensor, tuple[Expr, ...]]]:
-    """Return the (tensor, index) pairs at which a sum reads large tensors."""
-    return {
-        (node.args[e.slot], e.index)
-        for e in reads(node.template.parts[0].bodies[0])
-        if size(node.template.params[e.slot][1]) >= _MIN_SHARED_ELEMENTS
-    }
+def _find_reads(node: Compute) -> set[tuple[Tensor, tuple[Expr, ...]]]:
+    """Return the (tensor, index) pairs at which a sum reads."""
+    return {(node.args[e.slot], e.index) for e in reads(node.template.parts[0].bodies[0])}
 
 
 def fuse_sums(group: list[Compute]) -> Compute:
