@@ -52,7 +52,8 @@ def until_the_pass(graph: Graph) -> Graph:
 
 def large(g: Graph, least: int) -> int:
     """Tensors that are stored, of so many bytes."""
-    return sum(isinstance(n, Compute) and nbytes(n) >= least for n in postorder(g.roots))
+    tensors = [n for n in postorder(g.roots) if isinstance(n, Compute) and len(n.template.dtypes) == 1]
+    return sum(nbytes(n) >= least for n in tensors)  # sums of several results are small
 
 
 def clamped(g: Graph) -> int:

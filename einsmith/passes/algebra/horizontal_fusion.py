@@ -50,7 +50,8 @@ def horizontal_fusion(graph: Graph, context: PassContext) -> Graph:
     for sums in groups.values():
         for group in _group_by_operand(sums):
             whole = fuse_sums(group)
-            if context.price(whole) >= sum(map(context.price, group)):
+            results = [Item(whole, m) for m in range(len(group))]
+            if context.price(whole, stored=results) >= sum(map(context.price, group)):
                 continue
             fused |= {x: (whole, m) for m, x in enumerate(group)}
     if not fused:
