@@ -227,6 +227,8 @@ class _Coalescing:
         if None in separate:
             return None
         parts = [c for calls in separate if calls is not None for c in calls]
+        if any(way.owner in c.results for c in parts) and any(way.owner in c.operands for c in parts):
+            return parts  # rows would keep a tensor to themselves of which another kernel stores a part
         joined = _joined(parts, {way.owner if t is way.gone else t for t in call.results}, self.target)
         return parts if joined is None or self._price(joined) >= sum(map(self._price, parts)) else [joined]
 

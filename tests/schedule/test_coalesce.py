@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import einsmith as es
+from einsmith.api.tracing import trace_call
 from einsmith.driver.executable import Executable
 from einsmith.schedule import coalesce
 from tests.fuzz.check import agree
@@ -185,3 +186,17 @@ def test_depth_to_space_and_concatenation(rng, monkeypatch):
     agree(run(given)[1], graph.graph, inputs, "depth to space and concatenation")
     kernels = [c for _, c, _ in run.plan.kernel_calls() if coalesce._copies(c)]
     assert all(max(b.size for b in c.kernel.buffers) <= w.size for c in kernels), "an image is copied"
+
+
+@pytest.mark.parametrize("seed", [1, 6])
+def test_rows_do_not_keep_what_another_kernel_stores_in_part(seed, rng):
+    """A concatenation that a pool reads is joined with it by rows, until a convolution stores a part of it."""
+    x, w = (rng.standard_normal(s).astype(np.float32) for s in ((2, 2, 4, 17), (3, 2, 1, 1)))
+
+    def run(x, w):
+        return F.max_pool2d(F.cat([x, F.relu(F.conv2d(x, w, None))], 1), 2, 2)
+
+    traced = trace_call(run, (x, w), {})
+    with coalescing(seed):
+        made = Executable(traced.graph, traced.bind, 2)
+    agree(made([x, w])[1], traced.graph, [x, w], f"seed {seed}")
