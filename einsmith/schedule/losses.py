@@ -82,7 +82,8 @@ class LossSplitter:
 
     def __init__(self, cost: Cost, least: StagesCost, target: Target):
         self.cost, self.least, self.target = cost, least, target
-        self._cuts: dict[Kernel, list[list[SplitStages]]] = {}
+        # Heads and tails of kernels, with the least seconds of the heads.
+        self._cuts: dict[Kernel, list[tuple[SplitStages, SplitStages, float]]] = {}
 
     def split(self, plan: Plan) -> Plan:
         """Return the plan in which kernels are separate where that is faster."""
@@ -126,16 +127,19 @@ class LossSplitter:
         gains."""
         kernel, best = call.kernel, list[KernelCall]()
         # A limit or a sum of results belongs to all stages; pointwise stages move the fewest bytes together.
-        if type(kernel) is not Kernel or kernel.sums or pointwise_body(kernel.root) is not None:
+        if (
+            type(kernel) is not Kernel
+            or kernel.sums
+            or len(kernel.stages) == 1
+            or pointwise_body(kernel.root) is not None
+        ):
             return best, None
         if kernel not in self._cuts:
-            self._cuts[kernel] = [split_before(kernel, [n]) for n in range(1, len(kernel.stages))]
-        if not self._cuts[kernel]:
-            return best, None
+            cuts = [split_before(kernel, [n]) for n in range(1, len(kernel.stages))]
+            self._cuts[kernel] = [(a, b, self.least(a.kernel, kernel, self.target)) for a, b in cuts]
         fused = calls_seconds([call], self.cost, self.target, call.tensors, before)
         least = (1 - MODEL_ERROR) * fused
-        for head, tail in self._cuts[kernel]:
-            expected = self.least(head.kernel, kernel, self.target)
+        for head, tail, expected in self._cuts[kernel]:
             if expected >= least or expected + self.cost(tail.kernel, self.target) >= least:
                 continue
             start = len(head.kernel.stages)
