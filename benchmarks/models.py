@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import pickle
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -80,3 +81,17 @@ TRAINING: dict[str, Workload] = {
         recurrent("milstm", 64, 28),
     )
 }
+
+
+def named(name: str) -> Workload | None:
+    """Return a training step at any batch size by its name, as resnet18-b64, milstm-b4-t28 or lstm_lm-b256-t35; None
+    where it is none."""
+    found = re.fullmatch(r"(\w+)-b(\d+)(?:-t(\d+))?", name)
+    if found is None:
+        return None
+    network, batch, steps = found[1], int(found[2]), int(found[3] or 0)
+    if not steps:
+        return NETWORKS[network](batch) if network in NETWORKS else None
+    if network == "lstm_lm":
+        return language_model(steps, batch)
+    return recurrent(network, batch, steps) if network in CELLS else None

@@ -39,7 +39,7 @@ def find(name: str) -> Workload:
     from benchmarks import attention, kernel_cases, models, pairs, problems, random_cases
     from benchmarks.recurrent_steps import FIRST_CALLS, RECURRENT
 
-    drawn = (cases.named(name) for cases in (random_cases, pairs, attention))
+    drawn = (cases.named(name) for cases in (random_cases, pairs, attention, models))
     known = kernel_cases.CASES | models.TRAINING | problems.OPERATORS | RECURRENT | FIRST_CALLS
     return next(filter(None, drawn), None) or known[name]
 
