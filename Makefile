@@ -17,7 +17,7 @@ ARGS ?=
 SEED ?= $(shell date +%Y%m%d)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow bench docs lint package clean
+.PHONY: help setup demo test test-slow bench papers docs lint package clean
 
 help:
 	@echo "Einsmith, a training compiler. Targets:"
@@ -26,6 +26,7 @@ help:
 	@echo "  make test    run the tests (make test-slow: those that take long)"
 	@echo "  make bench   compile budgets; training steps, operators and kernels against PyTorch, JAX and TensorFlow"
 	@echo "               (installs them); how good choices without search are"
+	@echo "  make papers  the experiments of the five papers, beside TVM too: docs/papers.md (more than an hour)"
 	@echo "  make docs    the pages of docs/ as a site, in site/"
 	@echo "  make lint    ruff (format and rules), mypy, import-linter and the ceilings of budgets.toml"
 	@echo "  make package wheel and source archive, tried out in an empty environment (others: ARGS='python3.13')"
@@ -56,8 +57,8 @@ $(VENV)/.ready-dev: $(VENV)/.ready-run
 	@touch $@
 
 $(VENV)/.ready-bench: $(VENV)/.ready-dev
-	@for p in 'jax' 'tensorflow-cpu'; do echo "installing $$p"; \
-		$(PIP) "$$p" || echo "warning: $$p is not available here; the benchmarks report it as missing" >&2; done
+	@for p in 'jax' 'tensorflow-cpu' 'apache-tvm xgboost'; do echo "installing $$p"; \
+		$(PIP) $$p || echo "warning: $$p is not available here; the benchmarks report it as missing" >&2; done
 	@touch $@
 
 $(VENV)/.ready-docs: $(VENV)/.ready-dev
@@ -83,6 +84,9 @@ bench: $(VENV)/.ready-bench
 	$(BIN)/python -m benchmarks.operators --json bench-results/operators.json $(ARGS)
 	$(BIN)/python -m benchmarks.kernels --json bench-results/kernels.json
 	-$(BIN)/python -m benchmarks.random_kernels --seed $(SEED) --json bench-results/random-$(SEED).json
+
+papers: $(VENV)/.ready-bench
+	$(BIN)/python -m benchmarks.paper $(ARGS)
 
 package: $(VENV)/.ready-dev
 	$(BIN)/python -m tests.package $(ARGS)
