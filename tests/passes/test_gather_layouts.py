@@ -175,3 +175,15 @@ def test_positions_that_are_no_numbers(c, rng):
     g = rng.standard_normal((2, c, 4, 8)).astype(np.float32)
     dx = lambda x, p, g: es.vjp(lambda x: f(x=x, p=p), x)[1](g)  # noqa: E731
     np.testing.assert_allclose(es.jit(dx)(x, p, g)[0], es.interpret(dx)(x, p, g)[0], rtol=1e-5, atol=1e-5)
+
+
+def test_a_tensor_that_is_made_of_a_number_is_turned():
+    text = """
+        t[a,b,c] = -(x[])
+        y[n[k],l] += (sum[j](where(0 <= k < 3 and 0 <= k < 3 and 0 <= k < 3, t[k,k,k], 0))
+            + where(0 <= l < 3 and 0 <= k < 3 and 0 <= k < 3, t[l,k,k], 0))
+    """
+    extents = {"a": 3, "b": 3, "c": 3, "k": 2, "l": 2, "j": 2, "y.shape[0]": 2}
+    x, n = np.array(1.5, np.float32), np.array([1, 0])
+    y = es.op(text, extents=extents)(x=x, n=n)
+    np.testing.assert_allclose(y, np.full((2, 2), -4.5))

@@ -84,8 +84,11 @@ def _transpose_node(node: Compute, form: _TransposedTemplate, new: Mapping[Tenso
 
 def _move_to_end(t: Tensor, d: int | None) -> Tensor:
     """Return a tensor with dimension d moved to the end; the tensor itself if d is None."""
-    if d is None or (isinstance(t, Compute) and len(t.args) == 1 and t is _move_from_end(t.args[0], d)):
-        return t if d is None else t.args[0]
+    if d is None:
+        return t
+    args = t.args if isinstance(t, Compute) else ()
+    if [len(a.shape) for a in args] == [len(t.shape)] and t is _move_from_end(args[0], d):
+        return args[0]
     end = len(t.shape) - 1
     index = tuple(Axis(end if k == d else k - (k > d)) for k in range(end + 1))
     return Compute(template(_reorder_last(t.shape, d), [(t.dtype, t.shape)], Read(0, index, t.dtype)), (t,))
