@@ -388,7 +388,7 @@ def merge(member: Member, tasks: int, reducer: Member | None = None) -> tuple[Ke
         bodies: list[Expr] = [Read(m, index, x.dtype) for m, x in enumerate(sums)]
         if reducer is not None and member.follows is not None:
             x, own = member.follows.correction, (Axis(t.rank), *member.follows.index)
-            operands = [_of_tasks(partials(reducer)[0], tasks), _of_tasks(x, tasks), x]
+            operands = [_of_tasks(partials(reducer)[0], tasks), _of_tasks(x, tasks), member.follows.buffer]
             places = own, own, own[1:]
             reads = [Read(count + n, places[n], y.dtype) for n, y in enumerate(operands)]
             bodies = [_scaled(b, _factor(_root(reducer).combiner, *reads)) for b in bodies]

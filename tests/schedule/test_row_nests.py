@@ -16,7 +16,9 @@ from einsmith.schedule import row_blocks, row_nests
 from einsmith.schedule.kernel import Rows
 from einsmith.schedule.shared_rows import share
 from einsmith.tuning.calibration import calibrate
+from tests.fuzz.case import Case, Input
 from tests.fuzz.check import agree
+from tests.fuzz.trial import Check, run_check
 from tests.fuzz.variants import STREAMED, streaming
 from tests.kernels.test_rows import compiled
 from tests.schedule.test_reduction_chains import CHAINS, arguments, compile_with
@@ -448,6 +450,23 @@ def test_positions_are_found_row_by_row(combiner: str, rng, nested, monkeypatch)
         run = compile_with(f, [x, y, b], 1, 1)
         assert single
         agree(run([x, y, b])[1], run.graph, [x, y, b], combiner)
+
+
+@pytest.mark.parametrize("mask", ["j > i", "j <= i"])
+def test_tasks_merge_sums_behind_a_maximum_that_lies_in_another_order(mask):
+    text = f"""
+        S[h,i,j] = -0.3 * sum[d](x[h,i,d] * y[j,d])
+        C[h,j,v] = sum[i](exp(min(2, where({mask}, S[h,i,j], -inf))) * u[i,v])
+        T[v,j,h] = C[h,j,v]
+        M[h,i] = max[j](where({mask}, S[h,i,j], -inf))
+        L[h,i] = sum[j](exp(where({mask}, S[h,i,j], -inf) - M[h,i]))
+        P[h,i,w] = sum[j](exp(where({mask}, S[h,i,j], -inf) - M[h,i]) * b[j,w])
+        Q[h,i,w] = sum[j](exp(where({mask}, S[h,i,j], -inf) - M[h,i]) * c[j,w])
+        return T, L, P, Q
+    """
+    shapes = {"x": (3, 37, 3), "y": (37, 3), "u": (37, 16), "b": (37, 3), "c": (37, 3)}
+    case = Case(text, {}, {n: Input(shape, "float32") for n, shape in shapes.items()}, {}, exact=False, seed=0, axes={})
+    run_check(case, Check("value", threads=2, target="avx2", streamed="16"))
 
 
 @pytest.fixture
