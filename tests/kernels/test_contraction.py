@@ -832,3 +832,11 @@ def test_lanes_past_the_end_do_not_reach_sums():
         got = [a.copy() for a in arrays]
         run_native(CONTRACTION.lower(kernel, Configs((c,)), target), got, target)
         np.testing.assert_array_equal(got[2][0], want[0], err_msg=str(c))
+
+
+def test_no_halo_copy_of_coordinates_that_a_guard_ties_together():
+    """x[1 - k, k] for k < 2: all pairs of the coordinates -k and k would be copied, 1 - k below 0 among them."""
+    read = zero_unless(inside(lin((1, 2)), 2), load(1, lin((-1, 2), const=1), lin((1, 2))))
+    kernel = sum_of((3, 5), ((dt.f32, (3, 5, 16)), (dt.f32, (2, 16))), (16,), times(load(0, 0, 1, 2), read))
+    (p,) = problems(kernel.root)
+    assert all(with_halos(p, ((i, "all"),)) is None for i in (0, 1))

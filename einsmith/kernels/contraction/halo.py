@@ -102,7 +102,8 @@ def _compared_forms(g: Expr) -> tuple[LinearForm, LinearForm] | None:
 def _coordinates(operand: Operand) -> dict[_Coordinate, int] | None:
     """Return the coordinates, numbered, whose multiples an operand reads or compares (a comparison may be negated).
 
-    Returns None where the operand depends on its axes otherwise, or is a plain read without strides.
+    Returns None where the operand depends on its axes otherwise, or is a plain read without strides; and where a guard
+    compares one of several coordinates of an axis: it would hold where no point has the others, and they are outside.
     """
     coordinates: dict[_Coordinate, int] = {}
     strided = False
@@ -118,6 +119,8 @@ def _coordinates(operand: Operand) -> dict[_Coordinate, int] | None:
         sides = _compared_forms(g)
         x = None if sides is None else sides[0]
         if x is None or not x.coef or all(_coordinate(x, sign)[0] not in coordinates for sign in (1, -1)):
+            return None
+        if sum(any(a in x.coef for a, _ in key) for key in coordinates) > 1:
             return None
     return coordinates if coordinates and (strided or not operand.plain) else None
 
