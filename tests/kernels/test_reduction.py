@@ -432,6 +432,15 @@ def test_diagonals_are_read_along_the_outputs(rng, combiner, n):
         assert "gather" not in text
 
 
+def test_a_mask_is_read_within_its_bounds_along_diagonals(rng):
+    """The window's condition keeps the mask's reads inside: the other variable has points beyond the mask."""
+    i, h, r = axes(3)
+    window = both(le(i, add(r, 5)), le(r, i), apply("not", read(1, r, i, dtype=dt.bool_)))
+    body = apply("where", window, read(0, h, i, r), num(0.0))
+    kernel = plain((43, 3), [(dt.f32, (3, 43, 64)), (dt.bool_, (64, 43))], over("sum", (64,), body))
+    check(PATTERN, kernel, rng, configs=[ReductionConfig("column", 16, 2, 1, 1), ReductionConfig("row", 4, 1, 3, 1)])
+
+
 def test_no_more_vectors_at_once_than_there_are():
     i, r = axes(2)
     kernel = plain((3,), [(dt.f32, (3, 17))], over("sum", (17,), read(0, i, r)))

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial, reduce
 
 from einsmith.base import dtypes as dt
 from einsmith.ir.analysis.linear import LinearForm, linear, nonnegative
 from einsmith.ir.analysis.reads import uses
 from einsmith.ir.functions import identity
-from einsmith.ir.nodes import Apply, Axis, Const, Expr, Read, apply
+from einsmith.ir.nodes import Apply, Axis, Const, Expr, Read, apply, has_read
 from einsmith.ir.rebuild import operands, rebuild
 from einsmith.ir.rewrite.simplify import simplify
 from einsmith.kernels.emit import boxes
@@ -89,8 +89,13 @@ def _substitute(box: Box, body: Apply, axis: int, shift: LinearForm, extent: int
         return None
 
     (new,) = rebuild([body], rule)
-    guard = apply("and", new.args[0], apply("and", apply("le", low, old), apply("le", old, high)))
-    reduce = list(box.reduce)
-    reduce[axis - box.rank] = extent
-    value = simplify(apply("where", guard, new.args[1], new.args[2]), box.extents + tuple(reduce))
-    return replace(box, reduce=tuple(reduce), bodies=(value,))
+    extents = list(box.reduce)
+    extents[axis - box.rank] = extent
+    # What the guard reads is read where the old variable had a point alone: its other parts are a guard around it.
+    conditions: dict[bool, list[Expr]] = {True: [], False: [apply("le", low, old), apply("le", old, high)]}
+    for c in operands(new.args[0], "and"):
+        conditions[has_read(c)].append(c)
+    value: Expr = new.args[1]
+    for some in filter(None, conditions.values()):
+        value = apply("where", reduce(partial(apply, "and"), some), value, new.args[2])
+    return replace(box, reduce=tuple(extents), bodies=(simplify(value, (*box.extents, *extents)),))
