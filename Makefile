@@ -56,8 +56,9 @@ $(VENV)/.ready-dev: $(VENV)/.ready-run
 	@$(PIP) --no-deps $(NETWORKS) || echo "warning: $(NETWORKS): not available here; tests of them are skipped" >&2
 	@touch $@
 
+# MetaSchedule of TVM 0.27 crashes beside the newest apache-tvm-ffi.
 $(VENV)/.ready-bench: $(VENV)/.ready-dev
-	@for p in 'jax' 'tensorflow-cpu' 'apache-tvm xgboost'; do echo "installing $$p"; \
+	@for p in 'jax' 'tensorflow-cpu' 'apache-tvm==0.27.0.post1 apache-tvm-ffi==0.1.14.post1 xgboost'; do echo "installing $$p"; \
 		$(PIP) $$p || echo "warning: $$p is not available here; the benchmarks report it as missing" >&2; done
 	@touch $@
 

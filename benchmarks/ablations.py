@@ -14,6 +14,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
+from typing import Any
 from unittest import mock
 
 from rich.table import Table
@@ -86,7 +87,9 @@ def table(cells: dict[str, dict]) -> Table:
 
     def row(problem: str, cell: dict) -> list[str]:
         seconds, whole = statistics.median(cell[""]["rounds"]), cell[""]["arena_bytes"]
-        ratios = [f"{_ratio(cell, n):.2f} ({whole / cell[n]['arena_bytes']:.2f})" if n in cell else "" for n in passes]
+        ratios = [
+            f"{gain_with(cell, n):.2f} ({whole / cell[n]['arena_bytes']:.2f})" if n in cell else "" for n in passes
+        ]
         return [problem, f"{seconds * 1e3:.2f}", f"{whole / 2**20:.0f}", *ratios]
 
     title = "times as fast with the pass as without it (its arena, of that without)"
@@ -97,7 +100,7 @@ def fusion_table(cells: Mapping[str, dict]) -> Table:
     """Return the table of steps without each pass that fuses, and without all of them."""
 
     def row(problem: str, cell: dict, name: str) -> list[str]:
-        ratio = f"{_ratio(cell, name):.2f}" if name else ""
+        ratio = f"{gain_with(cell, name):.2f}" if name else ""
         seconds, arena = statistics.median(cell[name]["rounds"]), cell[name]["arena_bytes"]
         what = "all of these" if name == ALL else name or "none"
         return [problem, what, f"{cell[name]['calls']}", f"{seconds * 1e3:.2f}", ratio, f"{arena / 2**20:.1f}"]
@@ -107,8 +110,8 @@ def fusion_table(cells: Mapping[str, dict]) -> Table:
     return driver.table("what fusion brings", columns, rows, {"left out"})
 
 
-def _ratio(cell: dict, name: str) -> float:
-    """How many times as fast a step is with a pass: the median over rounds, in each of which both had their turn."""
+def gain_with(cell: Mapping[str, Any], name: str) -> float:
+    """Return how many times as fast a step is with a pass: the median over rounds, in each of which both had a turn."""
     return statistics.median(b / a for a, b in zip(cell[""]["rounds"], cell[name]["rounds"], strict=True))
 
 
@@ -133,7 +136,7 @@ def main() -> int:
 
     cells = results.fill((f"{p}-t{args.threads}{'-fusion' * args.fusion}", partial(attempt, p)) for p in chosen)
     results.console.print(fusion_table(cells) if args.fusion else table(cells))
-    worst = [(1 / _ratio(c, n), p, n) for p, c in cells.items() for n in c if n]
+    worst = [(1 / gain_with(c, n), p, n) for p, c in cells.items() for n in c if n]
     slow = [f"{p} without {n}: {r:.2f}" for r, p, n in sorted(worst, reverse=True) if r > HELP]
     verdict = ("steps that leaving one out makes faster", ", ".join(slow) or "none", f"none by {HELP:.2f}", not slow)
     results.console.print(asked("passes", [verdict]))

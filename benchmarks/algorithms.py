@@ -9,7 +9,7 @@ broadcasts and vectors, or as packed panels. --target prices another CPU, on whi
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -45,27 +45,37 @@ def ways(kernel: Any, target: Any) -> Iterator[tuple[str, Any, Any, Any]]:
         yield pattern.name, pattern, pattern.configs(kernel, target)[0], scalar
 
 
+def rows_of(kernel: Any, target: Any, found: Sequence[tuple[str, Any, Any, Any]], seconds: float) -> list[dict]:
+    """Return what is predicted of each (name, pattern, configuration, cost), in seconds, and where they are measured,
+    for so many `seconds` in all, what each takes."""
+    from einsmith.tuning.kernels.measure import example_buffers, prepare, shortest
+
+    rows: list[dict[str, Any]] = [{"algorithm": name, "predicted": cost.seconds} for name, *_, cost in found]
+    if seconds:
+        arrays = example_buffers(kernel)
+        ready = [prepare(kernel, pattern, config, target, 1, arrays) for _, pattern, config, _ in found]
+        for row, time in zip(rows, shortest(ready, seconds), strict=True):
+            row["measured"] = time
+    return rows
+
+
 def told(name: str, target_name: str) -> list[dict[str, Any]]:
     """The rows of a case's kernels."""
     from einsmith.cost.facts import of_instruction_set
     from einsmith.driver.cpu import CPU
     from einsmith.tuning.calibration import calibrate
-    from einsmith.tuning.kernels.measure import example_buffers, prepare, shortest
 
     target = of_instruction_set(target_name) if target_name else calibrate.target(1)
     rows: list[dict[str, Any]] = []
     case = kernel_cases.CASES[name]
     assert isinstance(case, kernel_cases.Case)
     for number, kernel in enumerate(choices.kernels_of(case)):
-        found, ready, arrays = list(ways(kernel, target)), [], example_buffers(kernel)
-        for shown, pattern, config, cost in found:
-            row = {"kernel": number, "algorithm": shown, "predicted": cost.seconds}
-            rows.append(row | (CPU.count_instructions(kernel, pattern, config, target) or {}))
-            if not target_name:
-                ready.append(prepare(kernel, pattern, config, target, 1, arrays))
-        if ready:
-            for row, seconds in zip(rows[-len(found) :], shortest(ready, SECONDS), strict=True):
-                row["measured"] = seconds
+        found = list(ways(kernel, target))
+        for row, (_, pattern, config, _) in zip(
+            rows_of(kernel, target, found, 0.0 if target_name else SECONDS), found, strict=True
+        ):
+            counts = CPU.count_instructions(kernel, pattern, config, target) or {}
+            rows.append({"kernel": number} | row | counts)
     return rows
 
 

@@ -28,10 +28,19 @@ LAST = tuning.TURNS // 4
 """Last turns whose median is the step in the end."""
 
 
-def measure(name: str, threads: int, seconds: float, cap: float, say: Any) -> dict[str, Any]:
+def measure(
+    name: str, threads: int, seconds: float, cap: float, say: Any, peers: Sequence[str] = tuple(PEERS)
+) -> dict[str, Any]:
     """Return, for a network, the rows of `tuning.measure` with and without dynamic mode, by peer, with their steps."""
-    cells = {p: tuning.measure(name, [p], threads, 0, seconds, cap, say) for p in PEERS}
+    cells = {p: tuning.measure(name, [p], threads, 0, seconds, cap, say) for p in peers}
     return {p: cell["peers"][p] | {"steps": cell["steps"]} for p, cell in cells.items()}
+
+
+def progress(row: dict[str, Any]) -> tuple[list[float], list[int]]:
+    """Return the seconds that the steps have taken at the end of each turn of a peer, and how many steps there were."""
+    turns = row["by_turn"]
+    each = [tuning.FIRST_TURN, *[(row["steps"] - tuning.FIRST_TURN) // (len(turns) - 1)] * (len(turns) - 1)]
+    return list(accumulate(t * n for t, n in zip(turns, each, strict=True))), list(accumulate(each))
 
 
 def summarize(cells: dict[str, dict[str, Any]]) -> Table:
@@ -62,10 +71,8 @@ def draw(cells: dict[str, dict[str, Any]], path: Path) -> None:
     axes = figure.subplots(1, max(1, len(good)), squeeze=False)[0]
     for axis, (name, cell) in zip(axes, good.items(), strict=False):
         for peer, label in PEERS.items():
-            turns, steps = cell[peer]["by_turn"], cell[peer]["steps"]
-            each = [tuning.FIRST_TURN, *[(steps - tuning.FIRST_TURN) / (len(turns) - 1)] * (len(turns) - 1)]
-            ends = list(accumulate(t * n for t, n in zip(turns, each, strict=True)))
-            axis.plot(ends, [t * 1e3 for t in turns], color=COLORS[peer], marker=".", label=label)
+            ends, _ = progress(cell[peer])
+            axis.plot(ends, [t * 1e3 for t in cell[peer]["by_turn"]], color=COLORS[peer], marker=".", label=label)
         axis.set_title(name, fontsize=10)
         axis.set_xlabel("seconds of training")
         axis.set_xlim(left=0)

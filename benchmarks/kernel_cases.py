@@ -122,6 +122,12 @@ def convolution(conv: Conv, batch: int = BATCH) -> Iterator[Case]:
         yield kernel_case(name, "conv", {"X": x, "W": w}, y, conv.macs(batch), wrt, options=options, needs=needs)
 
 
+def of_one_image(conv: Conv) -> Case:
+    """Return the forward of a convolution at batch 1."""
+    case = next(convolution(conv, 1))
+    return replace(case, name=f"{case.name}-b1")
+
+
 def in_winograd_form(case: Case) -> Case:
     """The same with Winograd's form allowed; what counts is F(4x4, 3x3)'s arithmetic, a quarter of the direct one."""
     return replace(case, name=f"{case.name}-winograd", winograd=True, flops=case.flops // 4)
@@ -221,3 +227,4 @@ def _groups() -> Iterator[Group]:
 
 GROUPS: dict[str, Group] = {g.name: g for g in _groups()}
 CASES: dict[str, Workload] = {c.name: c for g in GROUPS.values() for c in g.cases}
+OF_ONE_IMAGE: dict[str, Case] = {c.name: c for c in map(of_one_image, distinct("efficientnet_lite0"))}

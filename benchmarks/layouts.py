@@ -55,8 +55,8 @@ class Found(NamedTuple):
         return self.predicted[0] / self.predicted[1], self.measured[0] / self.measured[1]
 
 
-def in_orders(kernel: Any) -> Iterator[Any]:
-    """The kernel with the tensors of some shapes in other orders."""
+def in_orders(kernel: Any) -> Iterator[tuple[Mapping[tuple[int, ...], Any], Any]]:
+    """(orders by shape, kernel in them) of the kernel with the tensors of some shapes in other orders."""
     from einsmith.schedule.layout.apply import BufferMove, move_kernel
     from einsmith.schedule.layout.order import candidates, placement_of
 
@@ -68,7 +68,7 @@ def in_orders(kernel: Any) -> Iterator[Any]:
         }
         reordered = move_kernel(kernel, moves)
         if reordered is not None:
-            yield reordered[0]
+            yield of, reordered[0]
 
 
 def promising(kernels: Mapping[Any, int], target: Any, count: int) -> list[tuple[Any, Any]]:
@@ -83,7 +83,7 @@ def promising(kernels: Mapping[Any, int], target: Any, count: int) -> list[tuple
         now = best = autoconfig.choose(k, target)
         if isinstance(k, Rows) or now.cost.seconds * n < SHARE * total:
             continue
-        for other in in_orders(k):
+        for _, other in in_orders(k):
             try:
                 best = min(best, autoconfig.choose(other, target), key=lambda c: c.cost.seconds)
             except CompileError:
@@ -103,7 +103,7 @@ def measure(network: str, threads: int, count: int) -> list[Found]:
 
     es.set_threads(threads)
     problem: Any = TRAINING[network]
-    trainer = einsmith_networks.build(problem, problem.arrays(), threads, "einsmith").trainer
+    trainer = einsmith_networks.EinsmithTraining(problem, problem.arrays(), threads).trainer
     with forced.forcing(lambda t, orders: orders[0]):
         trainer.compile(*problem.inputs_and_targets())
     (run,) = trainer.compiler.programs.values()

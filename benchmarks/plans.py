@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 from unittest import mock
+
+import numpy as np
 
 from einsmith.base import environment
 
@@ -48,6 +51,13 @@ def without_packing(of_leaves: bool = False) -> Iterator[None]:
         yield
 
 
+def touch(run: Any) -> None:
+    """Write ones into a program's memory of intermediate results: packed operands that nothing packs lie in pages that
+    were never written, which are all one page in the caches."""
+    block = run.binding.arena.block
+    np.frombuffer((ctypes.c_char * block.nbytes).from_address(block.address), np.uint8).view(np.float32)[:] = 1.0
+
+
 def begun(problem: Any, threads: int) -> tuple[Any, tuple[Any, ...]]:
     """A problem's training step, which has no program yet, and a batch."""
     from benchmarks import worker
@@ -82,3 +92,40 @@ def seconds_of(run: Any) -> float:
     from einsmith.schedule.residency import plan_seconds
 
     return plan_seconds(run.plan, predicted, run.target)
+
+
+def moves(run: Any) -> dict[str, int]:
+    """Return a program's calls of kernels, the "copies" among them, which only move elements, and the operands of
+    products that every run packs into the order of register tiles ("packed"), loops over rows left out."""
+    from einsmith.ir.nodes import Piece
+    from einsmith.kernels.contraction.config import Tiled
+    from einsmith.kernels.contraction.emission.launches import invariant_sides
+    from einsmith.kernels.contraction.problem import problems
+    from einsmith.schedule.kernel import Rows
+    from einsmith.tuning.kernels.decisions import choice_of
+
+    copies = packed = 0
+    for call, compiled in zip(run.calls, run.kernels, strict=True):
+        k = call.kernel
+        copies += all(
+            _is_read(e) for s in k.stages for p in s.template.parts if isinstance(p, Piece) for e in p.bodies
+        )  # fmt: skip
+        if isinstance(k, Rows) or compiled.pattern != "contraction":
+            continue
+        configs = choice_of(k, run.target, compiled.decision).config.pieces
+        for p, c in zip(problems(k.root) or (), configs, strict=True):
+            if isinstance(c, Tiled):
+                once = invariant_sides(k, p, c.swap)
+                packed += sum(
+                    how == "panel" or (how == "buffer" and s not in once) for s, how in (("a", c.a), ("b", c.b))
+                )
+    return {"calls": len(run.calls), "copies": copies, "packed": packed}
+
+
+def _is_read(e: Any) -> bool:
+    """Return whether an expression is an element of a tensor, converted or not."""
+    from einsmith.ir.nodes import Apply, Read
+
+    while isinstance(e, Apply) and e.fn == "cast":
+        e = e.args[0]
+    return isinstance(e, Read)

@@ -14,7 +14,7 @@ import argparse
 import sys
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import product
 from typing import Any
@@ -25,12 +25,15 @@ import einsmith as es
 from benchmarks import plans
 from benchmarks.driver import Parser, geometric_mean, in_turns
 from benchmarks.models import TRAINING
+from einsmith.base import recording
 from einsmith.bench.steps import EinsmithStep
 from einsmith.cost.facts import Target
+from einsmith.passes.pipeline import deciding
 from einsmith.quantization import convert, prepare_qat
 from einsmith.quantization.scales import METHODS
 from einsmith.schedule.layout import forced
 from einsmith.schedule.layout.order import BLOCKS
+from einsmith.schedule.pipeline import LAYOUTS
 from einsmith.schedule.plan import Order
 
 ROUNDS = 12
@@ -183,42 +186,101 @@ def quantized_network(name: str, rng: np.random.Generator) -> tuple[es.nn.Module
     return model, es.quantize(model, [rng.standard_normal((8, *shape)).astype(np.float32)]), shape
 
 
-def measure_formats(names: Sequence[str], batches: Sequence[int]) -> None:
-    """Print a table of int8 networks with the layouts that the cost model chooses, and with each format imposed on all
-    images: shortest processor time on one thread, and, in parentheses, predicted time (ms).
+def network_of(name: str, precision: str, rng: np.random.Generator) -> tuple[es.nn.Module, tuple[int, ...]]:
+    """Return a network in int8 or in fp32, and the shape of a sample."""
+    if precision == "int8":
+        return quantized_network(name, rng)[1:]
+    make, shape, _ = NETWORKS[name]
+    es.manual_seed(0)
+    return make().eval(), shape
 
-    The last columns compare the choice with the best format, and give the part of the time that no layout can save
-    more than: the time that is left where no operand is ever packed or copied into another order."""
+
+def formats_of(name: str, batch: int, precision: str = "int8", seconds: float = FORMAT_SECONDS) -> dict[str, Any]:
+    """Return what a network takes on one thread with the layouts that the cost model chooses ("chosen"), without the
+    pass that chooses ("without"), with each format imposed on all images, and where no operand is ever packed or copied
+    into another order ("unpacked"), whose results are wrong.
+
+    Of each of these "forms": shortest processor time and predicted time (seconds), the first form that is the same
+    program ("as"), which is timed for all of them, calls of kernels, "copies" that only move elements, and operands
+    that every run packs. Further: tensors that are not stored in row-major order, and what the pass and the whole
+    compilation take (seconds)."""
     rng = np.random.default_rng(0)
-    es.set_threads(1)
-    print(f"| network | images | chosen | {' | '.join(FORMATS)} | best format / chosen | bound |")
-    print("|---" * (len(FORMATS) + 5) + "|")
-    for name, batch in product(names, batches):
-        _, quantized, shape = quantized_network(name, rng)
-        x = rng.standard_normal((batch, *shape)).astype(np.float32)
-        formats = {f: rule for f, rule in FORMATS.items() if batch > 1 or not f.startswith("CHWN")}
-        runs = {form: es.jit(quantized) for form in ("chosen", *formats, "unpacked")}
-        wanted = runs["chosen"](x)
-        for f, rule in formats.items():
-            with forced.forcing(rule):
+    network, shape = network_of(name, precision, rng)
+    x = rng.standard_normal((batch, *shape)).astype(np.float32)
+    formats = {f: rule for f, rule in FORMATS.items() if batch > 1 or not f.startswith("CHWN")}
+    runs = {form: es.jit(network) for form in ("chosen", "without", *formats, "unpacked")}
+    with es.threads(1):
+        with recording.recording() as recorder:
+            wanted = runs["chosen"](x)
+        within = {"without": deciding(frozenset({f"without {LAYOUTS}"}))}
+        for f, context in (within | {f: forced.forcing(rule) for f, rule in formats.items()}).items():
+            with context:
                 got = runs[f](x)
             # Depthwise sums of float32 in another order may round to the next integer.
             np.testing.assert_allclose(got, wanted, rtol=0, atol=0.02 * np.abs(wanted).max())
         with plans.without_packing():
             runs["unpacked"](x)
-        times = dict.fromkeys(runs, float("inf"))
-        end = time.perf_counter() + FORMAT_SECONDS
-        while time.perf_counter() < end:
-            for form, run in runs.items():
+        programs = {form: plans.function_program(run) for form, run in runs.items()}
+        plans.touch(programs["unpacked"])
+        alike = _alike(programs)
+        times = dict.fromkeys(alike.values(), float("inf"))
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end or float("inf") in times.values():
+            for form in times:
                 start = time.thread_time()
-                run(x)
+                runs[form](x)
                 times[form] = min(times[form], time.thread_time() - start)
-        predicted = {f: plans.seconds_of(plans.function_program(run)) for f, run in runs.items()}
+    forms = {
+        f: {"seconds": times[alike[f]], "as": alike[f], "predicted": plans.seconds_of(p)} | plans.moves(p)
+        for f, p in programs.items()
+    }
+    phases = [e for e in recorder.data()["traceEvents"] if "dur" in e]
+    spent = {n: sum(e["dur"] for e in phases if e["name"] == n) / 1e6 for n in (f"schedule: {LAYOUTS}", "compilation")}
+    return {
+        "forms": forms,
+        "ordered": len(programs["chosen"].plan.orders),
+        "pass_seconds": spent[f"schedule: {LAYOUTS}"],
+        "compile_seconds": spent["compilation"],
+    }
+
+
+def _alike(programs: Mapping[str, Any]) -> dict[str, str]:
+    """Return, for each form, the first one that is the same program: that has the same kernels, whose buffers state the
+    order of each tensor. The results of "unpacked" are wrong: it is like no other."""
+    first: dict[Any, str] = {}
+    return {f: first.setdefault((f == "unpacked", *(c.kernel for c in p.calls)), f) for f, p in programs.items()}
+
+
+def best_format(cell: dict[str, Any]) -> tuple[str, float]:
+    """Return the fastest of the imposed formats, and its time over that of the chosen layouts: 1 where it is the same
+    program."""
+    seconds = {f: x["seconds"] for f, x in cell["forms"].items() if f in FORMATS}
+    best = min(seconds, key=seconds.__getitem__)
+    return best, seconds[best] / cell["forms"]["chosen"]["seconds"]
+
+
+def bound_of(cell: dict[str, Any]) -> float:
+    """Return the part of the time with the chosen layouts that is saved where no operand is ever packed or copied into
+    another order: a layout cannot save more of these, only of misses of the caches besides."""
+    return max(0.0, 1 - cell["forms"]["unpacked"]["seconds"] / cell["forms"]["chosen"]["seconds"])
+
+
+def measure_formats(names: Sequence[str], batches: Sequence[int], precisions: Sequence[str] = ("int8",)) -> None:
+    """Print a table of networks with the layouts that the cost model chooses, and with each format imposed on all
+    images: shortest processor time on one thread, and, in parentheses, predicted time (ms).
+
+    The last columns compare the choice with the best format, and give the part of the time that no layout can save
+    more than: the time that is left where no operand is ever packed or copied into another order."""
+    print(f"| network | images | | chosen | {' | '.join(FORMATS)} | best format / chosen | bound |")
+    print("|---" * (len(FORMATS) + 6) + "|")
+    for name, batch, precision in product(names, batches, precisions):
+        cell = formats_of(name, batch, precision)
         cells = [
-            f"{1e3 * times[f]:.3g} ({1e3 * predicted[f]:.3g})" if f in times else "-" for f in ("chosen", *FORMATS)
+            f"{1e3 * x['seconds']:.3g} ({1e3 * x['predicted']:.3g})" if (x := cell["forms"].get(f)) else "-"
+            for f in ("chosen", *FORMATS)
         ]
-        ratio, bound = min(times[f] for f in formats) / times["chosen"], 1 - times["unpacked"] / times["chosen"]
-        print(f"| {name} | {batch} | {' | '.join(cells)} | {ratio:.2f} | {100 * max(bound, 0.0):.1f} % |", flush=True)
+        figures = f"{best_format(cell)[1]:.2f} | {100 * bound_of(cell):.1f} %"
+        print(f"| {name} | {batch} | {precision} | {' | '.join(cells)} | {figures} |", flush=True)
 
 
 def measure_int8(names: Sequence[str], batches: Sequence[int]) -> None:

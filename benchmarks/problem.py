@@ -17,7 +17,8 @@ class Workload:
     (weights), or are what the operator gives (gradients). `flops`: multiplications and additions of the products alone.
     `inputs`, `options`: an operator's inputs, in order, and its keyword arguments; `nbytes`: what it must read and
     write at least (inputs, weights of the loss, gradients, each once); `specials`: evaluations of functions that are
-    more than one instruction.
+    more than one instruction. `task`: what is run of a training step: "step", all of it; "loss", the loss in training
+    mode, and running statistics; "gradients", the loss and the gradients, without the update.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Workload:
     inputs: tuple[str, ...] = ()
     nbytes: int = 0
     specials: tuple[tuple[str, int], ...] = ()
+    task: str = "step"
 
     kind: ClassVar[str] = "kernels"
     """What runs it in a library: `benchmarks.peers.LIBRARY_KIND`."""

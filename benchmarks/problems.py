@@ -51,6 +51,13 @@ def capsule_conv(stride: int) -> Case:
     return _operator("capsule_conv", 3 * 2 * macs, shapes, (16, 32, n, n, 4, 4), 3, scale, stride)
 
 
+def capsule_composed(stride: int) -> Case:
+    """The capsule convolution as frameworks without it have it: eight convolutions, each of an eighth of the output's
+    channels, concatenated."""
+    whole = capsule_conv(stride)
+    return replace(whole, name=f"capsule_composed-s{stride}", network="capsule_composed")
+
+
 def pairwise() -> Case:
     """D[i,j] = sqrt(sum[k]((X[i,k] - Y[j,k])^2) + 1e-6) of 1024 and 1024 points in 64 dimensions. Floor: one product
     for the forward (by the expanded square) and one for each gradient."""
@@ -172,3 +179,6 @@ OPERATORS = {
         deformable(),
     )
 }
+
+COMPOSED = {p.name: p for p in (capsule_composed(1), capsule_composed(2))}
+"""Operators that are written as compositions of others in every library."""

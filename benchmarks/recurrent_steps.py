@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,22 @@ class Recurrent(Workload):
 
     steps: int = 1
     states: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class RecurrentForward(Recurrent):
+    """The logits of a recurrent network. weights: the names of its parameters among the arrays."""
+
+    has_reference = True
+
+    weights: tuple[str, ...] = ()
+
+
+def forward_of(step: Recurrent) -> RecurrentForward:
+    """Return the forward of a training step of a recurrent network."""
+    given = {f.name: getattr(step, f.name) for f in fields(step)}
+    given |= {"name": f"{step.name}-inference", "training": False, "results": ("output",), "flops": 0, "nbytes": 0}
+    return RecurrentForward(**given, weights=step.results)
 
 
 def cell_shapes(cell: str, n_in: int, width: int | None = None) -> tuple[dict[str, tuple[int, ...]], int]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks.problem import Workload
 from benchmarks.verify import disagreements, error, medians
-from benchmarks.worker import Allowance, Crew, PeerProcess, WorkerError, alone
+from benchmarks.worker import LEAST_CAPS, Allowance, Crew, PeerProcess, WorkerError, alone
 from einsmith.base.system import processors
 from einsmith.base.system.memory import available_bytes
 from einsmith.bench.verify import Exact, step_error
@@ -164,17 +164,18 @@ class _Run:
 
     def attempt(self, peer: str, action: Callable[[Allowance], None]) -> None:
         """Run an action of a peer against its time cap; a failure is noted and ends that peer's part."""
-        allowance = self._allowances.setdefault(peer, Allowance(self.cap))
+        cap = max(self.cap, LEAST_CAPS.get(peer, 0.0))
+        allowance = self._allowances.setdefault(peer, Allowance(cap))
         try:
             action(allowance)
         except WorkerError as e:
             self.cell["peers"].setdefault(peer, {})
             self.cell["peers"][peer] |= {"status": e.kind, "message": str(e)}
             if e.kind == "timeout":
-                self.cell["peers"][peer]["cap"] = self.cap
+                self.cell["peers"][peer]["cap"] = cap
             self.end(peer, e)
             self.say(f"{self.problem.name}: {peer}: {e.kind}: {e}")
-        self.cell["peers"][peer]["spent"] = round(self.cap - allowance.left, 2)
+        self.cell["peers"][peer]["spent"] = round(cap - allowance.left, 2)
 
     def end(self, peer: str, e: WorkerError) -> None:
         worker = self.workers.pop(peer, None)

@@ -23,24 +23,30 @@ from einsmith.bench.server import StepServer
 
 PEERS = {
     "einsmith": "einsmith", "static-60": "einsmith", "static-300": "einsmith", "dynamic": "einsmith", "torch": "torch",
-    "compile-max": "torch", "compile": "torch", "compile-cell": "torch", "reference": "torch", "jax": "jax",
-    "jax-unrolled": "jax", "tensorflow": "tensorflow", "tensorflow-unrolled": "tensorflow", "xla": "tensorflow",
-    "xla-unrolled": "tensorflow", "keops": "pykeops", "peak": "machine", "copy": "machine", "special": "machine",
+    "torchscript": "torch", "compile-max": "torch", "compile": "torch", "compile-cell": "torch", "reference": "torch",
+    "jax": "jax", "jax-unrolled": "jax", "tensorflow": "tensorflow", "tensorflow-unrolled": "tensorflow",
+    "xla": "tensorflow", "xla-unrolled": "tensorflow", "keops": "pykeops", "onnxruntime": "onnxruntime",
+    "tvm": "tvm", "tvm-tuned": "tvm", "peak": "machine", "copy": "machine", "special": "machine",
 }  # fmt: skip
 """Peers, and the library of each; "machine" measures what the machine can do."""
 SPLIT = ("einsmith", "torch", "pykeops")
 """Libraries that have a module for each kind of problems."""
+TVM_FOLDER = "BENCHMARKS_TVM_FOLDER"
+"""Variable with the folder of TVM's databases, which outlives the fresh caches of a run: tuning takes minutes."""
+LEAST_CAPS = {"tvm-tuned": 7200.0}
+"""Seconds that a peer may take in all where the cap is less: measuring candidates is its first call."""
 PATIENCE = 10
 """How many times longer than its limit a process may take where other work keeps it from the processors."""
 
 
 def find(name: str) -> Workload:
     """Return the problem of a name. Raises KeyError where there is none."""
-    from benchmarks import attention, kernel_cases, models, pairs, problems, random_cases
+    from benchmarks import attention, elementwise, kernel_cases, models, pairs, problems, random_cases
     from benchmarks.recurrent_steps import FIRST_CALLS, RECURRENT
 
-    drawn = (cases.named(name) for cases in (random_cases, pairs, attention, models))
-    known = kernel_cases.CASES | models.TRAINING | problems.OPERATORS | RECURRENT | FIRST_CALLS
+    drawn = (cases.named(name) for cases in (random_cases, pairs, attention, models, elementwise))
+    known = kernel_cases.CASES | models.TRAINING | problems.OPERATORS | problems.COMPOSED | RECURRENT | FIRST_CALLS
+    known |= kernel_cases.OF_ONE_IMAGE
     return next(filter(None, drawn), None) or known[name]
 
 
@@ -69,6 +75,10 @@ def variants(problem: Workload, peer: str) -> tuple[str, ...]:
 class PeerServer(StepServer):
     """A peer in its process, which knows the problems by name."""
 
+    def begin(self, peer: str, threads: int, caches: str | None) -> str:
+        os.environ.setdefault(TVM_FOLDER, str(environment.cache_dir() / "tvm"))  # before its caches are fresh ones
+        return super().begin(peer, threads, caches)
+
     def load(self) -> str:
         os.environ |= {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_DEPRECATION_WARNINGS": "0"}
         library = PEERS[self.peer]
@@ -78,6 +88,8 @@ class PeerServer(StepServer):
             return self.peer
         if library == "pykeops":
             super().load()
+        if library == "tvm":
+            os.environ["TVM_NUM_THREADS"] = str(self.threads)  # it is read when the library is loaded
         module = import_module(library)
         if library == "tensorflow":
             module.config.threading.set_intra_op_parallelism_threads(self.threads)

@@ -1,7 +1,8 @@
 """Write a network's graph of PyTorch's operations as a pickle: python -m benchmarks.graphs.exporter resnet18-b4
 
-What is exported is the training forward and its loss, before anything is decomposed: a convolution, a batch norm, an
-attention is one operation, which each library then has in its own best form.
+What is exported is the training forward and its loss, or the output in evaluation (resnet18-b4-inference), before
+anything is decomposed: a convolution, a batch norm, an attention is one operation, which each library then has in its
+own best form.
 """
 
 from __future__ import annotations
@@ -13,12 +14,26 @@ from typing import Any
 import torch
 
 from benchmarks.graphs.graph import GraphNode, NetworkGraph, ValueRef
+from einsmith.bench.in_torch import in_torch
 from einsmith.bench.torch_steps import TorchWithLoss
 
 
-def export(module: TorchWithLoss, x: torch.Tensor, y: torch.Tensor) -> NetworkGraph:
-    """Return the graph of `module(x, y)`, whose parameters and buffers have the names of the network's state."""
-    exported = torch.export.export(module, (x, y))
+class TorchOutput(torch.nn.Module):
+    """A network in evaluation, under the name that it has in `TorchWithLoss`."""
+
+    def __init__(self, problem: Any):
+        super().__init__()
+        self.network = in_torch(problem.make_network())
+        self.eval()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.network(x)
+
+
+def export(module: torch.nn.Module, *given: torch.Tensor) -> NetworkGraph:
+    """Return the graph of a module of x, or of x and y, whose parameters and buffers have the names of the network's
+    state; in evaluation no parameter is trained."""
+    exported = torch.export.export(module, given)
     signature = exported.graph_signature
     state = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
     users = list(signature.user_inputs)
@@ -40,7 +55,7 @@ def export(module: TorchWithLoss, x: torch.Tensor, y: torch.Tensor) -> NetworkGr
         elif node.op == "output":
             (result,) = node.args[0]
     shapes = {n.name: tuple(n.meta["val"].shape) for n in exported.graph.nodes if n.op == "placeholder"}
-    parameters = [n.removeprefix("network.") for n, _ in module.named_parameters()]
+    parameters = [n.removeprefix("network.") for n, _ in module.named_parameters() if module.training]
     return NetworkGraph(tuple(inputs), tuple(nodes), result.name, tuple(parameters), shapes)
 
 
@@ -70,12 +85,11 @@ def _plain(a: Any) -> Any:
 
 def main(name: str) -> None:
     """Write the graph of a problem."""
-    from benchmarks.models import NETWORKS
+    from benchmarks.models import named
 
-    network, _, batch = name.rpartition("-b")
-    problem = NETWORKS[network](int(batch))
+    problem: Any = named(name)
     x, y = (torch.from_numpy(a) for a in problem.inputs_and_targets())
-    graph = export(TorchWithLoss(problem), x, y)
+    graph = export(TorchWithLoss(problem), x, y) if problem.training else export(TorchOutput(problem), x)
     sys.stdout.buffer.write(pickle.dumps(graph))
 
 

@@ -19,7 +19,8 @@ FILTER = (2, 3, 1, 0)
 
 Library = Any
 """A library's functions of arrays as they lie in memory; arithmetic and slices are the arrays' own. Images have their
-channels last, [B, H, W, C], filters are [H, W, in / groups, out], and `padding` is (before, after) of height and width.
+channels last, [B, H, W, C], and filters are [H, W, in / groups, out], unless the library's `images` and `filters` name
+other orders of PyTorch's axes; `padding` is (before, after) of height and width.
 
 reshape(a, shape), transpose(a, axes), concat(parts, axis), broadcast(a, shape), einsum(spec, a, b), sqrt(a), relu(a),
 clip(a, low, high), softmax(a, axis), one_hot(a, classes), gather(table, ids): as in NumPy
@@ -27,7 +28,8 @@ sum(a, axes, keep), mean(a, axes, keep): over axes
 dense(x, w, turned): x times w [in, out], or w [out, in] if `turned`
 gelu(a, tanh): GELU, or its approximation by a tanh
 layer_norm(x, scale, shift, eps): over the last axis
-batch_norm(x, scale, shift, eps): over all axes but the last; the result, the mean, and the variance divided by n - 1
+batch_norm(x, scale, shift, eps): over all axes but the channels; the result, the mean, and the variance times n/(n - 1)
+normalize(x, scale, shift, mean, variance, eps): batch norm by given statistics, where a library has its own
 conv(x, w, stride, padding, dilation, groups)
 conv_transpose(x, w): a transposed convolution whose stride is the extent of its filters [in, out, H, W]
 max_pool(x, size, stride, padding), average_pool(x, size, stride, padding): of windows
@@ -57,21 +59,31 @@ def op(*names: str) -> Callable[[Callable], Callable]:
     return enter
 
 
-def orders(graph: NetworkGraph) -> dict[str, tuple[int, ...]]:
+def image_order(lib: Library) -> tuple[int, ...]:
+    """Return the order in which the axes of a library's images lie in memory."""
+    return getattr(lib, "images", IMAGE)
+
+
+def filter_order(lib: Library) -> tuple[int, ...]:
+    """Return the order in which the axes of a library's filters lie in memory."""
+    return getattr(lib, "filters", FILTER)
+
+
+def orders(graph: NetworkGraph, lib: Library = None) -> dict[str, tuple[int, ...]]:
     """Return the order of the axes in memory of parameters and inputs, by name; others lie as in PyTorch.
 
-    Filters as FILTER, weights of linear layers [in, out], each unless another operation reads them too; images with
-    their channels last.
+    Filters and images as the library has them, weights of linear layers [in, out], each unless another operation reads
+    them too.
     """
     out: dict[str, tuple[int, ...]] = {}
     for value, name in graph.inputs:
         users = {(node.op, k) for node, k in graph.users(value)}
         if users == {("conv2d", 1)}:
-            out[name] = FILTER
+            out[name] = filter_order(lib)
         elif users == {("linear", 1)}:
             out[name] = (1, 0)
         elif ("conv2d", 0) in users:
-            out[name] = IMAGE
+            out[name] = image_order(lib)
     return out
 
 
@@ -94,7 +106,8 @@ def told_arrays(arrays: Mapping[str, np.ndarray], held: Mapping[str, tuple[int, 
 def loss(
     graph: NetworkGraph, lib: Library, given: Mapping[str, Any], held: Mapping[str, tuple[int, ...]]
 ) -> tuple[Any, dict[str, Any]]:
-    """Return the loss, and the new values of running statistics by name, for arrays that lie in memory as `held` says.
+    """Return the loss, or what else the graph gives, and the new values of running statistics by name, for arrays that
+    lie in memory as `held` says.
 
     Raises NotImplementedError, which names an operation that OPS lacks.
     """
@@ -116,7 +129,8 @@ def loss(
         values[node.name] = result
         if node.op.partition(".")[0].endswith("_"):  # in place: what reads the operand later reads the result
             values[node.args[0].name] = result
-    return values[graph.result].array, updates
+    result = values[graph.result]
+    return in_order(lib, result, range(len(result.order))).array, updates
 
 
 def _resolved(a: Any, values: Mapping[str, Any]) -> Any:
@@ -264,6 +278,13 @@ def _expand(env: Env, x: Laid, shape: Sequence[int], *_: Any) -> Laid:
     return Laid(env.lib.broadcast(beside(env.lib, x, order), [env.node.shape[k] for k in order]), order)
 
 
+@op("channel_shuffle")
+def _shuffle(env: Env, x: Laid, groups: int) -> Laid:
+    b, c, *image = x.shape
+    parts = reshaped(env.lib, x, [b, groups, c // groups, *image])
+    return reshaped(env.lib, parts.permuted([0, 2, 1, 3, 4]), x.shape)
+
+
 def _cut(x: Laid, dim: int, at: Any) -> Any:
     return x.array[tuple([slice(None)] * x.at(dim) + [at])]
 
@@ -378,20 +399,44 @@ def _batch_norm(
     *_: Any,
 ) -> Laid:  # fmt: skip
     if not training:
-        raise NotImplementedError("batch norm of evaluation")
-    x = in_order(env.lib, x, IMAGE)
+        return _scale(env, x, scale, shift, mean, var, eps)
+    x = in_order(env.lib, x, image_order(env.lib))
     y, m, v = env.lib.batch_norm(x.array, scale.array, shift.array, eps)
     for k, old, new in ((3, mean, m), (4, var, v)):
         env.updates[env.node.args[k].name] = (1 - momentum) * old.array + momentum * new
-    return Laid(y, IMAGE)
+    return Laid(y, x.order)
+
+
+def _biased(env: Env, y: Any, bias: Laid | None) -> Laid:
+    """Return images in the library's order plus a bias of their channels."""
+    image = Laid(y, image_order(env.lib))
+    if bias is None:
+        return image
+    at = image.at(1)
+    held = bias.array if at == 3 else env.lib.reshape(bias.array, [*bias.shape, *[1] * (3 - at)])
+    return Laid(y + held, image.order)
+
+
+def _scale(env: Env, x: Laid, scale: Laid, shift: Laid, mean: Laid, var: Laid, eps: float) -> Laid:
+    """Normalize by running statistics: by the library's own operation where it has one."""
+    own = getattr(env.lib, "normalize", None)
+    if own is not None:
+        x = in_order(env.lib, x, image_order(env.lib))
+        return Laid(own(x.array, scale.array, shift.array, mean.array, var.array, eps), x.order)
+    factor = scale.array / env.lib.sqrt(var.array + eps)
+    by, plus = (
+        beside(env.lib, reshaped(env.lib, plain(a), [-1, 1, 1]), x.order)
+        for a in (factor, shift.array - mean.array * factor)
+    )
+    return Laid(x.array * by + plus, x.order)
 
 
 @op("conv2d")
 def _conv(env: Env, x: Laid, w: Laid, bias: Laid | None, stride: Any, padding: Any, dilation: Any, groups: int) -> Laid:
     pads = [(n, n) for n in _pair(padding)]
-    x, w = in_order(env.lib, x, IMAGE), in_order(env.lib, w, FILTER)
+    x, w = in_order(env.lib, x, image_order(env.lib)), in_order(env.lib, w, filter_order(env.lib))
     y = env.lib.conv(x.array, w.array, _pair(stride), pads, _pair(dilation), groups)
-    return Laid(y if bias is None else y + bias.array, IMAGE)
+    return _biased(env, y, bias)
 
 
 @op("conv_transpose2d.input")
@@ -399,8 +444,8 @@ def _conv_transpose(env: Env, x: Laid, w: Laid, bias: Laid | None, stride: Any, 
                     dilation: Any) -> Laid:  # fmt: skip
     if _pair(stride) != w.shape[2:] or any(_pair(padding) + _pair(more)) or groups != 1 or _pair(dilation) != (1, 1):
         raise NotImplementedError("transposed convolutions whose windows overlap")
-    y = env.lib.conv_transpose(in_order(env.lib, x, IMAGE).array, in_order(env.lib, w, range(4)).array)
-    return Laid(y if bias is None else y + bias.array, IMAGE)
+    y = env.lib.conv_transpose(in_order(env.lib, x, image_order(env.lib)).array, in_order(env.lib, w, range(4)).array)
+    return _biased(env, y, bias)
 
 
 def _pair(n: Any) -> tuple[int, int]:
@@ -414,7 +459,8 @@ def _pool(env: Env, pool: Callable[..., Any], x: Laid, size: Any, stride: Any, p
     stride = _pair(stride or size)
     sides = zip(x.shape[2:], size, stride, _pair(padding), env.node.shape[2:], strict=True)
     pads = [(p, max(0, (length - 1) * s + k - n - p)) for n, k, s, p, length in sides]
-    return Laid(pool(in_order(env.lib, x, IMAGE).array, size, stride, pads), IMAGE)
+    held = in_order(env.lib, x, image_order(env.lib))
+    return Laid(pool(held.array, size, stride, pads), held.order)
 
 
 @op("max_pool2d")

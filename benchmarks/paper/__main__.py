@@ -31,7 +31,7 @@ PAPERS = {
     "tvm-training": "tvm_training",
 }  # fmt: skip
 """Papers by the module of their experiments."""
-PACE, CAP = Pace(7, seconds=5.0), 120.0
+PACE, CAP = Pace(5, seconds=2.5), 120.0
 QUICK_PACE, QUICK_CAP = Pace(2, chunk=0.02, least=1, warm=1, seconds=0.1), 60.0
 """How long peers are timed, and what they may take on a case with their compilation (seconds)."""
 GPU_SECONDS = 540
@@ -61,15 +61,19 @@ class PaperResults(Results):
 def run(known: Paper, results: Results, plan: Plan, *, only: str, fresh: bool, seconds: float) -> bool:
     """Run a paper's experiments, and print what they say. Return whether no result was wrong and nothing failed."""
     chosen = [e for e in known.experiments if only.lower() in e.figure.lower()]
-    begun, good = time.monotonic(), True
+    begun, good, ran = time.monotonic(), True, set[str]()
     for experiment in chosen:
         results.say(f"{known.title}, {experiment.figure}: {experiment.title}")
         left = seconds - (time.monotonic() - begun)
         pace, cap = (QUICK_PACE, QUICK_CAP) if plan.quick else (PACE, CAP)
-        for _ in measure_all(experiment.jobs(plan), results, pace, cap, fresh=fresh, seconds=left):
+        jobs = [job for job in experiment.jobs(plan) if job.key not in ran]
+        for _ in measure_all(jobs, results, pace, cap, fresh=fresh, is_shared=known.is_shared, seconds=left):
             pass
         left = seconds - (time.monotonic() - begun)
-        results.fill(experiment.cases(plan), fresh, left)
+        cases = [(key, measure) for key, measure in experiment.cases(plan) if key not in ran]
+        results.fill(cases, fresh, left)
+        ran.update(job.key for job in jobs)
+        ran.update(key for key, _ in cases)
         if experiment.card and (experiment.card_key not in results.cells or fresh):
             told = on_card(experiment.card, results)
             if told is not None:

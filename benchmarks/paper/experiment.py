@@ -98,13 +98,15 @@ class Experiment:
 @dataclass(frozen=True)
 class Paper:
     """A paper and its experiments. `source`: authors, title, place; `taken`: what Einsmith has from it, and the page of
-    the documentation that tells of it, by a name for it."""
+    the documentation that tells of it, by a name for it. is_shared: whether a peer has one process for all cases, with
+    its usual caches, as first calls are not what the experiments show."""
 
     name: str
     title: str
     source: str
     taken: Mapping[str, str]
     experiments: Sequence[Experiment]
+    is_shared: bool = False
 
 
 def milliseconds(seconds: float | None) -> str:

@@ -13,6 +13,11 @@ def described(step: TrainStep) -> dict[str, Any]:
     """Return a training step's number of distinct kernels, their calls, the bytes of their code, of the code of those
     in loops and of the arena, the passes that changed the graph or the plan, and what dynamic mode explored."""
     (run,) = step.compiler.programs.values()
+    return described_program(run) | {"explored": explored(run.note.exploration)}
+
+
+def described_program(run: Any) -> dict[str, Any]:
+    """Return the same of a compiled program, but for what dynamic mode explored."""
     calls = [call.kernel for _, call, _ in run.plan.kernel_calls()]
     loops = {k for k, turns in zip(run.kernels, run.turns, strict=True) if turns > 1}
     return {
@@ -22,7 +27,6 @@ def described(step: TrainStep) -> dict[str, Any]:
         "loop_bytes": sum(k.nbytes for k in loops),
         "arena_bytes": run.arena_bytes,
         "passes": [*run.changes.tensors, *planned(run.plan)],
-        "explored": explored(run.note.exploration),
     }
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 import einsmith as es
+from benchmarks import plans
 from benchmarks.kernel_cases import Case
+from benchmarks.peers.described import described_program
 from benchmarks.peers.einsmith_operators import OPERATORS, by_name
 from einsmith.lang.builder import as_value
 
@@ -24,6 +27,13 @@ BATCH_NORM = """
     scaled[c] = rsqrt(mean[n,h,w]((X[n,c,h,w]-mu[c]) * (X[n,c,h,w]-mu[c])) + 1e-5)
     Y[n,c,h,w] = (X[n,c,h,w]-mu[c]) * (scaled[c] * scale[c]) + shift[c]
 """
+
+ADAM_RULE = """
+    m[i] = b1*m[i] + (1-b1)*g[i]
+    v[i] = b2*v[i] + (1-b2)*g[i]*g[i]
+    p[i] = p[i] - lr*sqrt(1-b2**step)/(1-b1**step) * m[i]/(sqrt(v[i]) + eps*sqrt(1-b2**step))
+"""
+"""TinyFlow's rule, with epsilon added where PyTorch adds it."""
 
 
 def product(a, b, ta, tb):
@@ -55,6 +65,9 @@ KERNELS: dict[str, Callable] = {
     "batch_norm": by_name(BATCH_NORM, "X scale shift"),
     "relu_pool": relu_pool,
     "bias_gelu": lambda x, bias: F.gelu(x + bias),
+    "sigmoid": F.sigmoid,
+    "own_sigmoid": lambda x: 1 / (1 + es.exp(-x)),
+    "multiply_add": lambda x, a, b: x * a + b,
 }
 
 
@@ -144,5 +157,56 @@ class Adam:
         return {n: np.array(getattr(self._module, n)) for n in "pmv"}
 
 
-def build(case: Case, arrays: dict[str, np.ndarray], threads: int, peer: str, variant: str) -> Kernel | Adam:
-    return Adam(case, arrays, threads) if case.network == "adam" else Kernel(case, arrays, threads, variant)
+def composed_adam(p, g, state, hyper, step):
+    """Return what ADAM_RULE does by operators of arrays, one after the other."""
+    m = hyper["b1"] * state["m"] + (1 - hyper["b1"]) * g
+    v = hyper["b2"] * state["v"] + (1 - hyper["b2"]) * g * g
+    root = es.sqrt(1 - hyper["b2"] ** step)
+    rate = hyper["lr"] * root / (1 - hyper["b1"] ** step)
+    return p - rate * m / (es.sqrt(v) + hyper["eps"] * root), {"m": m, "v": v}
+
+
+class Updates(es.nn.Module):
+    """Several parameters and their moments, changed in place by a function."""
+
+    def __init__(self, update: Callable, arrays: dict[str, np.ndarray], names: Sequence[str]):
+        super().__init__()
+        self.update = update
+        for name in names:
+            self.register_buffer(name, arrays[name].copy())
+
+    def forward(self, gradients, hyper, step):
+        for n, g in enumerate(gradients):
+            p, m, v = (as_value(getattr(self, f"{key}{n}")) for key in "pmv")
+            p, new = self.update(p, g, {"m": m, "v": v}, hyper, step)
+            for key, value in {"p": p, **new}.items():
+                setattr(self, f"{key}{n}", value)
+
+
+class AdamOf:
+    """All parameters of a network, updated by one program."""
+
+    def __init__(self, case: Case, arrays: dict[str, np.ndarray], threads: int):
+        es.set_threads(threads)
+        self._rule = es.optim.Rule(ADAM_RULE, lr=1e-3, b1=0.9, b2=0.999, eps=1e-8)
+        update = composed_adam if case.options["form"] == "operators" else self._rule.update
+        self._module, self._names, self._t = Updates(update, arrays, case.results), case.results, 0
+        self._f, self._g = es.jit(self._module), [arrays[f"g{n}"] for n in range(case.options["count"])]
+
+    def step(self) -> float:
+        self._t += 1
+        self._f(self._g, self._rule.values(self._t), float(self._t))
+        return 0.0
+
+    def results(self) -> dict[str, np.ndarray]:
+        return {n: np.array(getattr(self._module, n)) for n in self._names}
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the program says of itself."""
+        return described_program(plans.function_program(self._f))
+
+
+def build(case: Case, arrays: dict[str, np.ndarray], threads: int, peer: str, variant: str) -> Kernel | Adam | AdamOf:
+    if case.network in ("adam", "adam_of"):
+        return (Adam if case.network == "adam" else AdamOf)(case, arrays, threads)
+    return Kernel(case, arrays, threads, variant)

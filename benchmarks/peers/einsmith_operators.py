@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import einsmith as es
 
@@ -118,10 +119,21 @@ def local_attention_blocks() -> Callable:
     return attention
 
 
+def capsule_composed(a: Any, w: Any, stride: int) -> Any:
+    """Eight convolutions, of an eighth of the output's channels each, concatenated."""
+    b, c, h, wd, i, m = a.shape
+    k, _, r, s, _, j = w.shape
+    x = a.transpose(0, 4, 1, 5, 2, 3).reshape((b * i, c * m, h, wd))
+    f, n = w.transpose(0, 5, 1, 4, 2, 3).reshape((k * j, c * m, r, s)), k * j // 8
+    y = es.functional.cat([es.functional.conv2d(x, f[at : at + n], stride=stride) for at in range(0, k * j, n)], 1)
+    return y.reshape((b, i, k, j, *y.shape[2:])).transpose(0, 2, 4, 5, 1, 3)
+
+
 IMAGE = {"h": "X.shape[2]", "w": "X.shape[3]"}
 
 OPERATORS: dict[str, dict[str, Callable[[], Callable]]] = {
     "capsule_conv": {"formula": lambda: by_name(CAPSULE_CONV, "A W")},
+    "capsule_composed": {"eight convolutions": lambda: capsule_composed},
     "pairwise": {
         "differences": lambda: by_name(PAIRWISE, "X Y"),
         "expanded square": lambda: by_name(PAIRWISE_EXPANDED, "X Y"),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from benchmarks.peers.described import described
-from benchmarks.peers.einsmith_networks import FORMS
-from benchmarks.recurrent_steps import LAYER_CELLS, LR, Recurrent
+from benchmarks.peers.einsmith_networks import FORMS, EinsmithForward, EinsmithTask
+from benchmarks.recurrent_steps import LAYER_CELLS, LR, Recurrent, RecurrentForward
 from einsmith import functional, models, nn, optim
 from einsmith.lang.builder import Value
 from einsmith.training import TrainStep
@@ -40,28 +41,36 @@ class LayerClassifier(nn.Module):
         return self.fc(output[x.shape[0] - 1])
 
 
+def _network(
+    problem: Recurrent, arrays: dict[str, np.ndarray], weights: Sequence[str]
+) -> tuple[FromState, dict[str, str], tuple[np.ndarray, ...]]:
+    """Return a network with its weights, their names in it, and its inputs."""
+    h, x = arrays["h0"], arrays["x"]
+    network: nn.Module
+    if problem.network == "lstm_lm":
+        words, width = arrays["embedding.weight"].shape
+        network = models.lstm_lm(vocabulary=words, width=width, batch=x.shape[1])
+        inside = ""
+    elif problem.network in LAYER_CELLS:
+        network = LayerClassifier(problem.network, x.shape[2], h.shape[1], arrays["fc.bias"].shape[0])
+        inside = "rnn."
+    else:
+        network = models.get(problem.network, input_size=x.shape[2], hidden_size=h.shape[1])
+        x, inside = np.ascontiguousarray(x.swapaxes(0, 1)), "cell."
+    names = {n: f"network.{'' if n.startswith('fc.') else inside}{n}" for n in weights}
+    model = FromState(network)
+    model.load_state_dict({ours: arrays[n] for n, ours in names.items()}, strict=False)
+    return model, names, (x, *(arrays[n] for n in problem.states))
+
+
 class RecurrentTraining:
     """A training step of a recurrent network. options: those of TrainStep."""
 
     def __init__(self, problem: Recurrent, arrays: dict[str, np.ndarray], threads: int, **options: Any):
-        h, x = arrays["h0"], arrays["x"]
-        network: nn.Module
-        if problem.network == "lstm_lm":
-            words, width = arrays["embedding.weight"].shape
-            network = models.lstm_lm(vocabulary=words, width=width, batch=x.shape[1])
-            inside = ""
-        elif problem.network in LAYER_CELLS:
-            network = LayerClassifier(problem.network, x.shape[2], h.shape[1], arrays["fc.bias"].shape[0])
-            inside = "rnn."
-        else:
-            network = models.get(problem.network, input_size=x.shape[2], hidden_size=h.shape[1])
-            x, inside = np.ascontiguousarray(x.swapaxes(0, 1)), "cell."
-        self.names = {n: f"network.{'' if n.startswith('fc.') else inside}{n}" for n in problem.results}
-        self.model = FromState(network)
-        self.model.load_state_dict({ours: arrays[n] for n, ours in self.names.items()}, strict=False)
+        self.model, self.names, inputs = _network(problem, arrays, problem.results)
         optimizer = optim.SGD(lr=LR)
         self.trainer = TrainStep(self.model, functional.cross_entropy, optimizer, seed=0, threads=threads, **options)
-        self.batch = (x, *(arrays[n] for n in problem.states), arrays["y"])
+        self.batch = (*inputs, arrays["y"])
 
     def step(self) -> float:
         """Train on the batch and return the loss."""
@@ -79,6 +88,12 @@ class RecurrentTraining:
 
 def build(
     problem: Recurrent, arrays: dict[str, np.ndarray], threads: int, peer: str, variant: str = "", **options: Any
-) -> RecurrentTraining:
+) -> Any:
     """Return the problem's session. options: those of TrainStep."""
-    return RecurrentTraining(problem, arrays, threads, **FORMS.get(peer, {}), **options)
+    if isinstance(problem, RecurrentForward):
+        model, _, inputs = _network(problem, arrays, problem.weights)
+        return EinsmithForward(model, inputs, threads)
+    step = RecurrentTraining(problem, arrays, threads, **FORMS.get(peer, {}), **options)
+    if problem.task == "step":
+        return step
+    return EinsmithTask(step, step.names, LR if problem.task == "gradients" else None)

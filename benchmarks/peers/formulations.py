@@ -55,6 +55,15 @@ class Operators:
         y = o.conv(x, f, (stride, stride), [(0, 0), (0, 0)], (1, 1), 1)
         return o.transpose(o.reshape(y, (b, i, *y.shape[1:3], k, j)), (0, 4, 2, 3, 1, 5))
 
+    def capsule_composed(self, a, w, stride):
+        """Eight such convolutions, of an eighth of the output's channels each, concatenated."""
+        o, (b, c, h, wd, i, m), (k, _, r, s, _, j) = self.lib, a.shape, w.shape
+        x = o.reshape(o.transpose(a, (0, 4, 2, 3, 1, 5)), (b * i, h, wd, c * m))
+        f, n = o.reshape(o.transpose(w, (2, 3, 1, 4, 0, 5)), (r, s, c * m, k * j)), k * j // 8
+        parts = [f[..., at : at + n] for at in range(0, k * j, n)]
+        y = o.concat([o.conv(x, p, (stride, stride), [(0, 0), (0, 0)], (1, 1), 1) for p in parts], 3)
+        return o.transpose(o.reshape(y, (b, i, *y.shape[1:3], k, j)), (0, 4, 2, 3, 1, 5))
+
     def _squares(self, x, y):
         """|x_i|^2 + |y_j|^2 of all rows."""
         return self.lib.sum(x * x, (1,), True) + self.lib.sum(y * y, (1,), False)

@@ -19,7 +19,7 @@ from benchmarks.models import NetworkCase
 from benchmarks.peers import Form, applicable, forms_of
 from benchmarks.peers.formulations import Operators, kernels
 from benchmarks.peers.recurrent_cells import Arrays, CellLibrary, State, Step, lstm_layers, networks, to_peer
-from benchmarks.recurrent_steps import LR, Recurrent
+from benchmarks.recurrent_steps import LR, Recurrent, RecurrentForward
 from einsmith.bench.networks import LR as NETWORK_LR
 
 
@@ -188,6 +188,7 @@ def running_sum_scan(x):
 SHARED = Operators(JaxArrays(Formulation()))
 OPERATORS: dict[str, dict[str, Callable]] = {
     "capsule_conv": {"windows and a product": capsule_conv},
+    "capsule_composed": {"eight convolutions": SHARED.capsule_composed},
     "pairwise": {"product": SHARED.pairwise_product, "differences": SHARED.pairwise_differences},
     "max_plus": {
         "a step for each k": max_plus_steps,
@@ -410,6 +411,34 @@ class JaxRecurrent:
         return {n: to_peer(n, np.asarray(v)) for n, v in self.p.items()}
 
 
+class JaxForward:
+    """The output of a function of arrays in one jit."""
+
+    def __init__(self, f: Callable[..., Any], *given: Any):
+        self.f, self.given = jax.jit(f), given
+
+    def step(self) -> float:
+        """Run the forward pass; there is no loss."""
+        self.output = jax.block_until_ready(self.f(*self.given))
+        return 0.0
+
+    def results(self) -> dict[str, np.ndarray]:
+        """Return the output."""
+        return {"output": np.asarray(self.output)}
+
+
+def forward(problem: Any, arrays: dict[str, np.ndarray], peer: str, variant: str) -> JaxForward:
+    """Return the session of a problem without training."""
+    if isinstance(problem, RecurrentForward):
+        p = {n: jnp.asarray(to_peer(n, arrays[n]).copy()) for n in problem.weights}
+        network = networks(library(unrolled(peer, variant)))[problem.network]
+        return JaxForward(network, p, jnp.asarray(arrays["x"]), tuple(jnp.asarray(arrays[n]) for n in problem.states))
+    graph, lib = problem.graph(), JaxArrays(forms.by_name(variant))
+    held = interpreter.orders(graph)
+    given = {n: jnp.asarray(a) for n, a in interpreter.held_arrays(arrays, held).items()}
+    return JaxForward(lambda given: interpreter.loss(graph, lib, given, held)[0], given)
+
+
 def unrolled(peer: str, variant: str) -> int | None:
     """Return the steps in a turn of the scan, by a peer and its formulation; None for a loop in Python."""
     return None if peer == "jax-unrolled" else 4 if "4" in variant else 1
@@ -428,6 +457,10 @@ def variants(problem: Any, peer: str) -> tuple[str, ...]:
 
 def build(problem: Any, arrays: dict[str, np.ndarray], threads: int, peer: str, variant: str) -> Any:
     """Return the problem's session."""
+    if problem.task != "step":
+        raise NotImplementedError(f"JAX has no session for the {problem.task} alone")
+    if isinstance(problem, NetworkCase | Recurrent) and not problem.training:
+        return forward(problem, arrays, peer, variant)
     if isinstance(problem, NetworkCase):
         return JaxTraining(problem, arrays, variant)
     if isinstance(problem, Recurrent):

@@ -15,7 +15,7 @@ from benchmarks.models import NetworkCase
 from benchmarks.peers import Form, applicable, forms_of
 from benchmarks.peers.formulations import Operators, kernels
 from benchmarks.peers.recurrent_cells import Arrays, CellLibrary, State, Step, lstm_layers, networks, to_peer
-from benchmarks.recurrent_steps import LR, Recurrent
+from benchmarks.recurrent_steps import LR, Recurrent, RecurrentForward
 from einsmith.bench.networks import LR as NETWORK_LR
 
 
@@ -73,6 +73,12 @@ class TensorFlowArrays:
         )
         return y.y, y.batch_mean, y.batch_variance
 
+    def normalize(self, x, scale, shift, mean, variance, eps):
+        y = tf.raw_ops.FusedBatchNormV3(
+            x=x, scale=scale, offset=shift, mean=mean, variance=variance, epsilon=eps, is_training=False
+        )
+        return y.y
+
     def conv(self, x, w, stride, padding, dilation, groups):
         pads = [(0, 0), *padding, (0, 0)]
         is_depthwise = groups == x.shape[3] == w.shape[3] and groups > 1
@@ -85,7 +91,8 @@ class TensorFlowArrays:
             turned = tf.reshape(w, (*w.shape[:2], groups, 1))
             return tf.nn.depthwise_conv2d(x, turned, (1, *stride, 1), pads, dilations=dilation)
         if groups > 1:
-            raise NotImplementedError("a grouped convolution that is neither depthwise nor 1x1")
+            parts = zip(tf.split(x, groups, 3), tf.split(w, groups, 3), strict=True)
+            return tf.concat([tf.nn.conv2d(a, b, stride, pads, dilations=dilation) for a, b in parts], 3)
         return tf.nn.conv2d(x, w, stride, pads, dilations=dilation)
 
     def conv_transpose(self, x, w):
@@ -169,6 +176,7 @@ def involution_patches(x, k):
 SHARED = Operators(TensorFlowArrays(Formulation()))
 BOTH: dict[str, dict[str, Callable]] = {
     "capsule_conv": {"convolution": SHARED.capsule_conv},
+    "capsule_composed": {"eight convolutions": SHARED.capsule_composed},
     "pairwise": {"product": SHARED.pairwise_product},
     "local_attention": {"blocks": SHARED.local_attention},
     "relative_bias": {"gather": SHARED.relative_bias_gather, "skewed": SHARED.relative_bias_skewed},
@@ -274,7 +282,7 @@ class TensorFlowTraining:
         given = interpreter.held_arrays(arrays, held)
         self.x, self.y = tf.constant(given.pop("x")), tf.constant(given.pop("y"))
         self.state = {n: tf.Variable(a, trainable=n in graph.parameters) for n, a in given.items()}
-        trained = list(graph.parameters)
+        trained = list(graph.parameters) if problem.task == "step" else []
 
         @tf.function(jit_compile=xla)
         def step(x, y):
@@ -358,7 +366,7 @@ class TensorFlowRecurrent:
         self.y = tf.constant(arrays["y"].astype(np.int32))
         state = tuple(tf.constant(arrays[n]) for n in problem.states)
         self.p = {n: tf.Variable(to_peer(n, arrays[n])) for n in problem.results}
-        names = list(self.p)
+        names = list(self.p) if problem.task == "step" else []
         o = library(unrolled)
         layers = lstm_layers(o)
 
@@ -393,6 +401,38 @@ class TensorFlowRecurrent:
         return {n: to_peer(n, v.numpy()) for n, v in self.p.items()}
 
 
+class TensorFlowForward:
+    """The output of a function of tensors in one tf.function."""
+
+    def __init__(self, f: Callable[..., Any], xla: bool, *given: Any):
+        self.f, self.given = tf.function(f, jit_compile=xla), given
+
+    def step(self) -> float:
+        """Run the forward pass; there is no loss."""
+        self.output = self.f(*self.given)
+        memoryview(self.output)  # waits for it and copies nothing
+        return 0.0
+
+    def results(self) -> dict[str, np.ndarray]:
+        """Return the output."""
+        return {"output": self.output.numpy()}
+
+
+def forward(problem: Any, arrays: dict[str, np.ndarray], peer: str, variant: str) -> TensorFlowForward:
+    """Return the session of a problem without training. Weights are constants of the program, as in a saved model."""
+    xla = peer.startswith("xla")
+    if isinstance(problem, RecurrentForward):
+        p = {n: tf.constant(to_peer(n, arrays[n])) for n in problem.weights}
+        network = networks(library(peer.endswith("unrolled")))[problem.network]
+        states = tuple(tf.constant(arrays[n]) for n in problem.states)
+        return TensorFlowForward(lambda x, states: network(p, x, states), xla, tf.constant(arrays["x"]), states)
+    graph, lib = problem.graph(), TensorFlowArrays(forms.by_name(variant))
+    held = interpreter.orders(graph)
+    given = {n: tf.constant(a) for n, a in interpreter.held_arrays(arrays, held).items()}
+    x = given.pop("x")
+    return TensorFlowForward(lambda x: interpreter.loss(graph, lib, {**given, "x": x}, held)[0], xla, x)
+
+
 def variants(problem: Any, peer: str) -> tuple[str, ...]:
     """Return the names of the formulations to choose from."""
     if isinstance(problem, NetworkCase):
@@ -406,6 +446,10 @@ def variants(problem: Any, peer: str) -> tuple[str, ...]:
 
 def build(problem: Any, arrays: dict[str, np.ndarray], threads: int, peer: str, variant: str) -> Any:
     """Return the problem's session."""
+    if problem.task not in ("step", "loss"):
+        raise NotImplementedError(f"TensorFlow has no session for the {problem.task} alone")
+    if isinstance(problem, NetworkCase | Recurrent) and not problem.training:
+        return forward(problem, arrays, peer, variant)
     xla = peer.startswith("xla")
     if isinstance(problem, NetworkCase):
         return TensorFlowTraining(problem, arrays, xla, variant)

@@ -49,6 +49,14 @@ def bias_gelu(x: Tensor, bias: Tensor) -> Tensor:
     return F.gelu(x + bias)
 
 
+def own_sigmoid(x: Tensor) -> Tensor:
+    return 1 / (1 + torch.exp(-x))
+
+
+def multiply_add(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    return x * a + b
+
+
 IMAGE = {"X": LAST, "Y": LAST}
 BOTH = {"channels first": {}, "channels last": IMAGE}
 FILTERS = {"channels first": {}, "channels last": IMAGE | {"W": LAST}}
@@ -62,6 +70,9 @@ KERNELS: dict[str, dict[str, Form]] = {
     "batch_norm": {name: Form(batch_norm, axes) for name, axes in BOTH.items()},
     "relu_pool": {name: Form(relu_pool, axes) for name, axes in BOTH.items()},
     "bias_gelu": {"library": Form(bias_gelu)},
+    "sigmoid": {"library": Form(torch.sigmoid)},
+    "own_sigmoid": {"composed": Form(own_sigmoid)},
+    "multiply_add": {"operators": Form(multiply_add)},
 }
 
 
@@ -117,19 +128,22 @@ class Kernel:
 ADAM = {
     "fused": {"fused": True},
     "foreach": {"foreach": True},
+    "plain": {"foreach": False},
 }
+MOMENTS = {"m": "exp_avg", "v": "exp_avg_sq"}
 
 
 class Adam:
-    """The library's optimizer on one parameter."""
+    """The library's optimizer on one parameter, or on several, whose arrays have numbers."""
 
     def __init__(self, case: Case, arrays: dict[str, np.ndarray], peer: str, variant: str):
-        self._p = torch.from_numpy(arrays["p"].copy()).requires_grad_()
-        self._p.grad = torch.from_numpy(arrays["g"])
-        self._optimizer = torch.optim.Adam([self._p], lr=1e-3, **ADAM[variant])
-        self._moments = {"m": "exp_avg", "v": "exp_avg_sq"}
-        state = {k: torch.from_numpy(arrays[n].copy()) for n, k in self._moments.items()}
-        self._optimizer.state[self._p] = {"step": torch.tensor(0.0), **state}
+        ends = range(case.options["count"]) if case.network == "adam_of" else [""]
+        self._p = {f"{n}": torch.from_numpy(arrays[f"p{n}"].copy()).requires_grad_() for n in ends}
+        self._optimizer = torch.optim.Adam(self._p.values(), lr=1e-3, **ADAM[variant])
+        for n, p in self._p.items():
+            p.grad = torch.from_numpy(arrays[f"g{n}"])
+            state = {k: torch.from_numpy(arrays[f"{key}{n}"].copy()) for key, k in MOMENTS.items()}
+            self._optimizer.state[p] = {"step": torch.tensor(0.0), **state}
         self._step = torch.compile(self._optimizer.step) if peer == "compile" else self._optimizer.step
 
     def step(self) -> float:
@@ -137,13 +151,16 @@ class Adam:
         return 0.0
 
     def results(self) -> dict[str, np.ndarray]:
-        state = self._optimizer.state[self._p]
-        return {"p": self._p.detach().numpy()} | {n: state[k].numpy() for n, k in self._moments.items()}
+        out = {f"p{n}": p.detach().numpy() for n, p in self._p.items()}
+        state = self._optimizer.state
+        return out | {f"{key}{n}": state[p][k].numpy() for n, p in self._p.items() for key, k in MOMENTS.items()}
 
 
 def variants(case: Case, peer: str) -> tuple[str, ...]:
-    return tuple(ADAM if case.network == "adam" else forms(case.network, peer))
+    if case.network in ("adam", "adam_of"):
+        return ("plain",) if case.options.get("form") == "plain" else ("fused", "foreach")
+    return tuple(forms(case.network, peer))
 
 
 def build(case: Case, arrays: dict[str, np.ndarray], threads: int, peer: str, variant: str) -> Kernel | Adam:
-    return (Adam if case.network == "adam" else Kernel)(case, arrays, peer, variant)
+    return (Adam if case.network in ("adam", "adam_of") else Kernel)(case, arrays, peer, variant)

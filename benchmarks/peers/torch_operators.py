@@ -29,6 +29,12 @@ def capsule_conv_first(a: Tensor, w: Tensor, stride: int) -> Tensor:
     return y.reshape(b, i, k, j, y.shape[2], y.shape[3]).permute(0, 2, 4, 5, 1, 3)
 
 
+def capsule_composed(a: Tensor, w: Tensor, stride: int) -> Tensor:
+    """Eight such convolutions, of an eighth of the output's channels each, concatenated."""
+    parts = [capsule_conv_first(a, f, stride) for f in w.chunk(8)]
+    return torch.cat(parts, 1)
+
+
 def _squared_distances(x: Tensor, y: Tensor) -> Tensor:
     """The squared distances of rows, expanded: below zero by a rounding for equal rows."""
     squares = (x * x).sum(1)[:, None] + (y * y).sum(1)
@@ -240,6 +246,7 @@ def deformable(x: Tensor, o: Tensor, w: Tensor) -> Tensor:
 
 EAGER: dict[str, dict[str, Callable[..., Tensor]]] = {
     "capsule_conv": {"channels last": capsule_conv_last, "channels first": capsule_conv_first},
+    "capsule_composed": {"eight convolutions": capsule_composed},
     "pairwise": {"product": pairwise_product, "cdist": pairwise_cdist},
     "max_plus": {"argmax by rows": max_plus_chosen, "a step for each k": max_plus_steps},
     "local_attention": {"blocks": local_attention_blocks, "blocks, fused attention": local_attention_fused},

@@ -10,15 +10,20 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks.peers.recurrent_cells import Arrays, CellLibrary, State, Step, lstm_layers, networks
-from benchmarks.recurrent_steps import LAYERS, LR, Recurrent
+from benchmarks.peers.torch_networks import TorchForward, TorchTask
+from benchmarks.recurrent_steps import LAYERS, LR, Recurrent, RecurrentForward
+from einsmith.bench.steps import Session
 
-VARIANTS = {"torch": ("fused LSTM", "loop"), "compile-cell": ("fused LSTM", "loop")}
+VARIANTS = dict.fromkeys(("torch", "compile-cell"), ("fused LSTM", "loop")) | {"torchscript": ("fused LSTM",)}
 """Formulations of the language model; the cells have the loop alone."""
+LARGE = 128
+"""A batch from which on the loop is not tried, where products take most of the time (batch 256: 2.6 times as long)."""
 
 
 def variants(problem: Recurrent, peer: str) -> tuple[str, ...]:
     """Return the formulations to choose from."""
-    return VARIANTS.get(peer, ("",)) if problem.network == "lstm_lm" else ("",)
+    names = VARIANTS.get(peer, ("",)) if problem.network == "lstm_lm" else ("",)
+    return names[:1] if problem.batch >= LARGE else names
 
 
 def library(compiled_cell: bool) -> CellLibrary:
@@ -57,29 +62,35 @@ class TorchRecurrent:
         # A table's gradient as the rows that were read: eager torch then updates those alone.
         self.sparse = problem.network == "lstm_lm" and peer != "compile"
         o = library(peer == "compile-cell")
-        network = self._language_model(problem, arrays, o, variant) if problem.network == "lstm_lm" else None
+        network = self._language_model(o, variant) if problem.network == "lstm_lm" else None
         apply = network or networks(o)[problem.network]
 
         def loss(p: Any, x: torch.Tensor, state: State, y: torch.Tensor) -> torch.Tensor:
             return F.cross_entropy(apply(p, x, state), y)
 
-        self.loss = torch.compile(loss) if peer == "compile" else loss
+        self.loss: Any = torch.compile(loss) if peer == "compile" else loss
+        if peer == "torchscript":
+            self.loss = self._traced(loss)
         dense = [v for n, v in self.p.items() if not (self.sparse and n == "embedding.weight")]
         self.optimizer = torch.optim.SGD(dense, lr=LR, foreach=True)
         self.update: Any = torch.compile(self.optimizer.step) if peer == "compile" else self.optimizer.step
 
-    def _language_model(self, problem: Recurrent, arrays: dict[str, np.ndarray], o: CellLibrary, variant: str) -> Any:
+    def _traced(self, loss: Callable) -> Callable:
+        """Return the loss, traced by TorchScript."""
+
+        def flat(x: torch.Tensor, y: torch.Tensor, state: State, *values: torch.Tensor) -> torch.Tensor:
+            return loss(dict(zip(self.p, values, strict=True)), x, state, y)
+
+        script = torch.jit.trace(flat, (self.x, self.y, self.state, *self.p.values()), check_trace=False)
+        return lambda p, x, state, y: script(x, y, state, *p.values())
+
+    def _language_model(self, o: CellLibrary, variant: str) -> Any:
         layers: Any = lstm_layers(o)
         if variant == "fused LSTM":
-            width = arrays["h0"].shape[-1]
-            rnn = torch.nn.LSTM(width, width, LAYERS)
-            for name in dict(rnn.named_parameters()):
-                with torch.no_grad():
-                    rnn.get_parameter(name).copy_(self.p[f"rnn.{name}"])
-                self.p[f"rnn.{name}"] = rnn.get_parameter(name)
 
             def layers(p: Any, x: torch.Tensor, state: State) -> torch.Tensor:
-                return rnn(x, state)[0]
+                weights = [v for n, v in p.items() if n.startswith("rnn.")]
+                return torch.lstm(x, state, weights, True, LAYERS, 0.0, True, False, False)[0]
 
         def network(p: Any, x: torch.Tensor, state: State) -> torch.Tensor:
             h = layers(p, F.embedding(x, p["embedding.weight"], sparse=self.sparse), state)
@@ -105,8 +116,16 @@ class TorchRecurrent:
         return {n: v.detach().numpy() for n, v in self.p.items()}
 
 
-def build(problem: Recurrent, arrays: dict[str, np.ndarray], threads: int, peer: str, variant: str) -> TorchRecurrent:
+def build(problem: Recurrent, arrays: dict[str, np.ndarray], threads: int, peer: str, variant: str) -> Session:
     """Return the problem's session."""
     # A loop over steps is one graph: the limits on how much is traced are for programs that were not meant to be.
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 32)
-    return TorchRecurrent(problem, arrays, peer, variant)
+    if isinstance(problem, RecurrentForward):
+        tensors = {n: torch.from_numpy(a) for n, a in arrays.items()}
+        given = {n: tensors[n] for n in problem.weights}, tensors["x"], tuple(tensors[n] for n in problem.states)
+        return TorchForward(networks(library(peer == "compile-cell"))[problem.network], given, peer)
+    step = TorchRecurrent(problem, arrays, peer, variant)
+    if problem.task == "step":
+        return step
+    rate = LR if problem.task == "gradients" else None
+    return TorchTask(step, lambda: step.loss(step.p, step.x, step.state, step.y), step.p, rate)

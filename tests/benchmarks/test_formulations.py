@@ -37,6 +37,7 @@ class Library(Torch):
 
 SIZES = {
     "capsule_conv": ((2, 3, 6, 6, 4, 4), (5, 3, 3, 3, 4, 4)),
+    "capsule_composed": ((2, 3, 6, 6, 4, 4), (4, 3, 3, 3, 4, 4)),
     "pairwise": ((10, 4), (9, 4)),
     "gaussian_kernel": ((10, 3), (9, 3), (9, 2)),
     "local_attention": ((2, 3 * BLOCK, 8),) * 3,
@@ -64,7 +65,7 @@ FORMS = {
 @pytest.mark.parametrize("name", SIZES)
 def test_a_formulation_means_what_the_formula_means(name: str, rng: np.random.Generator) -> None:
     arrays = [rng.standard_normal(shape, np.float32) for shape in SIZES[name]]
-    options = {"stride": 2} if name == "capsule_conv" else {}
+    options = {"stride": 2} if name.startswith("capsule") else {}
     want = np.asarray(next(iter(einsmith_operators.OPERATORS[name].values()))()(*arrays, **options))
     for form in FORMS.get(name, (name,)):
         f = getattr(Operators(Library(Formulation())), form)

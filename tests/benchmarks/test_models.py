@@ -5,11 +5,13 @@ import pickle
 import numpy as np
 import pytest
 
+from benchmarks import worker
 from benchmarks.graphs.forms import Formulation, applicable, by_name, pooled, product, taps
 from benchmarks.graphs.interpreter import held_arrays, loss, orders, told_arrays
 from benchmarks.graphs.layout import in_order, plain, reshaped
-from benchmarks.models import NETWORKS, TRAINING, NetworkCase
+from benchmarks.models import NETWORKS, TRAINING, NetworkCase, NetworkForward, case_of
 from benchmarks.small_networks import small
+from benchmarks.verify import error
 from einsmith.bench.verify import Exact, step_error
 
 torch = pytest.importorskip("torch", reason="the networks are exported from PyTorch")
@@ -121,6 +123,57 @@ def test_the_exported_program_means_what_torch_means(name) -> None:
         assert updates.keys() == statistics.keys()
         for n, b in statistics.items():
             np.testing.assert_allclose(updates[n].detach().numpy(), b, rtol=1e-12, err_msg=n)
+
+
+@pytest.mark.thinned(6)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_exported_output_means_what_torch_means(name) -> None:
+    """In evaluation, by running statistics."""
+    from benchmarks.graphs.exporter import TorchOutput, export
+
+    problem = case_of(small(name), NetworkForward)
+    arrays = wide(problem.arrays())
+    module, x = TorchOutput(problem).double(), torch.from_numpy(arrays["x"])
+    program = export(module, x)
+    module.network.load_state_dict({n: torch.tensor(a) for n, a in arrays.items() if n not in ("x", "y")})
+    want, held = module(x).detach().numpy(), orders(program)
+    given = {n: torch.tensor(a) for n, a in held_arrays(arrays, held).items()}
+    for form in applicable(program):
+        found, updates = loss(program, Torch(form), given, held)
+        np.testing.assert_allclose(found.numpy(), want, rtol=1e-9, atol=1e-11 * np.abs(want).max(), err_msg=form.name)
+        assert not updates and not program.parameters
+
+
+@pytest.mark.parametrize("name", ["lenet5-b2-inference", "resnet18_cifar-b1-inference", "lltm-b2-t3-inference"])
+@pytest.mark.parametrize("peer", ["torch", "einsmith", "onnxruntime"])
+def test_outputs_in_evaluation_are_those_of_the_reference(name, peer) -> None:
+    if peer == "onnxruntime":
+        pytest.importorskip("onnxruntime")
+        pytest.importorskip("onnx")
+    problem = worker.find(name)
+    assert problem.name == name and not problem.stateful and not problem.exact
+    arrays = problem.arrays()
+    sessions = {p: worker.build(problem, arrays, 1, p, worker.variants(problem, p)[0]) for p in (peer, "reference")}
+    for session in sessions.values():
+        session.step()
+    assert error(sessions[peer].results(), sessions["reference"].results()) == ""
+
+
+@pytest.mark.parametrize("name", ["resnet18_cifar-b2-loss", "lenet5-b2-gradients", "lltm-b2-t3-gradients"])
+@pytest.mark.parametrize("peer", ["torch", "torchscript", "einsmith"])
+def test_parts_of_steps_are_those_of_the_reference(name, peer) -> None:
+    """Twice, as nothing is updated but running statistics."""
+    problem = worker.find(name)
+    arrays = problem.arrays()
+    sessions = {p: worker.build(problem, arrays, 1, p, worker.variants(problem, p)[0]) for p in (peer, "reference")}
+    losses = {p: [session.step(), session.step()] for p, session in sessions.items()}
+    ours, exact = (
+        {n: a - arrays[n] for n, a in sessions[p].results().items() if n in arrays} for p in (peer, "reference")
+    )
+    assert step_error(losses[peer], ours, Exact(losses["reference"], exact, arrays)) == ""
+    assert losses[peer][0] == pytest.approx(losses[peer][1])
+    parameters = set(problem.results) or {n for n in exact if "running" not in n}
+    assert any(exact[n].any() for n in parameters) == (problem.task == "gradients")
 
 
 def test_every_formulation_is_among_those_tried() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,16 @@ def test_a_run_keeps_each_case_and_goes_on_from_there(tmp_path: Path) -> None:
         assert command.run(_paper(measured), results, Plan(False, 1), only="", fresh=False, seconds=60)
     assert measured == ["a", "b"]
     assert json.loads((tmp_path / "sample.json").read_text())["cells"] == {"a": {"ms": 1.5}, "b": {"ms": 1.5}}
+
+
+def test_a_fresh_run_measures_shared_cases_once(tmp_path: Path) -> None:
+    measured: list[str] = []
+    paper = _paper(measured)
+    twice = replace(paper, experiments=[*paper.experiments, replace(paper.experiments[0], figure="Figure 2")])
+    results = command.PaperResults(tmp_path / "sample.json", timing=False)
+    for _ in range(2):
+        command.run(twice, results, Plan(False, 1), only="", fresh=True, seconds=60)
+    assert measured == ["a", "b", "a", "b"]
 
 
 def test_only_experiments_that_are_named_run(tmp_path: Path) -> None:

@@ -16,3 +16,8 @@ def test_the_page_is_made_of_the_files() -> None:
 def test_the_page_shows_the_drawings_that_there_are() -> None:
     shown = set(re.findall(r"assets/papers/([\w-]+\.svg)", page.PATH.read_text()))
     assert shown == {p.name for p in page.DRAWINGS.glob("*.svg")}
+
+
+def test_the_readme_names_the_papers() -> None:
+    readme = (page.DOCS.parent / "README.md").read_text()
+    assert all(command.paper(name).title in readme for name in command.PAPERS)
