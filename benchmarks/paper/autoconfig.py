@@ -23,6 +23,7 @@ from benchmarks.paper.experiment import (
     Shown,
     beside,
     milliseconds,
+    problem_of,
     time_of,
 )
 from benchmarks.report import Job
@@ -368,7 +369,7 @@ def _show_costs(cells: Cells) -> Sequence[Shown]:
     for key, cell in joined.items():
         costs = _costs(cell)
         rows.append([
-            key.rpartition("-t")[0],
+            problem_of(key),
             *(_number(1e3 * cell[x], 2) if x in cell else "" for x in ("choosing", "compiling")),
             _number(_row(cell, "einsmith").get("first_spent"), 2), _number(_gain(cell, "einsmith")),
             _number(_row(cell, "tvm-tuned").get("tuning_seconds")), _number(_gain(cell, "tvm-tuned")),
@@ -387,7 +388,7 @@ def _show_costs(cells: Cells) -> Sequence[Shown]:
             f" costs Einsmith, geometric mean of {len(ratios)}."
         )
     series = {n: [x[n] for x in every] for n in ("Einsmith", "tuned TVM") if any(x[n] for x in every)}
-    labels = [key.rpartition("-t")[0] for key in joined]
+    labels = [problem_of(key) for key in joined]
     drawing = Bars(labels, series, "s for a unit of speed-up", is_log=True) if series else None
     title = "seconds of configuring, or of tuning, for a unit of speed-up over scalar code"
     return [Shown(columns, rows, remarks, drawing, title=title)]

@@ -109,6 +109,11 @@ class Paper:
     is_shared: bool = False
 
 
+def problem_of(key: str) -> str:
+    """Return the name of the problem of a cell of the harness: its key without the threads (`report.Job.key`)."""
+    return key.rpartition("-t")[0]
+
+
 def milliseconds(seconds: float | None) -> str:
     """Return a time with three significant digits; nothing where there is none."""
     if seconds is None:
@@ -147,7 +152,7 @@ def beside(
     def row(key: str, cell: Any, n: int) -> list[str]:
         times = [_time(cell, "einsmith"), *(_time(cell, *of) for of in peers.values())]
         parts = ["" if r[n] is None else f"{r[n]:.2f}" for r in ratios.values()]
-        return [key.rpartition("-t")[0], *times, *parts, *(f(cell) for f in (more or {}).values())]
+        return [problem_of(key), *times, *parts, *(f(cell) for f in (more or {}).values())]
 
     rows = [row(key, cell, n) for n, (key, cell) in enumerate(cells.items())]
     remarks = []
@@ -157,7 +162,7 @@ def beside(
         if mean is not None:
             remarks.append(f"{what} {name}, geometric mean of {len(known)}: {mean:.2f}.")
     columns = ["", "Einsmith, ms", *(f"{n}, ms" for n in peers), *(f"times {n}" for n in peers), *(more or {})]
-    labels = [key.rpartition("-t")[0] for key in cells]
+    labels = [problem_of(key) for key in cells]
     bars = Bars(labels, ratios, "times as fast", 1.0) if any(v for r in ratios.values() for v in r) else None
     return Shown(columns, rows, remarks, bars, title=title)
 

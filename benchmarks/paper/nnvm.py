@@ -24,6 +24,7 @@ from benchmarks.paper.experiment import (
     Shown,
     beside,
     milliseconds,
+    problem_of,
     time_of,
 )  # fmt: skip
 from benchmarks.report import Job
@@ -176,8 +177,13 @@ FUSION_COLUMNS = (
 )  # fmt: skip
 
 
+def _fused(cells: Cells) -> dict[str, Any]:
+    """Return the cells of steps with and without fusion by their problems' names."""
+    return {problem_of(k.removesuffix("-fusion")): c for k, c in cells.items() if k.endswith("-fusion")}
+
+
 def _show_adam(cells: Cells) -> Sequence[Shown]:
-    fused = {k.removesuffix("-fusion").rpartition("-t")[0]: c for k, c in cells.items() if k.endswith("-fusion")}
+    fused = _fused(cells)
     timed = {k: c for k, c in cells.items() if not k.endswith("-fusion")}
     own = Shown(
         FUSION_COLUMNS,
@@ -225,7 +231,7 @@ def _fusion(plan: Plan) -> Cases:
 
 def _show_fusion(cells: Cells) -> Sequence[Shown]:
     slow = {k.removesuffix("-interpreted"): c["seconds"] for k, c in cells.items() if k.endswith("-interpreted")}
-    fused = {k.removesuffix("-fusion").rpartition("-t")[0]: c for k, c in cells.items() if k.endswith("-fusion")}
+    fused = _fused(cells)
     rows = [[*_fusion_row(name, c), milliseconds(slow.get(name))] for name, c in fused.items()]
     remarks = []
     for network, (low, high) in GAINS.items():
@@ -269,7 +275,7 @@ def _show_first(cells: Cells) -> Sequence[Shown]:
         times = [_first(cell, *of) for of in wanted.values()]
         steps = repaid(cell)
         shown = ("" if t is None else f"{t:.2f}" for t in times)
-        rows.append([key.rpartition("-t")[0], *shown, "" if steps is None else f"{steps:.0f}"])
+        rows.append([problem_of(key), *shown, "" if steps is None else f"{steps:.0f}"])
         own, warm, compiled = times[:3]
         ratios += [compiled / own] if own and compiled else []
         saved += [own / warm] if own and warm else []

@@ -20,6 +20,7 @@ from benchmarks.paper.experiment import (
     Shown,
     beside,
     milliseconds,
+    problem_of,
     time_of,
     times_as_fast,
 )
@@ -64,7 +65,7 @@ def _largest(cells: Cells, peers: Mapping[str, str], paper: str) -> list[str]:
     """Return sentences of the largest ratio beside each peer, and of how often Einsmith is ahead."""
     out = []
     for name, peer in peers.items():
-        known = {k.rpartition("-t")[0]: r for k, c in cells.items() if (r := times_as_fast(c, peer)) is not None}
+        known = {problem_of(k): r for k, c in cells.items() if (r := times_as_fast(c, peer)) is not None}
         if known:
             best = max(known, key=known.__getitem__)
             ahead = sum(r > 1 for r in known.values())
@@ -219,7 +220,7 @@ def _show_update(cells: Cells) -> Sequence[Shown]:
 
 def _time_of(cells: Cells, name: str, peer: str) -> float | None:
     """Return the median time of a peer in the cell of a name, whatever the threads; None where there is none."""
-    found = next((c for k, c in cells.items() if k.rpartition("-t")[0] == name), None)
+    found = next((c for k, c in cells.items() if problem_of(k) == name), None)
     return None if found is None else time_of(found, peer)
 
 
