@@ -151,13 +151,27 @@ def dumped(name: str, batch: int, kind: str, turns: int) -> dict[str, Any]:
         run = es.jit(network)
         with environment.setting(environment.DUMP, folder):
             wanted = run(x)
-        (path,) = Path(folder).glob("*/graph.txt")
-        loaded, values = es.load_graph(path), network.state_dict()
-        for n, array in loaded.state.items():
-            array[...] = values[n]
+        *first, path = sorted(Path(folder).glob("*/graph.txt"))
+        values = dict(network.state_dict())
+        for other in first:  # it computes what weights alone decide
+            precomputed = _loaded(other, values)
+            precomputed()
+            values |= precomputed.state
+        loaded = _loaded(path, values)
         off = float(np.abs(loaded(x) - wanted).max())
         times = in_turns({"compiled": partial(run, x), "loaded": partial(loaded, x)}, turns, TURN, warm=1)
         return {"seconds": {n: min(t) for n, t in times.items()}, "off": off, "bytes": path.stat().st_size}
+
+
+def _loaded(path: Path, values: Mapping[str, np.ndarray]) -> Any:
+    """Return the graph of a file with the values of its state that are known; the others are its own to compute."""
+    import einsmith as es
+
+    loaded = es.load_graph(path)
+    for n, array in loaded.state.items():
+        if n in values:
+            array[...] = values[n]
+    return loaded
 
 
 def _dumps(plan: Plan) -> Cases:

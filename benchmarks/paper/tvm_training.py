@@ -283,7 +283,10 @@ def _show_tvm(cells: Cells) -> Sequence[Shown]:
     remarks = list(shown.remarks)
     if seconds:
         mean = geometric_mean(seconds)
-        remarks.append(f"Tuning TVM took {sum(seconds):.0f} s in all, geometric mean {mean:.0f} s.")
+        remarks.append(
+            f"Tuning TVM took {sum(seconds):.0f} s in all, geometric mean {mean:.0f} s. Its trials are shared by all"
+            " tasks of a step: the more of them there are, the fewer has each."
+        )
     if first:
         remarks.append(f"Einsmith's first calls, which compile, took {sum(first):.1f} s in all, without tuning.")
     return [shown._replace(remarks=remarks, text=("TVM lacks",))]

@@ -480,10 +480,17 @@ def test_trials_count_towards_the_memory_limit(simulated, monkeypatch) -> None:
 
 @pytest.mark.parametrize("most", [1, 2])
 def test_trials_are_split_to_fit_the_memory(simulated, monkeypatch, most: int) -> None:
-    """What does not fit waits for another trial, and nothing is rejected."""
-    monkeypatch.setattr(online, "judge", lambda ratios, rounds: True if len(ratios) > 12 else None)
+    """What does not fit waits for another trial, and nothing is rejected. The first trial lasts until more wait than
+    fit, however fast the machine is."""
     sizes: list[int] = []
     with_decisions = BoundProgram.with_decisions
+
+    def judge(ratios: list[float], rounds: int) -> bool | None:
+        is_enough = max(sizes) > most or len(exploration(made).vetted) > most
+        return True if is_enough and len(ratios) > 12 else None
+
+    monkeypatch.setattr(online, "judge", judge)
+    monkeypatch.setattr(online, "MAX_PAIRS", 10**9)
 
     def limited(self: BoundProgram, texts: Any, compare: bool = False) -> BoundProgram:
         sizes.append(len(texts))
