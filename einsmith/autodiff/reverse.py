@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from einsmith.autodiff.adjoint.node import chooses, plan_adjoint
@@ -17,6 +18,8 @@ from einsmith.base.errors import GradientError
 from einsmith.ir import labels
 from einsmith.ir.nodes import Compute, GroupSum, Item, Leaf, Recurrence, Tensor, postorder
 from einsmith.ir.rebuild import exchange, rebuild
+from einsmith.ir.recurrence.chunks.choice import choose_length
+from einsmith.ir.recurrence.chunks.readers import ChunkSearch
 from einsmith.ir.rewrite.contraction_order import order_contraction
 from einsmith.ir.rewrite.named_operands import name_operands
 
@@ -42,8 +45,10 @@ def gradients(
             )
     cotangents = [g and convert(g, out.dtype.arithmetic) for out, g in zip(outputs, cotangents, strict=True)]
     steps: dict = {}
-    outputs = in_steps(outputs, steps)
-    outputs, targets = absorb_reductions(outputs, [steps.get(t, t) for t in wrt])
+    chunked = ChunkSearch(partial(choose_length, is_differentiated=True)).replace_all([*outputs, *wrt])
+    kept = chunked[len(outputs) :]
+    outputs = in_steps(chunked[: len(outputs)], steps)
+    outputs, targets = absorb_reductions(outputs, [steps.get(t, t) for t in kept])
     rewritten, results = _sweep(outputs, cotangents, targets)
     return rewritten, [convert(g, t.dtype) for g, t in zip(results, wrt, strict=True)]
 
@@ -144,7 +149,7 @@ def _pull_back_recurrence(
         try:
             return differentiate_with_recomputation(node, size, cotangents, needed, single_reader, _sweep)
         except GradientError:
-            if node.checkpoint:
+            if node.options.checkpoint:
                 raise
     return pull_back(node, cotangents, needed, sums_of_chosen), {}
 

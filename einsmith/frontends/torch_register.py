@@ -192,7 +192,7 @@ def name_of(f: Callable, params: dict[str, Any]) -> str:
     base = re.sub(r"\W", "_", spoken_name(f), flags=re.ASCII)
     if isinstance(f, Operator):
         p, values = f.program, [sorted((n, _exact(v)) for n, v in d.items()) for d in (f.defaults, params)]
-        content = repr((p.text, sorted(p.extents.items()), f.name, f.checkpoint, f.inputs, values))
+        content = repr((p.text, sorted(p.extents.items()), f.name, f.options, f.inputs, values))
     else:
         content = f"{os.getpid()} {os.urandom(8).hex()} {next(_COUNT)}"
     return f"einsmith::{base.strip('_') or 'operator'}_{hashlib.sha256(content.encode()).hexdigest()[:12]}"

@@ -39,6 +39,7 @@ from einsmith.ir.nodes import (
     Recurrence,
     Reduce,
     Scatter,
+    StepOptions,
     Template,
     leaf,
 )
@@ -46,7 +47,7 @@ from einsmith.ir.nodes import (
 _CLASSES: dict[str, type] = {
     c.__name__: c
     for c in (Apply, Axis, Compute, Const, Graph, InputPlace, Item, LoopSegment, LoweredLoop, Piece, Read, Recurrence,
-              Reduce, Scatter, Template)
+              Reduce, Scatter, StepOptions, Template)
 }  # fmt: skip
 _DTYPES = {d.name: d for d in dt.ALL}
 FORMAT, VERSION = "einsmith graph", 1
@@ -226,4 +227,6 @@ class _LineReader:
             raise ValueError(
                 f"the function {args[0]} is not defined; define {call} by es.function as where the file was written"
             )
+        if name == "Recurrence" and isinstance(args[5], int):  # of files without chunks
+            args[5] = StepOptions(args[5])
         return _CLASSES[name](*args)

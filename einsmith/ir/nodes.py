@@ -15,7 +15,7 @@ from functools import lru_cache
 from itertools import count
 from math import prod
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -395,6 +395,19 @@ class Compute(Node):
         return tuple((d, self.template.shape) for d in self.template.dtypes)
 
 
+class StepOptions(NamedTuple):
+    """How the steps of a recurrence are run. checkpoint: number of steps between the states that the gradient saves,
+    recomputing the others; 0: the gradient saves all states. chunk: number of steps that a linear recurrence takes at
+    once (`ir.recurrence.chunks`); 1: one after the other; 0: the cost model decides."""
+
+    checkpoint: int = 0
+    chunk: int = 0
+
+
+DEFAULT_STEPS = StepOptions()
+"""The gradient saves all states, and the cost model decides on chunks."""
+
+
 class Recurrence(Node):
     """Tensors, its members, that read themselves and each other at earlier steps of one axis, time.
 
@@ -414,21 +427,20 @@ class Recurrence(Node):
         members: a template for each member. Its arguments are `args`, then all members as whole tensors: slot
             `len(args) + i` is member i. The whole of member j is `Item(node, j)`.
         args: the tensors that the members read besides each other.
-        checkpoint: number of steps between the states that the gradient saves, recomputing the others; 0: the gradient
-            saves all states.
+        options: how the steps are run.
     """
 
-    __slots__ = ("steps", "reverse", "origins", "members", "args", "checkpoint")
-    fields = ("steps", "reverse", "origins", "members", "args", "checkpoint")
+    __slots__ = ("steps", "reverse", "origins", "members", "args", "options")
+    fields = ("steps", "reverse", "origins", "members", "args", "options")
     steps: int
     reverse: bool
     origins: tuple[int, ...]
     members: tuple[Template, ...]
     args: tuple[Tensor, ...]
-    checkpoint: int
+    options: StepOptions
 
-    def __new__(cls, steps, reverse, origins, members, args, checkpoint: int = 0):
-        return super().__new__(cls, steps, reverse, origins, members, args, checkpoint)
+    def __new__(cls, steps, reverse, origins, members, args, options: StepOptions = DEFAULT_STEPS):
+        return super().__new__(cls, steps, reverse, origins, members, args, options)
 
     def _derive(self) -> None:
         params = tuple((a.dtype, a.shape) for a in self.args) + self.results

@@ -57,7 +57,7 @@ def with_args(node: Any, args: tuple) -> Any:
     if isinstance(node, Item):
         return Item(args[0], node.member)
     if isinstance(node, Recurrence):
-        return Recurrence(node.steps, node.reverse, node.origins, node.members, args, node.checkpoint)
+        return Recurrence(node.steps, node.reverse, node.origins, node.members, args, node.options)
     if isinstance(node, LoweredLoop):
         return node.with_args(args)
     if isinstance(node, GroupSum):
@@ -182,7 +182,7 @@ def map_templates(node: Any, rule: Callable[[Template], Template]) -> Compute | 
         return prune_args(rule(node.template), node.args)
     if isinstance(node, Recurrence):
         members = tuple(map(rule, node.members))
-        new = Recurrence(node.steps, node.reverse, node.origins, members, node.args, node.checkpoint)
+        new = Recurrence(node.steps, node.reverse, node.origins, members, node.args, node.options)
         return prune_recurrence(new)
     return None
 
@@ -233,7 +233,7 @@ def prune_recurrence(node: Recurrence) -> Recurrence:
     slots |= {len(node.args) + i: len(args) + i for i in range(len(node.members))}
     params = tuple((a.dtype, a.shape) for a in args) + node.results
     members = tuple(map_bodies(t, lambda b: substitute(b, {}, slots), params) for t in node.members)
-    return Recurrence(node.steps, node.reverse, node.origins, members, args, node.checkpoint)
+    return Recurrence(node.steps, node.reverse, node.origins, members, args, node.options)
 
 
 def replace(graph: Graph, rule: Callable[[Any], Any], memo: dict | None = None) -> Graph:
@@ -248,6 +248,13 @@ def exchange(roots: list[Tensor], replaced: Mapping[Tensor, Tensor]) -> list[Ten
     """Return the roots with every tensor of `replaced` replaced, also inside the replacements."""
     if not replaced:
         return roots
+    new = exchange_nodes(roots, replaced)
+    return [new[r] for r in roots]
+
+
+def exchange_nodes(roots: Sequence[Tensor], replaced: Mapping[Tensor, Tensor]) -> dict[Any, Any]:
+    """Return what each node below the roots becomes where every tensor of `replaced` is replaced, also inside the
+    replacements."""
     new_nodes: dict = {}
     for node in postorder([*reversed(list(replaced.values())), *roots]):
         args = tuple(new_nodes[a] for a in node.args)
@@ -259,7 +266,7 @@ def exchange(roots: list[Tensor], replaced: Mapping[Tensor, Tensor]) -> list[Ten
             # The new tensor has the old one's arguments, all of which precede it.
             new_nodes[node] = Item(with_args(new.node, tuple(new_nodes[a] for a in new.node.args)), new.member)
     labels.carry(new_nodes)
-    return [new_nodes[r] for r in roots]
+    return new_nodes
 
 
 def exchanged(graph: Graph, new: Mapping[Tensor, Tensor]) -> Graph:

@@ -26,7 +26,7 @@ from einsmith.base.errors import (
 )
 from einsmith.ir import labels
 from einsmith.ir.analysis.linear import linear
-from einsmith.ir.nodes import Axis, Leaf, Tensor, leaf
+from einsmith.ir.nodes import DEFAULT_STEPS, Axis, Leaf, StepOptions, Tensor, leaf
 from einsmith.ir.recurrence.define import recurrence
 from einsmith.ir.verify import progressions_meet
 from einsmith.lang import formula
@@ -57,11 +57,11 @@ def tensors(
     operands: Mapping[str, Value],
     inputs: Iterable[str],
     static: Mapping[str, Any],
-    checkpoint: int = 0,
+    options: StepOptions = DEFAULT_STEPS,
 ) -> dict[str, Value]:
     """Return every tensor of a program by its name.
 
-    `operands` are values of its `inputs` and run-time parameters; `checkpoint` is that of its recurrences. Raises
+    `operands` are values of its `inputs` and run-time parameters; `options` are those of its recurrences. Raises
     FormulaError at the statement that is wrong.
     """
     shapes = {n: v.shape for n, v in operands.items() if n in inputs}
@@ -72,7 +72,7 @@ def tensors(
     }
     for group in program.order:
         if len(group) > 1 or group[0] in reads_of(program, group[0]):
-            values |= _define_cycle(program, group, extents, values, numbers, checkpoint)
+            values |= _define_cycle(program, group, extents, values, numbers, options)
         else:
             values[group[0]] = _define(program, group[0], extents, values, numbers)
         if labels.is_recorded():
@@ -118,7 +118,7 @@ def _define_cycle(
     extents: Extents,
     values: Mapping[str, Value],
     numbers: Mapping[str, Form],
-    checkpoint: int,
+    options: StepOptions,
 ) -> dict[str, Value]:
     """Return tensors that read each other, as a recurrence.
 
@@ -150,7 +150,7 @@ def _define_cycle(
         definitions = {
             x: _define(program, n, extents, known, numbers, x.dtype, pushed).tensor for x, n in names.items()
         }
-        return recurrence(definitions, names, checkpoint)
+        return recurrence(definitions, names, options)
 
     try:
         try:

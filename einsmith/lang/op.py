@@ -17,6 +17,8 @@ from einsmith.base.caches import Bound, Cache
 from einsmith.base.dtypes import DType, dtype_of
 from einsmith.base.errors import DtypeError, FormulaError, KindError, ShapeError, TraceError
 from einsmith.ir import labels
+from einsmith.ir.nodes import StepOptions
+from einsmith.ir.recurrence.chunks.readers import force_chunks
 from einsmith.lang import trace
 from einsmith.lang.builder import Ex, Number, Value, as_value, trace_once
 from einsmith.lang.definitions import tensors
@@ -36,8 +38,10 @@ class Operator:
     Inputs come in the order of their first appearance in the text, or in that of `inputs`, or by name; parameters by
     keyword. Given arrays, it is compiled and run and gives arrays; given traced tensors, it extends the trace. Several
     outputs come as a tuple. `checkpoint=S`, here or in a call: the gradient of a tensor that reads itself saves every
-    S-th state only, and recomputes the others, S at a time; 0 saves all. Raises FormulaError for a text that defines
-    nothing, BoundsError for a read that is not proven in bounds, ShapeError and DtypeError for inputs that do not fit.
+    S-th state only, and recomputes the others, S at a time; 0 saves all. `chunk=C`, here or in a call: a linear
+    recurrence takes C steps at once, as products; 1: one after the other; 0: the cost model decides. Raises
+    FormulaError for a text that defines nothing, BoundsError for a read that is not proven in bounds, ShapeError and
+    DtypeError for inputs that do not fit.
     """
 
     code_parts = ()
@@ -50,6 +54,7 @@ class Operator:
         defaults: Mapping[str, Any] | None = None,
         checkpoint: int = 0,
         inputs: Sequence[str] | None = None,
+        chunk: int = 0,
     ):
         if not isinstance(text, (str, Source)):
             raise FormulaError(f"a formula is a text, not {describe(text)}")
@@ -65,8 +70,8 @@ class Operator:
             if d not in parameters:
                 hint = near(d, parameters) or f"the parameters are {', '.join(parameters) or 'none'}"
                 raise FormulaError(f"{d!r} is not a parameter of {self.name}", hint=hint)
-        self.checkpoint = _checkpoint_distance(self.name, checkpoint)
-        self._constructor_args = (text, extents, self.name, self.defaults, self.checkpoint, self.inputs)
+        self.options = _step_options(self.name, checkpoint, chunk)
+        self._constructor_args = (text, extents, self.name, self.defaults, checkpoint, self.inputs, chunk)
         self._id = next(_COUNT)
         self._bound: Cache[tuple, SpecializedOperator] = Cache(BOUND)
 
@@ -146,7 +151,7 @@ class Operator:
             if n not in known:
                 hint = near(n, known) or f"the inputs are {', '.join(known)}"
                 raise FormulaError(f"{self.name} cannot be differentiated with respect to {n!r}", hint=hint)
-        saved = self._pop_checkpoint(kwargs)
+        options = self._pop_options(kwargs)
         absent = {n: 0.0 for n in running if n not in kwargs and n not in self.defaults}
         inputs, static, numbers = self._sort_arguments(args, {**absent, **kwargs})
         operands = {n: _abstract(n, x, n in self.program.integer_inputs) for n, x in inputs.items()}
@@ -156,28 +161,28 @@ class Operator:
         for n, x in numbers.items():
             operands[n] = ((), x.dtype, x.weak) if isinstance(x, Value) else ((), _number_type(x), True)
         return gradient_text(
-            self, names, operands, static, lambda values: tensors(self.program, values, self.inputs, static, saved)
+            self, names, operands, static, lambda values: tensors(self.program, values, self.inputs, static, options)
         )
 
     # ------------------------------------------------------------------------------------------------------- calls
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        saved = self._pop_checkpoint(kwargs)
+        options = self._pop_options(kwargs)
         inputs, static, numbers = self._sort_arguments(args, kwargs)
         operands = [*inputs.values(), *numbers.values()]
         traced = trace.current_trace() is not None or any(isinstance(x, Value) for x in operands)
         if traced:
-            return self._apply(inputs, static, numbers, saved)
+            return self._apply(inputs, static, numbers, options)
         arrays = [as_numpy(x, n) if isinstance(x, (list, tuple)) else x for n, x in inputs.items()]
-        key = (saved, *((n, type(v), v) for n, v in static.items()))
-        bound = self._bound.get(key) or self._bound.setdefault(key, SpecializedOperator(self, static, saved))
+        key = (options, *((n, type(v), v) for n, v in static.items()))
+        bound = self._bound.get(key) or self._bound.setdefault(key, SpecializedOperator(self, static, options))
         return trace.run_arrays(bound, tuple(arrays), numbers)
 
-    def _pop_checkpoint(self, kwargs: dict[str, Any]) -> int:
-        """Remove `checkpoint` from `kwargs` and return the distance of saved states for the call."""
-        if "checkpoint" in kwargs and "checkpoint" not in (*self.inputs, *self.program.parameters):
-            return _checkpoint_distance(self.name, kwargs.pop("checkpoint"))
-        return self.checkpoint
+    def _pop_options(self, kwargs: dict[str, Any]) -> StepOptions:
+        """Remove `checkpoint` and `chunk` from `kwargs` and return how the call runs the steps of recurrences."""
+        own = (*self.inputs, *self.program.parameters)
+        options = {n: kwargs.pop(n) for n in StepOptions._fields if n in kwargs and n not in own}
+        return _step_options(self.name, **{**self.options._asdict(), **options})
 
     def _sort_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[dict, dict, dict]:
         """Return inputs, static parameters and run-time parameters, each by name in order. Raises FormulaError."""
@@ -218,8 +223,8 @@ class Operator:
         return {n: arrays[n] for n in self.inputs}, static, numbers
 
     def _check_name(self, name: str) -> None:
-        """Raise FormulaError for a keyword of a call that is neither an input nor a parameter, nor `checkpoint`."""
-        if name not in (*self.inputs, *self.program.parameters, "checkpoint"):
+        """Raise FormulaError for a keyword of a call that is neither an input nor a parameter, nor an option."""
+        if name not in (*self.inputs, *self.program.parameters, *StepOptions._fields):
             raise self._unknown_name(name)
 
     def _unknown_name(self, name: str) -> FormulaError:
@@ -266,7 +271,7 @@ class Operator:
         return FormulaError(message, self.program.text if at is not None else None, at, "; ".join(hints))
 
     def _apply(
-        self, inputs: Mapping[str, Any], static: Mapping[str, Any], numbers: Mapping[str, Any], checkpoint: int
+        self, inputs: Mapping[str, Any], static: Mapping[str, Any], numbers: Mapping[str, Any], options: StepOptions
     ) -> Any:
         operands = []
         for name, x in (*inputs.items(), *numbers.items()):
@@ -278,12 +283,16 @@ class Operator:
                 _check(name, v.shape, v.dtype.is_int, rank, name in self.program.integer_inputs, v.dtype.name)
             operands.append(v)
         names = (*inputs, *numbers)
-        key = ("op", self._id, tuple((n, type(v), repr(v)) for n, v in static.items()), names, checkpoint)
+        key = ("op", self._id, tuple((n, type(v), repr(v)) for n, v in static.items()), names, options)
 
         def build(values: list[Value]) -> tuple[Value, ...]:
             operands = dict(zip(names, values, strict=True))
-            by_name = tensors(self.program, operands, inputs, static, checkpoint)
-            return tuple(by_name[n] for n in self.program.outputs)
+            by_name = tensors(self.program, operands, inputs, static, options)
+            outputs = [by_name[n] for n in self.program.outputs]
+            if options.chunk > 1:
+                chunked = force_chunks([v.tensor for v in outputs], options.chunk)
+                outputs = [Value(t, v.weak) for t, v in zip(chunked, outputs, strict=True)]
+            return tuple(outputs)
 
         # Labels are those of nodes that are made: a graph that is kept for later calls has none.
         out = build(operands) if labels.is_recorded() else trace_once(key, operands, build)
@@ -297,14 +306,14 @@ class SpecializedOperator:
 
     code_parts = ("operator",)
 
-    def __init__(self, operator: Operator, static: Mapping[str, Any], checkpoint: int):
-        self.operator, self.static, self.checkpoint = operator, dict(static), checkpoint
+    def __init__(self, operator: Operator, static: Mapping[str, Any], options: StepOptions):
+        self.operator, self.static, self.options = operator, dict(static), options
         self.__name__ = operator.name
         self.argument_names = operator.inputs
 
     def __call__(self, *args: Any, **numbers: Any) -> Any:
         inputs = dict(zip(self.operator.inputs, args, strict=True))
-        return self.operator._apply(inputs, self.static, numbers, self.checkpoint)
+        return self.operator._apply(inputs, self.static, numbers, self.options)
 
 
 def _check(name: str, shape: tuple[int, ...], is_integer: bool, rank: int | None, integer: bool, dtype: str) -> None:
@@ -330,11 +339,13 @@ def _number_type(x: Any) -> DType:
     return dt.i64 if isinstance(x, (int, np.integer)) else dt.f64
 
 
-def _checkpoint_distance(name: str, checkpoint: Any) -> int:
-    """Return the distance of saved states that `checkpoint` requests."""
-    if isinstance(checkpoint, bool) or not isinstance(checkpoint, (int, np.integer)) or checkpoint < 0:
-        raise FormulaError(f"{name}: checkpoint={checkpoint!r} must be a positive integer, or 0 to save every state")
-    return int(checkpoint)
+def _step_options(name: str, checkpoint: Any, chunk: Any) -> StepOptions:
+    """Return how the steps of an operator's recurrences are run. Raises FormulaError for what is no number of steps."""
+    numbers = (("checkpoint", checkpoint, "to save every state"), ("chunk", chunk, "to leave it to the cost model"))
+    for option, x, zero in numbers:
+        if isinstance(x, bool) or not isinstance(x, (int, np.integer)) or x < 0:
+            raise FormulaError(f"{name}: {option}={x!r} must be a positive integer, or 0 {zero}")
+    return StepOptions(int(checkpoint), int(chunk))
 
 
 def _order_inputs(name: str, known: tuple[str, ...], inputs: Sequence[str] | None) -> tuple[str, ...]:
@@ -355,13 +366,14 @@ def op(
     name: str | None = None,
     *,
     checkpoint: int = 0,
+    chunk: int = 0,
     inputs: str | Sequence[str] | None = None,
     **defaults: Any,
 ) -> Operator:
     """Return the operator that a formula defines.
 
     text: a string of statements `Name[axes] = expression`; extents: of axes, ints or strings over parameters and
-    `A.shape[n]`; defaults: of parameters; checkpoint: see Operator; inputs: the order in which they are passed, as
-    ("A", "B") or "A, B". Raises FormulaError with line, caret and remedy.
+    `A.shape[n]`; defaults: of parameters; checkpoint, chunk: see Operator; inputs: the order in which they are passed,
+    as ("A", "B") or "A, B". Raises FormulaError with line, caret and remedy.
     """
-    return Operator(text, extents, name, defaults, checkpoint, inputs)
+    return Operator(text, extents, name, defaults, checkpoint, inputs, chunk)

@@ -166,6 +166,11 @@ from einsmith.ops.inverse import asinh as asinh
 from einsmith.ops.inverse import atan as atan
 from einsmith.ops.inverse import atan2 as atan2
 from einsmith.ops.inverse import atanh as atanh
+from einsmith.ops.linear_recurrence import gated_delta_rule as gated_delta_rule
+from einsmith.ops.linear_recurrence import linear_attention as linear_attention
+from einsmith.ops.linear_recurrence import mlstm as mlstm
+from einsmith.ops.linear_recurrence import rwkv7 as rwkv7
+from einsmith.ops.linear_recurrence import ssd as ssd
 from einsmith.ops.losses.classes import cross_entropy as cross_entropy
 from einsmith.ops.losses.classes import linear_cross_entropy as linear_cross_entropy
 from einsmith.ops.losses.classes import nll_loss as nll_loss
@@ -405,6 +410,7 @@ __all__ = [
     "fractional_max_pool3d",
     "full",
     "full_like",
+    "gated_delta_rule",
     "gather",
     "gaussian_nll_loss",
     "ge",
@@ -441,6 +447,7 @@ __all__ = [
     "lerp",
     "lgamma",
     "linear",
+    "linear_attention",
     "linear_cross_entropy",
     "linspace",
     "local_response_norm",
@@ -482,6 +489,7 @@ __all__ = [
     "min",
     "minimum",
     "mish",
+    "mlstm",
     "mm",
     "modified_bessel_k0",
     "modified_bessel_k1",
@@ -531,6 +539,7 @@ __all__ = [
     "round",
     "rrelu",
     "rsqrt",
+    "rwkv7",
     "scaled_dot_product_attention",
     "scaled_modified_bessel_k0",
     "scaled_modified_bessel_k1",
@@ -559,6 +568,7 @@ __all__ = [
     "square",
     "squash",
     "squeeze",
+    "ssd",
     "stack",
     "std",
     "std_mean",

@@ -83,7 +83,7 @@ class OperatorRow:
 MODULES = """
     activation elementwise tensor product statistics arrangement creation conv padding softmaxes normalization distance
     random group resize window sampling fractional special inverse bessel attention multihead losses.regression
-    losses.margin losses.classes indexing embeddings pooling ordering counting losses.ctc
+    losses.margin losses.classes indexing embeddings pooling ordering counting losses.ctc linear_recurrence
 """.split()
 """The modules of operators, in the order of import: first what most programs use, last what parses formulas."""
 

@@ -328,7 +328,7 @@ class _CapacityRewriter:
         return self._rewrite_recurrence(a, b, args)
 
     def _rewrite_recurrence(self, a: Recurrence, b: Recurrence, args: tuple[Tensor, ...]) -> Recurrence:
-        if a.origins != b.origins or a.checkpoint != b.checkpoint:
+        if a.origins != b.origins or a.options != b.options:
             raise SizeDependentError("a recurrence begins, or saves its states, elsewhere")
         windows = [None if a.steps == b.steps else Steps(origin, a.steps, b.steps) for origin in a.origins]
         members = [SizedTemplate(*x) for x in zip(a.members, b.members, windows, strict=True)]
@@ -340,7 +340,7 @@ class _CapacityRewriter:
             slots = {s: len(args) + keys.index(k) for k, s in m.keys.items()}
             slots |= {len(args) + i: len(args) + len(keys) + i for i in range(len(members))}
             finished.append(m.finish(slots, params, len(args) + len(keys)))
-        new = Recurrence(a.steps, a.reverse, a.origins, tuple(finished), (*args, *numbers), a.checkpoint)
+        new = Recurrence(a.steps, a.reverse, a.origins, tuple(finished), (*args, *numbers), a.options)
         with unproven():  # conditions on the size prove no longer what is read at the same step
             verify_recurrence(new)
         return new

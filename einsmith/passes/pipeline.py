@@ -16,6 +16,7 @@ from einsmith.base import environment
 from einsmith.base.errors import KnobError
 from einsmith.cost.gpu import GpuTarget
 from einsmith.ir.nodes import Graph
+from einsmith.ir.recurrence.chunks.readers import CHUNK_FORM
 from einsmith.passes.algebra.available_expressions import available_expressions
 from einsmith.passes.algebra.common_subexpressions import common_subexpressions
 from einsmith.passes.algebra.contraction_order import contraction_order
@@ -43,6 +44,7 @@ from einsmith.passes.algebra.split_index_set import split_index_set
 from einsmith.passes.algebra.store_post_activation import store_post_activation
 from einsmith.passes.context import PassContext
 from einsmith.passes.occurrences import occurrences
+from einsmith.passes.recurrence.chunk_form import chunk_form
 from einsmith.passes.recurrence.limit_loops import limit_loops
 from einsmith.passes.recurrence.lower_loops import lower_loops
 from einsmith.passes.recurrence.merge_loops import merge_loops
@@ -164,6 +166,11 @@ def _length_limits(graph: Graph, context: PassContext) -> Graph:
     return length_limits(graph, {x.leaf for x in context.limits})
 
 
+def _chunk_form(graph: Graph, context: PassContext) -> Graph:
+    # Where the number of steps is that of a run, what is behind the last one is not computed, nor read.
+    return graph if context.limits else chunk_form(graph)
+
+
 def _skew(graph: Graph, context: PassContext) -> Graph:
     return skew(graph, partial(run_passes, context=_of_step(context)), context)
 
@@ -180,6 +187,7 @@ def _of_step(context: PassContext) -> PassContext:
 PASSES = check_order(
     (
         replace(graph_pass("simplify", simplify, provides="simplified"), is_optional=False),
+        priced_pass(CHUNK_FORM, _chunk_form, "simplified", on="recurrence"),
         priced_pass("skew", _skew, "simplified", on="recurrence"),
         graph_pass("read forwarding", read_forwarding, "simplified", on="pieces"),
         graph_pass("inline", inline, "simplified", "inlined", on="elementwise"),

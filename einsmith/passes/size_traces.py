@@ -205,7 +205,7 @@ def _compare_nodes(nodes: tuple, note: Callable, seen: set) -> None:
     if isinstance(first, Compute):
         _compare([x.template for x in nodes], note, seen)
     elif isinstance(first, Recurrence):
-        _compare([(x.steps, x.reverse, x.origins, x.members, x.checkpoint) for x in nodes], note, seen)
+        _compare([(x.steps, x.reverse, x.origins, x.members, x.options) for x in nodes], note, seen)
     elif isinstance(first, Item):
         if any(x.member != first.member for x in nodes):
             raise SizeDependentError("other tensors are computed")

@@ -330,8 +330,8 @@ PLANTS: list[Plant] = [
     *_of(
         "frontend",
         ("operator-options", "frontends/torch_register.py",
-         "content = repr((p.text, sorted(p.extents.items()), f.name, f.checkpoint, f.inputs, values))",
-         "content = repr((p.text, sorted(p.extents.items()), f.name, f.checkpoint, values))",
+         "content = repr((p.text, sorted(p.extents.items()), f.name, f.options, f.inputs, values))",
+         "content = repr((p.text, sorted(p.extents.items()), f.name, f.options, values))",
          "an operator of PyTorch takes its inputs in the order of another one of the same text",
          "tests/frontends/test_torch.py -k one_text"),
         ("lazy-tensors", "frontends/torch_device.py",

@@ -107,6 +107,7 @@ def _term(w: Writer, source: str, t: str, lead: list[str], left: list[str], back
 def states(w: Writer) -> None:
     """A state that gains outer products, of which reductions over its axes and over time are read outside. Time may be
     any of its axes."""
+    w.special = False  # in a chunk of steps, what is no number spreads to the steps before
     w.budget = min(w.budget, 20_000)
     lead = w.some_axes(2, most=20)
     t = w.axis(lead, most=30)
@@ -147,6 +148,50 @@ def states(w: Writer) -> None:
             )
     if not w.outputs:
         w.outputs.append(f"T{len(w.shapes) - 1}")
+
+
+def linear(w: Writer) -> None:
+    """A state of keys and values that gains outer products, whose factors read the state through sums over keys; it is
+    read outside through such sums, and after its last step."""
+    w.special = False  # in a chunk of steps, what is no number spreads to the steps before
+    w.budget = min(w.budget, 20_000)
+    k, v = w.axis(most=12), w.axis(most=12)
+    shared = w.some_axes(w.pick((0, 1, 1, 2)), [k, v], most=30)
+    lead = [k, v, *shared]
+    t = w.axis(lead, most=40)
+    lead = w.choose.shuffled(lead)
+    left = [t, *lead] if w.chance(2) else w.choose.shuffled([t, *lead])
+    rest = [a for a in left if a != k]
+    w.shapes |= {"S": tuple(left), "P": tuple(left), "Z": tuple(rest)}
+    w.extents[t] = w.axes[t]
+    reverse = w.chance(3)
+    inside = f"{t} < size({t}) - 1" if reverse else f"{t} > 0"
+
+    def read(*axes: str) -> str:
+        return w.read([t, *axes, *w.choose.some(shared)], dtype=w.dtype)
+
+    def at(name: str, axes: list[str], by: str = "") -> str:
+        return f"{name}[{', '.join(a + by if a == t else a for a in axes)}]"
+
+    start = w.pick(("0", "0", w.read(lead, True, dtype=w.dtype)))
+    state = at("S", left, "+1" if reverse else "-1")
+    decay = w.pick(("", " * 0.5", f" * {read()}", f" * {read(k)}", f" * where({read()} > 0, 1, 0)"))
+    before = w.pick((f"where({inside}, {state}, {start}){decay}", f"where({inside}, {state}{decay}, {start})"))
+    reads = w.choose(3) > 0
+    w.lines.append(f"{at('P', left)} = {before}")
+    term = f"{read(k)} * {read(v)}"
+    if reads:
+        w.lines.append(f"{at('Z', rest)} = sum[{k}]({at('P', left)} * {read(k)})")
+        weight = w.pick(("0.02", f"0.01 * {read()}"))  # more of it grows from step to step
+        term = f"{read(k)} * ({read(v)} - {weight} * {at('Z', rest)})"
+    w.lines.append(f"{at('S', left)} = {at('P', left)} + {term}")
+    kept = w.choose.shuffled(rest)
+    w.define(kept, f"sum[{k}]({at(w.pick(('S', 'S', 'P')), left)} * {read(k)})")
+    if w.chance(3):
+        last = "0" if reverse else str(w.axes[t] - 1)
+        w.define(lead, f"S[{', '.join(last if a == t else a for a in left)}]")
+    if reads and w.chance(3):
+        w.outputs.append("Z")
 
 
 def grid(w: Writer) -> None:

@@ -20,6 +20,7 @@ from tests.fuzz import chains, generate, graphs, productions, recurrent
 from tests.fuzz.case import Case, as_test
 from tests.fuzz.check import Unfit
 from tests.fuzz.choices import Choices
+from tests.fuzz.chunk_lengths import set_chunk_lengths
 from tests.fuzz.trial import WHATS, Check, Trial, run_check
 from tests.fuzz.variants import STREAMED, Cell, cells
 from tests.fuzz.writer import KINDS, Writer
@@ -52,6 +53,7 @@ THEMES: dict[str, Callable[[Choices], Case]] = {
     "pieces": _written(productions.pieces), "typed": _written(productions.typed),
     "recurrence": _written(recurrent.recurrence), "grid": _written(recurrent.grid),
     "states": _written(recurrent.states),
+    "linear": _written(recurrent.linear, ("f32", "f64", "f32")),
     "mixture": _mixture, "graph": graphs.graph, "chain": _written(chains.chain, chains.KINDS),
 }  # fmt: skip
 NAMES = (*THEMES, "illegal")
@@ -84,6 +86,7 @@ def session(seed: str | int, number: int, reached: Collection[Cell] = ()) -> Out
     """The case of a number and its trials. `reached`: cells that need not be reached."""
     choose = Choices(f"{seed}/{number}")
     outcome = Outcome(theme=theme_of(number))
+    set_chunk_lengths()
     start = time.process_time()
     if outcome.theme == "illegal":
         _illegal(seed, number, outcome)
@@ -100,6 +103,7 @@ def attempt(theme: str, given: list[int], check: dict[str, Any]) -> Outcome:
     """One check of the case that given choices make."""
     choose = Choices(0, given)
     outcome = Outcome(theme=theme)
+    set_chunk_lengths()
     case = THEMES[theme](choose)
     outcome.taken = choose.taken
     told = {**check, "forced": tuple(tuple(x) for x in check.get("forced", ()))}

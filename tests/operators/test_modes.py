@@ -169,6 +169,8 @@ ELSEWHERE = {
     "flex_attention": "tests/nn/test_flex_attention.py", "multi_head_attention_forward": "tests/nn/test_attention.py",
     **dict.fromkeys(["group_sum", "sync_batch_norm"], "tests/distributed/test_sync_batch_norm.py"),
     "margin_loss": "tests/models/test_capsule.py",
+    **dict.fromkeys(["linear_attention", "gated_delta_rule", "ssd", "rwkv7", "mlstm"],
+                    "tests/operators/test_linear_recurrence.py"),
 }  # fmt: skip
 """Operators without a sample -> the tests that they have: random numbers, creation, and what torch has not."""
 

@@ -44,7 +44,7 @@ def absorb_reductions(outputs: Sequence[Tensor], others: Sequence[Tensor]) -> tu
     roots = [*outputs, *others]
     while True:
         nodes = list(postorder(roots))
-        saving = (n for n in nodes if isinstance(n, Recurrence) and 0 < n.checkpoint < n.steps)
+        saving = (n for n in nodes if isinstance(n, Recurrence) and 0 < n.options.checkpoint < n.steps)
         replaced: dict[Tensor, Tensor] = next(filter(None, (_absorb(n, nodes) for n in saving)), {})
         if not replaced:
             return roots[: len(outputs)], roots[len(outputs) :]
@@ -73,7 +73,7 @@ def _absorb(node: Recurrence, nodes: Sequence[Any]) -> dict[Tensor, Tensor]:
     members = [_renumber(m, [places[a] for a in (*node.args, *items)], params) for m in node.members]
     members += [_renumber(n.template, [places[a] for a in n.args], params) for n in readers.values()]
     origins = (*node.origins, *(0 for _ in readers))
-    new = Recurrence(node.steps, node.reverse, origins, tuple(members), args, node.checkpoint)
+    new = Recurrence(node.steps, node.reverse, origins, tuple(members), args, node.options)
     replaced: dict[Tensor, Tensor] = {t: Item(new, j) for t, j in items.items()}
     return replaced | {n: Item(new, len(items) + k) for k, n in enumerate(readers)}
 

@@ -27,6 +27,7 @@ from einsmith.ir.nodes import (
     Read,
     Recurrence,
     Scatter,
+    StepOptions,
     Template,
     Tensor,
     apply,
@@ -38,6 +39,9 @@ from einsmith.ir.nodes import (
 from einsmith.ir.recurrence.define import recurrence, solve, step_parts
 from einsmith.ir.recurrence.drafts import clipped, moved, shifted
 from einsmith.ir.rewrite.simplify import canonical
+
+IN_STEPS = StepOptions(chunk=1)
+"""Recurrences have their chunk form before they are differentiated, or stay."""
 
 
 def pull_back(
@@ -96,7 +100,7 @@ def pull_back(
             parts = _clipped_parts(node.members[j], start, n)
             if n and any(s in needed_slots for p in parts for s in _slots_of(p)):
                 add_contributions(j, parts, n, _total(contributions[j], start, n, x), [_slice(items[j], start, n)])
-    solved = solve(definitions, [g for _, g in outside])
+    solved = solve(definitions, [g for _, g in outside], options=IN_STEPS)
     return [(a, g) for (a, _), g in zip(outside, solved, strict=True)]
 
 
@@ -175,7 +179,7 @@ def push_forward(
         tangent = plan.instantiate([*node.args, *items], [items[j]], tangents)[numbers[0]]
         assert tangent is not None
         definitions[x] = tangent
-    solved = recurrence(definitions)
+    solved = recurrence(definitions, options=IN_STEPS)
     return {j: solved[x] for j, x in own.items()}
 
 

@@ -63,8 +63,8 @@ def checkpoint_of(node: Recurrence, read_outside: Container[int]) -> int:
 
     read_outside: members of which the gradient needs all steps in any case.
     """
-    if node.checkpoint:
-        return node.checkpoint if node.checkpoint < node.steps else 0
+    if node.options.checkpoint:
+        return node.options.checkpoint if node.options.checkpoint < node.steps else 0
     sizes = [nbytes(Item(node, j)) for j in range(len(node.members))]
     if node.steps == 1 or sum(sizes) <= MAX_SAVED_BYTES:
         return 0
@@ -110,7 +110,7 @@ def _absorb_arguments(node: Recurrence, single_reader: Container[Tensor]) -> Rec
         moved = {s: len(node.args) + s for s in range(len(absorbed.args))}
         first = map_bodies(t, lambda b: substitute(b, {}, moved), params)  # noqa: B023
         others = (map_bodies(m, lambda b: substitute(b, {}, slots), params) for m in node.members)  # noqa: B023
-        new = Recurrence(node.steps, node.reverse, (0, *node.origins), (first, *others), args, node.checkpoint)
+        new = Recurrence(node.steps, node.reverse, (0, *node.origins), (first, *others), args, node.options)
         node = prune_recurrence(new)
 
 

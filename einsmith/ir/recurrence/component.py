@@ -18,6 +18,7 @@ from einsmith.base import dtypes as dt
 from einsmith.ir.analysis.guarded import reads_under
 from einsmith.ir.analysis.linear import linear
 from einsmith.ir.nodes import (
+    DEFAULT_STEPS,
     Axis,
     Compute,
     Const,
@@ -26,6 +27,7 @@ from einsmith.ir.nodes import (
     Piece,
     Read,
     Recurrence,
+    StepOptions,
     Tensor,
     postorder,
     template,
@@ -78,9 +80,9 @@ class Component:
         number: Mapping[Tensor, int],
         outside: Callable[[Tensor], Tensor],
         exposed: set[int],
-        checkpoint: int = 0,
+        options: StepOptions = DEFAULT_STEPS,
     ):
-        self.nodes, self.exposed, self.checkpoint = nodes, exposed, checkpoint
+        self.nodes, self.exposed, self.options = nodes, exposed, options
         self.args = Arguments()
         self.drafts: list[Draft] = []
         for node in nodes:
@@ -203,7 +205,7 @@ class Component:
         drafts, front = insert_carries(drafts, sign)
         drafts = [split_free_ends(d) for d in drafts]
         layout = schedule(drafts, find_edges(drafts), sign)
-        node, places = Members(self.args, self.exposed, drafts, layout, self.checkpoint, 1 + len(inner)).build()
+        node, places = Members(self.args, self.exposed, drafts, layout, self.options, 1 + len(inner)).build()
         tensors = []
         for n, (old, order) in enumerate(zip(self.nodes, orders, strict=True)):
             member, base = places[n]

@@ -19,6 +19,7 @@ from einsmith.ir.analysis.guarded import reads_under
 from einsmith.ir.analysis.linear import LinearForm, linear
 from einsmith.ir.functions import SCATTERED
 from einsmith.ir.nodes import (
+    DEFAULT_STEPS,
     Apply,
     Axis,
     Compute,
@@ -31,6 +32,7 @@ from einsmith.ir.nodes import (
     Recurrence,
     Reduce,
     Scatter,
+    StepOptions,
     Template,
     Tensor,
     apply,
@@ -46,35 +48,41 @@ from einsmith.ir.rewrite.simplify import canonical
 
 
 def recurrence(
-    definitions: Mapping[Leaf, Tensor], names: Mapping[Leaf, str] | None = None, checkpoint: int = 0
+    definitions: Mapping[Leaf, Tensor],
+    names: Mapping[Leaf, str] | None = None,
+    options: StepOptions = DEFAULT_STEPS,
 ) -> dict[Leaf, Tensor]:
     """Solve mutually recursive definitions: return the tensor that each placeholder (a leaf) represents in
     `definitions`.
 
-    `names` are the placeholders' names in messages; `checkpoint` is passed to the recurrences (see the node). Raises
+    `names` are the placeholders' names in messages; `options` are those of the recurrences (see the node). Raises
     RecurrenceError where tensors read each other in a cycle and no axis orders the reads. An axis orders them if the
     positions read lie before (or all after) the position that reads them along it, or if the reads of one position are
     again a recurrence along another axis.
     """
-    return dict(zip(definitions, solve(definitions, tuple(definitions), names, checkpoint), strict=True))
+    return dict(zip(definitions, solve(definitions, tuple(definitions), names, options), strict=True))
 
 
 def solve(
     definitions: Mapping[Leaf, Tensor],
     roots: Sequence[Tensor],
     names: Mapping[Leaf, str] | None = None,
-    checkpoint: int = 0,
+    options: StepOptions = DEFAULT_STEPS,
 ) -> list[Tensor]:
     """Return root tensors with their placeholders replaced by the tensors of `definitions`; arguments and errors as in
     `recurrence`."""
-    return _Solver(definitions, roots, names or {}, checkpoint).run()
+    return _Solver(definitions, roots, names or {}, options).run()
 
 
 class _Solver:
     def __init__(
-        self, definitions: Mapping[Leaf, Tensor], roots: Sequence[Tensor], names: Mapping[Leaf, str], checkpoint: int
+        self,
+        definitions: Mapping[Leaf, Tensor],
+        roots: Sequence[Tensor],
+        names: Mapping[Leaf, str],
+        options: StepOptions,
     ):
-        self.definitions, self.roots, self.names, self.checkpoint = definitions, roots, names, checkpoint
+        self.definitions, self.roots, self.names, self.options = definitions, roots, names, options
         self.solved: dict[Any, Any] = {}
 
     def below(self, node: Any) -> Sequence[Any]:
@@ -117,7 +125,7 @@ class _Solver:
                 split[new] = split_results(new.template, new.args)
             memo[node] = split[new.node][new.member] if isinstance(new, Item) and new.node in split else new
         definitions = {x: memo[t] for x, t in self.definitions.items()}
-        return _Solver(definitions, [memo[r] for r in self.roots], self.names, self.checkpoint)
+        return _Solver(definitions, [memo[r] for r in self.roots], self.names, self.options)
 
     def _cycle(self, group: list[Any]) -> None:
         """Make the nodes of a cyclic component members of a recurrence."""
@@ -145,9 +153,7 @@ class _Solver:
             number[node] = number[seen]
         roots = set(self.roots)
         exposed = {number[n] for n in group if n in roots or any(u not in inside for u in self.users.get(n, ()))}
-        built = self._choose_time_axes(
-            Component(nodes, number, self.solved.__getitem__, exposed, self.checkpoint), inside
-        )
+        built = self._choose_time_axes(Component(nodes, number, self.solved.__getitem__, exposed, self.options), inside)
         for node in group:
             self.solved[node] = built.tensors[number[node]]
 

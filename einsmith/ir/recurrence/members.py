@@ -13,6 +13,7 @@ from einsmith.base.dtypes import DType
 from einsmith.ir.analysis.guarded import reads_under
 from einsmith.ir.analysis.linear import LinearForm, linear
 from einsmith.ir.nodes import (
+    DEFAULT_STEPS,
     Axis,
     Const,
     Expr,
@@ -20,6 +21,7 @@ from einsmith.ir.nodes import (
     Read,
     Recurrence,
     Reduce,
+    StepOptions,
     Template,
     Tensor,
     apply,
@@ -146,11 +148,11 @@ class Members:
         exposed: set[int],
         drafts: Sequence[Draft],
         layout: StepLayout,
-        checkpoint: int = 0,
+        options: StepOptions = DEFAULT_STEPS,
         depth: int = 1,
     ):
         self.args, self.exposed, self.drafts, self.layout = args, exposed, drafts, layout
-        self.checkpoint, self.depth = checkpoint, depth
+        self.options, self.depth = options, depth
         self.initial: dict[int, Tensor] = {}
         self.base = [self._base(n) for n in range(len(drafts))]
         self.ready: list[tuple[Draft, int]] = []  # members in order, and their origins
@@ -317,7 +319,7 @@ class Members:
             parts = tuple(map_piece(p, lambda b: substitute(b, {}, slots)) for p in d.parts)
             members.append(simplify_template(Template(d.shape, tuple(params), parts)))
         origins = tuple(o for _, o in self.ready)
-        node = Recurrence(self.layout.steps, self.layout.sign < 0, origins, tuple(members), args, self.checkpoint)
+        node = Recurrence(self.layout.steps, self.layout.sign < 0, origins, tuple(members), args, self.options)
         return prune_recurrence(node)
 
     def _transpose_args(self) -> None:

@@ -29,6 +29,7 @@ from einsmith.ir.nodes import (
     Read,
     Recurrence,
     Reduce,
+    StepOptions,
     Template,
     Tensor,
     apply,
@@ -114,7 +115,7 @@ class _Builder:
             return out
         own = [leaf(self._shape(j), node.results[j][0]) for j in range(len(drafts))]
         definitions = {x: self._compute(x.shape, parts, own, _OWN) for x, parts in zip(own, drafts, strict=True)}
-        solved = recurrence(definitions, checkpoint=self.size)  # its gradient saves all states of the segment
+        solved = recurrence(definitions, options=StepOptions(self.size))  # its gradient saves all states of the segment
         for j, n in self.depth.items():
             out.values[j] = _slice(solved[own[j]], self._origin(j), self.size)
             if n:

@@ -49,7 +49,7 @@ def name_operands(node: Tensor | Recurrence) -> Tensor | Recurrence | None:
         bodies = {b: substitute(b, {}, slots) for p in t.parts for b in p.bodies}
         members[n] = map_bodies(t, bodies.__getitem__, tuple(params))
     args = (*node.args, *operands)
-    return prune_recurrence(Recurrence(node.steps, node.reverse, node.origins, tuple(members), args, node.checkpoint))
+    return prune_recurrence(Recurrence(node.steps, node.reverse, node.origins, tuple(members), args, node.options))
 
 
 def _name_operands(t: Template, count: int) -> tuple[Template, ...] | None:

@@ -468,9 +468,7 @@ class _Merge:
             for m in self.members
         )
         origins = tuple(m.origin for m in self.members)
-        new = prune_recurrence(
-            Recurrence(node.steps, node.reverse, origins, members, tuple(self.args), node.checkpoint)
-        )
+        new = prune_recurrence(Recurrence(node.steps, node.reverse, origins, members, tuple(self.args), node.options))
         memo: dict[Any, Any] = {Item(node, j): Item(new, at[j]) for j in range(len(node.members))}
         for n, match in readers.items():
             index: list[Expr] = [Axis(d) if x > 1 else Const(0, _TIME.dtype) for d, x in enumerate(n.shape)]

@@ -1,0 +1,1 @@
+"""The chunk form of linear recurrences: recognition, derivation, choice."""
