@@ -245,7 +245,7 @@ def _linearize(f: Callable, primals: tuple) -> tuple[Any, Callable[[list[Value]]
     args = dict(enumerate(values)) | dict(zip(at, symbols, strict=True))
     results, out_structure = flatten(f(*unflatten(structure, args.values())))
     results = [as_value(x) for x in results]
-    outputs = in_steps([o.tensor for o in results])
+    outputs, _ = in_steps([o.tensor for o in results])
 
     def pull(cotangents: list[Value]) -> tuple:
         pairs = zip(cotangents, results, strict=True)

@@ -44,22 +44,21 @@ def gradients(
                 f"output {n} is {out.dtype.name}{list(out.shape)}, its cotangent {g.dtype.name}{list(g.shape)}"
             )
     cotangents = [g and convert(g, out.dtype.arithmetic) for out, g in zip(outputs, cotangents, strict=True)]
-    steps: dict = {}
-    chunked = ChunkSearch(partial(choose_length, is_differentiated=True)).replace_all([*outputs, *wrt])
-    kept = chunked[len(outputs) :]
-    outputs = in_steps(chunked[: len(outputs)], steps)
-    outputs, targets = absorb_reductions(outputs, [steps.get(t, t) for t in kept])
+    outputs, targets = absorb_reductions(*in_steps(outputs, wrt))
     rewritten, results = _sweep(outputs, cotangents, targets)
     return rewritten, [convert(g, t.dtype) for g, t in zip(results, wrt, strict=True)]
 
 
-def in_steps(outputs: Sequence[Tensor], memo: dict | None = None) -> list[Tensor]:
-    """Return tensors with the same values whose gradients share steps: those by all factors of a long product, and
-    those by what an operand of a product is computed from. memo: receives the tensor that each one becomes."""
-    steps: dict = {} if memo is None else memo
-    outputs = rebuild(outputs, _in_steps, steps)
+def in_steps(outputs: Sequence[Tensor], others: Sequence[Tensor] = ()) -> tuple[list[Tensor], list[Tensor]]:
+    """Return tensors with the same values whose gradients share steps: those by all factors of a long product, those by
+    what an operand of a product is computed from, and those of linear recurrences, in chunks. others: tensors that they
+    depend on; what these become is returned too."""
+    search = ChunkSearch(partial(choose_length, is_differentiated=True))
+    chunked = search.replace_all([*outputs, *others])
+    steps: dict = {}
+    rewritten = rebuild(chunked[: len(outputs)], _in_steps, steps)
     labels.carry(steps)
-    return outputs
+    return rewritten, [steps.get(t, t) for t in chunked[len(outputs) :]]
 
 
 def _in_steps(node: Any) -> Any:

@@ -397,8 +397,8 @@ class Compute(Node):
 
 class StepOptions(NamedTuple):
     """How the steps of a recurrence are run. checkpoint: number of steps between the states that the gradient saves,
-    recomputing the others; 0: the gradient saves all states. chunk: number of steps that a linear recurrence takes at
-    once (`ir.recurrence.chunks`); 1: one after the other; 0: the cost model decides."""
+    recomputing the others; 0: the gradient saves all states. chunk: number of steps that a step of a linear
+    recurrence takes at once (`ir.recurrence.chunks`); 1: one after the other; 0: it is not decided yet."""
 
     checkpoint: int = 0
     chunk: int = 0

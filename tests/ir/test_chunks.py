@@ -234,7 +234,7 @@ def test_checkpoints_are_chunks(rng: np.random.Generator) -> None:
     x = [rng.standard_normal((32, 2, *n)) for n in ((), (5,), (3,), (3,))]
     f = es.op(DELTA, inputs="a, V, K, Q", checkpoint=8)
     chunked = in_chunks(trace_call(f, tuple(x), {}).graph, 4)
-    assert {n.options for n in recurrences(chunked) if n.steps == 8} == {StepOptions(2, 1)}
+    assert {n.options for n in recurrences(chunked) if n.steps == 8} == {StepOptions(2, 4)}
 
 
 def test_they_can_be_left_out(rng: np.random.Generator, monkeypatch) -> None:
@@ -272,3 +272,32 @@ def test_small_systems_are_solved_by_rows(rng: np.random.Generator) -> None:
     x = [rng.random((32, 2)), rng.standard_normal((32, 2, 3)), rng.standard_normal((2, 32, 32))]
     graph = traced(SOLVE, x, "w, b, A")
     assert in_chunks(graph, 16).outputs == graph.outputs
+
+
+def plan_of(f, *arrays: np.ndarray) -> list[str]:
+    run = es.jit(f)
+    run(*arrays)
+    return [line for line in str(run.plan).splitlines() if line.startswith("recurrence of")]
+
+
+def test_plans_say_how_steps_are_taken(rng: np.random.Generator) -> None:
+    x = [rng.standard_normal((128, 2, *n)).astype(np.float32) for n in ((), (64,), (64,), (64,))]
+    f = es.op(DELTA, inputs="a, V, K, Q")
+    assert plan_of(f, *x) == ["recurrence of 128 steps: 16 at a time, as products"]
+    small = [a[..., :4] if a.ndim > 2 else a for a in x]
+    less = "recurrence of 128 steps: one after the other, which is predicted to take less than chunks"
+    assert plan_of(f, *small) == [less]
+    cell = es.op("h[t,k] = tanh(X[t,k] + where(t > 0, h[t-1,k], 0))\nreturn h")
+    assert plan_of(cell, x[0]) == ["recurrence of 128 steps: one after the other: a step has tanh of its state"]
+
+
+def test_values_and_gradients_share_their_chunks(rng: np.random.Generator) -> None:
+    """A pull-back reads what the values are computed from."""
+    x = [rng.standard_normal((128, 2, *n)).astype(np.float32) for n in ((), (64,), (64,), (64,))]
+    f = es.op(DELTA, inputs="a, V, K, Q")
+
+    def both(c, *x):
+        y, pull = es.vjp(f, *x)
+        return y, *pull(c)
+
+    assert plan_of(both, x[1], *x) == ["recurrence of 8 chunks: 16 steps at a time, as products"]

@@ -16,12 +16,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
-from einsmith.ir.nodes import Axis, Const, Expr, Leaf, Read, StepOptions, Tensor, apply
-from einsmith.ir.rebuild import substitute
+from einsmith.ir.nodes import Axis, Const, Expr, Leaf, Read, Recurrence, StepOptions, Tensor, apply, postorder
+from einsmith.ir.rebuild import exchange, substitute
 from einsmith.ir.recurrence.chunks.affine import STATE, product, reduction_slot
 from einsmith.ir.recurrence.chunks.decays import BEFORE, CHUNK, COLUMN, ROW, ChunkSheet, decays_of
 from einsmith.ir.recurrence.chunks.linear_recurrence import LinearRecurrence, StateRead
-from einsmith.ir.recurrence.chunks.sheet import Labelled, Sheet, choose, integer, labels_of, plus
+from einsmith.ir.recurrence.chunks.sheet import DECIDED, Labelled, Sheet, choose, integer, labels_of, plus
+from einsmith.ir.recurrence.chunks.triangular import blocked
 from einsmith.ir.recurrence.define import recurrence, solve
 
 
@@ -124,7 +125,10 @@ class ChunkForm:
             },
             self.linear.keys,
         )
-        tensors = recurrence(definitions) if definitions else {}
+        systems = recurrence(definitions, options=DECIDED) if definitions else {}
+        nodes = [n for n in postorder(systems.values()) if isinstance(n, Recurrence)]
+        blocks = dict(pair for n in nodes for pair in blocked(n).items())
+        tensors = dict(zip(systems, exchange([*systems.values()], blocks), strict=True))
         self.own, self.by_state = (
             {r: Labelled(t, x.labels) for r, x in of.items() for p, t in tensors.items() if p is x.tensor}
             for of in (own, by_state)
@@ -188,7 +192,7 @@ class ChunkForm:
     def _options(self) -> StepOptions:
         """Return how the chunks are run: one after the other, and as many states are saved as of single steps."""
         checkpoint = self.linear.node.options.checkpoint // self.length
-        return StepOptions(checkpoint if checkpoint > 1 else 0, 1)
+        return StepOptions(checkpoint if checkpoint > 1 else 0, self.length)
 
     def _initial(self) -> Expr:
         node, state = self.linear.node, self.linear.state

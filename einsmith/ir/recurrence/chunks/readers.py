@@ -173,7 +173,7 @@ class ChunkSearch:
         """Return the replacements of the first recurrence of a graph that has not been decided on and is run in blocks;
         none where there is none left. Triangular systems come last: chunk forms have such systems."""
         nodes = list(postorder(roots))
-        recurrences = [n for n in nodes if isinstance(n, Recurrence) and n.options.chunk != 1]
+        recurrences = [n for n in nodes if isinstance(n, Recurrence) and not n.options.chunk]
         for node in recurrences:
             if node in self._known:
                 continue

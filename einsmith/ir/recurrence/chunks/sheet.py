@@ -7,12 +7,28 @@ from typing import NamedTuple
 
 from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType
-from einsmith.ir.nodes import Apply, Axis, Const, Expr, Leaf, Read, Reduce, Tensor, apply, leaf, postorder, template
+from einsmith.ir.nodes import (
+    Apply,
+    Axis,
+    Const,
+    Expr,
+    Leaf,
+    Read,
+    Reduce,
+    StepOptions,
+    Tensor,
+    apply,
+    leaf,
+    postorder,
+    template,
+)
 from einsmith.ir.rebuild import substitute
 from einsmith.ir.recurrence.chunks.affine import FIRST
 from einsmith.ir.recurrence.define import recurrence
 from einsmith.ir.rewrite.simplify import canonical
 
+DECIDED = StepOptions(chunk=1)
+"""How the recurrences are run that chunk forms and blocks of triangular systems consist of."""
 PLACES = 1000
 """The least label that is no axis of a formula."""
 
@@ -70,7 +86,8 @@ class Sheet:
     def solve(self, x: Labelled, step: Expr) -> Labelled:
         """Return the tensor that a placeholder stands for, which an expression of itself defines."""
         assert isinstance(x.tensor, Leaf)
-        return Labelled(recurrence({x.tensor: self.define(x.labels, step).tensor})[x.tensor], x.labels)
+        step_of_it = self.define(x.labels, step).tensor
+        return Labelled(recurrence({x.tensor: step_of_it}, options=DECIDED)[x.tensor], x.labels)
 
 
 def integer(n: int) -> Const:

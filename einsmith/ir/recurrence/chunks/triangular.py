@@ -13,8 +13,8 @@ from einsmith.ir.nodes import Axis, Const, Expr, Item, Read, Recurrence, Reduce,
 from einsmith.ir.rebuild import substitute
 from einsmith.ir.recurrence.chunks.affine import STATE, Affine, NotLinearError, affine, product
 from einsmith.ir.recurrence.chunks.linear_recurrence import axes_of
-from einsmith.ir.recurrence.chunks.sheet import PLACES, Labelled, Sheet, choose, integer
-from einsmith.ir.recurrence.define import recurrence, step_parts
+from einsmith.ir.recurrence.chunks.sheet import PLACES, Sheet, choose, integer
+from einsmith.ir.recurrence.define import step_parts
 
 BLOCK, ROW, COLUMN, LEFT, INNER = range(PLACES, PLACES + 5)
 """Labels: a block of rows, a row of it, a column of its triangle, a block to its left, a row of a sum."""
@@ -106,9 +106,7 @@ class _System:
         pair = product(sheet.read(triangle, {COLUMN: Axis(INNER)}), sheet.read(inverse, {ROW: Axis(INNER)}))
         steps_of_row = sheet.define(inverse.labels, choose(apply("lt", Axis(INNER), Axis(ROW)), pair, 0.0), (INNER,))
         unit = choose(apply("eq", Axis(ROW), Axis(COLUMN)), Const(1.0, dtype), 0.0)
-        row = sheet.define(inverse.labels, apply("add", sheet.read(steps_of_row), unit))
-        solved = recurrence({inverse.tensor: row.tensor})[inverse.tensor]  # type: ignore[dict-item,index]
-        inverse = Labelled(solved, inverse.labels)
+        inverse = sheet.solve(inverse, apply("add", sheet.read(steps_of_row), unit))
         x = sheet.placeholder((BLOCK, *self.shared, ROW, *self.others), dtype)
         known = sheet.define(x.labels, substitute(right, {0: place(BLOCK, ROW)}))
         outside = choose(
@@ -122,8 +120,8 @@ class _System:
         before = sheet.define(x.labels, outside, (LEFT, INNER))
         moved = sheet.define(x.labels, apply("add", sheet.read(known), sheet.read(before)))
         pair = product(sheet.read(inverse), sheet.read(moved, {ROW: Axis(COLUMN)}))
-        tensor = sheet.define(x.labels, pair, (COLUMN,)).tensor
-        whole = Labelled(recurrence({x.tensor: tensor})[x.tensor], x.labels)  # type: ignore[dict-item,index]
+        rows = sheet.define(x.labels, pair, (COLUMN,))
+        whole = sheet.solve(x, sheet.read(rows))
         at = apply("sub", integer(steps - 1), Axis(0)) if node.reverse else Axis(0)
         places = {BLOCK: apply("floordiv", at, integer(ROWS)), ROW: apply("mod", at, integer(ROWS))}
         return sheet.define(range(len(self.shape)), sheet.read(whole, places)).tensor
