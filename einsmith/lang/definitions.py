@@ -150,7 +150,9 @@ def _define_cycle(
         definitions = {
             x: _define(program, n, extents, known, numbers, x.dtype, pushed).tensor for x, n in names.items()
         }
-        return recurrence(definitions, names, options)
+        # The operator asks for chunks when all that reads the recurrences is known.
+        own = options._replace(chunk=0) if options.chunk > 1 else options
+        return recurrence(definitions, names, own)
 
     try:
         try:
