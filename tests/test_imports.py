@@ -23,11 +23,13 @@ THIRD_PARTY = {
     "triton": ["codegen/triton*"],
     "torch": [
         "frontends/torch*",
+        "frontends/transformers.py",
         "distributed/gloo.py",
         "bench/in_torch.py",
         "bench/torch_steps.py",
         "bench/server.py",
     ],
+    "transformers": ["frontends/transformers.py"],
     "nccl": ["runtime/cuda/nccl.py"],
     "mpi4py": ["distributed/mpi.py", "cli/workers.py"],
     "distributed": ["cli/workers.py"],
