@@ -3,7 +3,7 @@
 Both are predicted for a step of one state of K keys and V values, in nanoseconds of one core (AMD EPYC, Zen 5, AVX-512,
 one thread). They were fitted to the times of 35 recurrences with states of 16 to 128 keys and values, in chunks of 8 to
 128 steps, as `python -m benchmarks.recurrences --lengths N` draws them. Only their ratio decides: it is within a factor
-of 2 of what was measured.
+of 2.2 of what was measured.
 """
 
 from __future__ import annotations
