@@ -84,7 +84,11 @@ def measure(name: str, batch: int, length: int, threads: int, compiles: bool) ->
 
 def main() -> int:
     """Print milliseconds of steps; return the exit status."""
-    options: dict[str, Any] = {"batch": (1, "sequences"), "length": (512, "tokens of a sequence"), "threads": (2, "of both")}
+    options: dict[str, Any] = {
+        "batch": (1, "sequences"),
+        "length": (512, "tokens of a sequence"),
+        "threads": (2, "of both"),
+    }
     options |= {"compile": (False, "torch.compile with transformers' own functions, too"), "json": KEPT, "fresh": FRESH}
     args = Parser(__doc__, MODELS, **options).read(threads=2)
     results = Results(args.json)

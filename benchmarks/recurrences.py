@@ -240,7 +240,12 @@ def _show_lengths(results: Results, cases: Sequence[tuple[str, Any]], fresh: boo
 
 def main() -> int:
     """Print milliseconds and arenas; return the exit status."""
-    options: dict[str, Any] = {"threads": (1, "that kernels run on"), "seed": (0, "of the arrays"), "json": KEPT, "fresh": FRESH}
+    options: dict[str, Any] = {
+        "threads": (1, "that kernels run on"),
+        "seed": (0, "of the arrays"),
+        "json": KEPT,
+        "fresh": FRESH,
+    }
     options |= {"lengths": (0, "measure this number of random sizes at several lengths of chunks")}
     options |= {"without-torch": (False, "leave out PyTorch")}
     args = Parser(__doc__, RECURRENCES, **options).read(threads=1)
