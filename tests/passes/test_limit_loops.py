@@ -10,8 +10,10 @@ import pytest
 from numpy.random import default_rng
 
 import einsmith as es
+from einsmith.base import dtypes as dt
 from einsmith.ir.loop import LoopSegment
-from einsmith.ir.nodes import Reduce
+from einsmith.ir.nodes import Axis, Const, Expr, Read, Reduce, Template, apply, template
+from einsmith.passes.recurrence.limit_loops import _end_sums
 from einsmith.schedule import pipeline
 from einsmith.schedule.kernel import limits_of
 from einsmith.schedule.plan import KernelCall, LoopCall, Plan
@@ -148,3 +150,19 @@ def test_sums_of_several_steps_end_at_the_sequences(plans: list[Plan]) -> None:
     parts = [x for s, p in parts_of_loops(plan) if s.rows for c in p.calls for x in c.kernel.root.parts]
     sums = [p.body.extents for p in parts if isinstance(p.body, Reduce) and len(p.body.extents) == 2]
     assert sums and all(extents[0] == plan.graph.inputs[0].shape[1] for extents in sums)
+
+
+def test_sums_of_several_bodies_end_together() -> None:
+    """Where they end at the same number; elsewhere nothing moves."""
+    rows = [Read(s, (Axis(0), Axis(2), Axis(1)), dt.f32) for s in (1, 2)]
+    params = [(dt.i32, ()), *[(dt.f32, (2, 4, 3))] * 2]
+
+    def sums(*ends: Expr) -> Template:
+        kept = (apply("where", apply("lt", Axis(2), e), x, Const(0.0, dt.f32)) for e, x in zip(ends, rows, strict=True))
+        return template((2,), params, Reduce("sum", (3, 4), tuple(kept)))
+
+    number = Read(0, (), dt.i32)
+    (moved,) = _end_sums(sums(number, number)).parts
+    assert moved.body.extents == (4, 3)
+    apart = sums(number, Const(2, dt.i32))
+    assert _end_sums(apart) is apart

@@ -104,8 +104,9 @@ def _end_sums(t: Template) -> Template:
     parts = []
     for p in t.parts:
         if isinstance(p, Piece) and isinstance(p.body, Reduce) and p.body.combiner == "sum":
-            rank, (body,) = len(p.extents), p.body.bodies
-            guards = [c for c, _ in guards_around(body, 0.0)]
+            rank, (first, *others) = len(p.extents), p.body.bodies
+            of_others = [{c for c, _ in guards_around(b, 0.0)} for b in others]
+            guards = [c for c, _ in guards_around(first, 0.0) if all(c in known for known in of_others)]
             ends = [
                 c.args[0].position - rank
                 for c in guards
