@@ -15,6 +15,8 @@ from types import ModuleType
 from typing import Any
 
 import torch
+import transformers
+from transformers.integrations import hub_kernels
 
 import einsmith.functional as F
 from einsmith.base import locks
@@ -50,9 +52,6 @@ def disable() -> None:
 
 
 def _hub() -> ModuleType:
-    import transformers
-    from transformers.integrations import hub_kernels
-
     if not hasattr(hub_kernels, _TABLE):
         raise ArgumentError(
             f"transformers {transformers.__version__} has another table of kernels; {SUPPORTED} is known"
