@@ -16,12 +16,16 @@ from typing import Any
 
 import torch
 import transformers
-from transformers.integrations import hub_kernels
 
 import einsmith.functional as F
 from einsmith.base import locks
 from einsmith.base.errors import ArgumentError
 from einsmith.frontends.torch import operator
+
+try:
+    from transformers.integrations import hub_kernels
+except ImportError:  # of older versions
+    hub_kernels = None  # type: ignore[assignment]
 
 SUPPORTED = "5.24"
 """The version of transformers whose table of kernels is known."""
