@@ -216,6 +216,17 @@ def test_what_has_no_chunk_form_stays(reason: str, rng: np.random.Generator, mon
     assert in_chunks(graph, 4).outputs == graph.outputs and reasons == [reason]
 
 
+def test_initial_states(rng: np.random.Generator) -> None:
+    """One formula gives it; of several parts, the steps stay."""
+    whole = "S[0,k,v] = A[k,v]\n"
+    parts = "S[0,0,v] = A[0,v]\nS[0,k+1,v] = 2*A[k+1,v]\n"
+    rest = "S[t+1,k,v] = 0.9*S[t,k,v] + K[t,k]*V[t,v]\no[t,v] = sum[k](S[t+1,k,v]*Q[t,k])\nreturn o"
+    x = [rng.standard_normal(n) for n in ((3, 5), (8, 3), (8, 5), (8, 3))]
+    check(whole + rest, x, "A, K, V, Q", 4)
+    graph = traced(parts + rest, x, "A, K, V, Q")
+    assert in_chunks(graph, 4).outputs == graph.outputs
+
+
 def test_states_that_are_results_stay(rng: np.random.Generator) -> None:
     text = DELTA.replace("return o", "return o, S")
     graph = traced(text, [rng.standard_normal((8, 2, *n)) for n in ((), (5,), (3,), (3,))], "a, V, K, Q")

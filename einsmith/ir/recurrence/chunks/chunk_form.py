@@ -198,7 +198,6 @@ class ChunkForm:
         node, state = self.linear.node, self.linear.state
         at = node.steps if node.reverse else 0
         (part,) = [p for p in node.members[state].parts if p.offset[0] == at]  # type: ignore[union-attr]
-        assert not isinstance(part.body, tuple)
         return self._own(substitute(part.body, {0: integer(0)}))  # type: ignore[arg-type]
 
     def _last(self, key: Labelled, value: Labelled) -> Labelled:

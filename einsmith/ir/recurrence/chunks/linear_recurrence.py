@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from einsmith.ir.nodes import Apply, Axis, Const, Expr, Read, Recurrence, Reduce, apply, is_zero, postorder, rank
+from einsmith.ir.nodes import Apply, Axis, Const, Expr, Piece, Read, Recurrence, Reduce, apply, is_zero, postorder, rank
 from einsmith.ir.rebuild import operands, substitute
 from einsmith.ir.recurrence.chunks.affine import (
     FIRST,
@@ -20,7 +20,6 @@ from einsmith.ir.recurrence.chunks.affine import (
     Affine,
     AffineStep,
     NotLinearError,
-    moved,
     plain_index,
     product,
     reduction_slot,
@@ -198,7 +197,10 @@ def _factors(x: Expr, keys: frozenset[int]) -> tuple[Expr, Expr]:
 def _check_initial(node: Recurrence, state: int) -> None:
     """Raise NotLinearError where the state does not begin with one value ahead of its first step."""
     shape, origin = node.results[state][1], node.origins[state]
-    if shape[0] != node.steps + 1 or origin != (0 if node.reverse else 1):
+    place = node.steps if node.reverse else 0
+    initial = [p for p in node.members[state].parts if isinstance(p, Piece) and p.offset[0] == place]
+    is_whole = len(initial) == 1 and initial[0].extents[1:] == shape[1:] and not isinstance(initial[0].body, Reduce)
+    if shape[0] != node.steps + 1 or origin != (0 if node.reverse else 1) or not is_whole:
         raise NotLinearError("its state does not begin with one value ahead of the first step")
 
 
@@ -261,8 +263,3 @@ def _ordered(x: Expr, y: Expr) -> Expr:
     for f in factors:
         out = product(out, f)
     return out
-
-
-def in_labels(form: Affine, axes: Mapping[int, int]) -> Affine:
-    """Return a form with its axes renamed to labels."""
-    return moved(form, {a: Axis(d) for a, d in axes.items()})
