@@ -19,6 +19,7 @@ import numpy as np
 
 import einsmith as es
 from benchmarks.driver import FRESH, KEPT, Parser, Results, in_turns, table
+from benchmarks.loops import LOOPS
 
 RUNS = 9
 TOLERANCE = 1e-9
@@ -27,11 +28,7 @@ LENGTHS = (8, 16, 32, 64)
 SIZES_DRAWN = (16, 24, 32, 48, 64, 96, 128)
 """Keys and values of a state with `--lengths`."""
 
-_DELTA = """p[t,h,k,v] = where(t > 0, S[t-1,h,k,v], 0)*exp(g[t,h])
-u[t,h,v] = beta[t,h]*(V[t,h,v] - sum[k](p[t,h,k,v]*K[t,h,k]))
-S[t,h,k,v] = p[t,h,k,v] + K[t,h,k]*u[t,h,v]
-o[t,h,v] = sum[k](S[t,h,k,v]*Q[t,h,k])*rsqrt(size(k))
-return o"""
+_DELTA, _SPACE = LOOPS["gated delta rule"].text, LOOPS["Mamba-2"].text
 _LINEAR = """S[t,h,k,v] = where(t > 0, S[t-1,h,k,v], 0)*exp(g[t,h,k]) + K[t,h,k]*V[t,h,v]
 o[t,h,v] = sum[k](S[t,h,k,v]*Q[t,h,k])*rsqrt(size(k))
 return o"""
@@ -39,9 +36,6 @@ _RWKV = """p[t,h,v,k] = where(t > 0, S[t-1,h,v,k], 0)
 s[t,h,v] = sum[k](p[t,h,v,k]*a[t,h,k])
 S[t,h,v,k] = p[t,h,v,k]*exp(w[t,h,k]) + s[t,h,v]*b[t,h,k] + V[t,h,v]*K[t,h,k]
 y[t,h,v] = sum[k](S[t,h,v,k]*r[t,h,k])
-return y"""
-_SPACE = """S[t,h,p,n] = exp(A[h]*dt[t,h])*where(t > 0, S[t-1,h,p,n], 0) + dt[t,h]*x[t,h,p]*B[t,n]
-y[t,h,p] = sum[n](C[t,n]*S[t,h,p,n]) + D[h]*x[t,h,p]
 return y"""
 _MLSTM = """lf[t,h] = -log1p(exp(-f[t,h]))
 m[t,h] = max(lf[t,h] + where(t > 0, m[t-1,h], 0), i[t,h])

@@ -9,7 +9,7 @@ they are those that a segment recomputes.
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from einsmith.ir import labels
@@ -24,11 +24,11 @@ from einsmith.ir.nodes import (
     Reduce,
     Template,
     Tensor,
-    has_read,
     postorder,
     size,
 )
-from einsmith.ir.rebuild import exchange, map_bodies, prune_args, rebuild, substitute
+from einsmith.ir.rebuild import exchange, map_bodies, substitute
+from einsmith.ir.recurrence.slices import read_through, reads_data
 
 _LEAST_RATIO = 2
 """Least ratio of the elements of states that a reduction reads in a step to its results: with fewer, what is stored for
@@ -60,7 +60,7 @@ def _absorb(node: Recurrence, nodes: Sequence[Any]) -> dict[Tensor, Tensor]:
     for n in nodes:
         if not below.isdisjoint(n.args):
             below.add(n)
-            whole = _read_through(n, items) if isinstance(n, Compute) else None
+            whole = read_through(n, items) if isinstance(n, Compute) else None
             if whole is not None and all(a in items or a not in below for a in whole.args):
                 if _is_reduction_of_states(whole, node, items):
                     readers[n] = whole
@@ -82,31 +82,6 @@ def _renumber(t: Template, slots: Sequence[int], params: tuple) -> Template:
     return map_bodies(t, lambda b: substitute(b, {}, dict(enumerate(slots))), params)
 
 
-def _read_through(n: Compute, items: Container[Any]) -> Compute | None:
-    """Return a tensor that reads members of a recurrence instead of their slices; None for scatters."""
-    if n.template.is_scatter:
-        return None
-    args, moved = list(n.args), dict[int, Read]()
-    for s, a in enumerate(n.args):
-        part = a.template.parts[0] if isinstance(a, Compute) else None
-        if isinstance(a, Compute) and isinstance(part, Piece) and part.extents == a.shape:
-            if isinstance(part.body, Read) and a.args[part.body.slot] in items and not _reads_data(part.body):
-                args[s], moved[s] = a.args[part.body.slot], part.body
-
-    def rule(e: Any) -> Read | None:
-        if not isinstance(e, Read) or e.slot not in moved:
-            return None
-        own = dict(enumerate(e.index))
-        return Read(e.slot, tuple(substitute(i, own) for i in moved[e.slot].index), e.dtype)
-
-    t = map_bodies(n.template, lambda b: rebuild([b], rule)[0], [(a.dtype, a.shape) for a in args])
-    return prune_args(t, tuple(args))
-
-
-def _reads_data(e: Read) -> bool:
-    return any(map(has_read, e.index))
-
-
 def _is_reduction_of_states(n: Compute, node: Recurrence, items: dict[Item, int]) -> bool:
     """Return whether a tensor is a reduction of the states of each step, to fewer elements."""
     t = n.template
@@ -119,7 +94,7 @@ def _is_reduction_of_states(n: Compute, node: Recurrence, items: dict[Item, int]
     for e in postorder(part.bodies):
         if not isinstance(e, Read):
             continue
-        if _reads_data(e):
+        if reads_data(e):
             return False
         a = n.args[e.slot]
         if isinstance(a, Item) and a in items:

@@ -9,8 +9,8 @@ from einsmith.base import environment
 from einsmith.base.errors import RecurrenceError
 from einsmith.ir import labels
 from einsmith.ir.analysis.linear import linear
-from einsmith.ir.nodes import Axis, Compute, Const, Item, Piece, Read, Recurrence, Reduce, Tensor, has_read, postorder
-from einsmith.ir.rebuild import exchange, map_bodies, prune_args, rebuild, substitute
+from einsmith.ir.nodes import Axis, Compute, Const, Item, Piece, Read, Recurrence, Reduce, Tensor, postorder
+from einsmith.ir.rebuild import exchange, map_bodies, prune_args, rebuild
 from einsmith.ir.recurrence.chunks.affine import (
     STATE,
     Affine,
@@ -25,6 +25,7 @@ from einsmith.ir.recurrence.chunks.chunk_form import ChunkForm, Output
 from einsmith.ir.recurrence.chunks.linear_recurrence import LinearRecurrence, contraction, recognize
 from einsmith.ir.recurrence.chunks.sheet import plus
 from einsmith.ir.recurrence.chunks.triangular import blocked
+from einsmith.ir.recurrence.slices import read_through
 
 CHUNK_FORM = "chunk form"
 """Name by which chunk forms, and blocks of triangular systems, can be left out."""
@@ -56,7 +57,7 @@ class Readers:
         for n in nodes:
             if (wholes | slices).isdisjoint(n.args):
                 continue
-            through = _read_through(n, wholes) if isinstance(n, Compute) else None
+            through = read_through(n, wholes) if isinstance(n, Compute) else None
             if through is None:
                 raise NotLinearError("all states are read as they are")
             if self._is_end(through):
@@ -128,31 +129,6 @@ def _is_whole(form: Affine) -> bool:
 def _is_slice(n: Compute) -> bool:
     part = n.template.parts[0]
     return len(n.template.parts) == 1 and isinstance(part, Piece) and isinstance(part.body, Read)
-
-
-def _read_through(n: Compute, items: Collection[Any]) -> Compute | None:
-    """Return a tensor that reads members of a recurrence instead of their slices; None for scatters."""
-    if n.template.is_scatter:
-        return None
-    args, moved = list(n.args), dict[int, Read]()
-    for s, a in enumerate(n.args):
-        part = a.template.parts[0] if isinstance(a, Compute) else None
-        if isinstance(a, Compute) and isinstance(part, Piece) and part.extents == a.shape:
-            if isinstance(part.body, Read) and a.args[part.body.slot] in items and not _reads_data(part.body):
-                args[s], moved[s] = a.args[part.body.slot], part.body
-
-    def rule(e: Any) -> Read | None:
-        if not isinstance(e, Read) or e.slot not in moved:
-            return None
-        own = dict(enumerate(e.index))
-        return Read(e.slot, tuple(substitute(i, own) for i in moved[e.slot].index), e.dtype)
-
-    t = map_bodies(n.template, lambda b: rebuild([b], rule)[0], [(a.dtype, a.shape) for a in args])
-    return prune_args(t, tuple(args))
-
-
-def _reads_data(e: Read) -> bool:
-    return any(map(has_read, e.index))
 
 
 class ChunkSearch:
