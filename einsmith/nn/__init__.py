@@ -17,6 +17,7 @@ from einsmith.nn.fake_quantize import FakeQuantize
 from einsmith.nn.init import manual_seed
 from einsmith.nn.layers import Identity, Unflatten
 from einsmith.nn.linear import Linear, LinearCrossEntropyLoss
+from einsmith.nn.linear_attention import MLSTM, GatedDeltaNet, Mamba2
 from einsmith.nn.module import Module
 from einsmith.nn.norm import (
     BatchNorm1d,
@@ -70,6 +71,7 @@ __all__ = [
     "LSTM",
     "LSTMCell",
     "MILSTM",
+    "MLSTM",
     "RNN",
     "RNNCell",
     "SCRN",
@@ -102,6 +104,7 @@ __all__ = [
     "FakeQuantize",
     "FractionalMaxPool2d",
     "FractionalMaxPool3d",
+    "GatedDeltaNet",
     "GroupNorm",
     "Identity",
     "InstanceNorm1d",
@@ -111,6 +114,7 @@ __all__ = [
     "Linear",
     "LinearCrossEntropyLoss",
     "LocalResponseNorm",
+    "Mamba2",
     "MaxUnpool1d",
     "MaxUnpool2d",
     "MaxUnpool3d",

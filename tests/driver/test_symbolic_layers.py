@@ -41,6 +41,9 @@ LAYERS: dict[str, tuple[Callable[[], Any], tuple, int]] = {
     "GRU": (lambda: nn.GRU(8, 3, batch_first=True), (ROWS,), 12),
     "LLTM": (lambda: nn.LLTM(8, 3), (ROWS,), 12),
     "cell": (lambda: nn.LSTMCell(8, 3), (("b", 8),), 12),
+    "delta net": (lambda: nn.GatedDeltaNet(8, 2, 4), (ROWS,), 12),
+    "Mamba-2": (lambda: nn.Mamba2(8, 3, 4), (ROWS,), 12),
+    "matrix LSTM": (lambda: nn.MLSTM(8, 2), (ROWS,), 12),
     "max pooling": (lambda: nn.MaxPool2d(2), (IMAGE,), 2),
     "mean pooling": (lambda: nn.AvgPool1d(3, 2, 1), (("b", 4, "n"),), 2),
     "global pooling": (lambda: nn.AdaptiveAvgPool2d(1), (IMAGE,), 12),
@@ -54,7 +57,7 @@ LAYERS: dict[str, tuple[Callable[[], Any], tuple, int]] = {
     "variance": (lambda: lambda x: es.functional.var(x, 0), (ROWS,), 9),
     "network": (lambda: es.models.get("lstm-lm"), (WORDS,), 12),
 }  # fmt: skip
-WITHOUT_GRADIENT = "embedding", "bag", "network", "stride", "mean pooling"
+WITHOUT_GRADIENT = "embedding", "bag", "network", "stride", "mean pooling", "delta net", "Mamba-2", "matrix LSTM"
 
 
 def trace(f: Callable, shapes: tuple, sizes: Any) -> TracedSize:
