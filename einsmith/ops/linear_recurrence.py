@@ -38,7 +38,7 @@ S[b,t,h,v,k] = p[b,t,h,v,k]*exp(w[b,t,h,k]) + s[b,t,h,v]*b[b,t,h,k] + value[b,t,
 y[b,t,h,v] = sum[k](S[b,t,h,v,k]*r[b,t,h,k])
 last[b,h,v,k] = S[b,r.shape[1]-1,h,v,k]
 return y, last""".replace("b[b,t,h,k]", "c[b,t,h,k]")
-_MLSTM = """lf[b,t,h] = -log1p(exp(-forget[b,t,h]))
+_MLSTM = """lf[b,t,h] = -softplus(-forget[b,t,h])
 m[b,t,h] = max(lf[b,t,h] + where(t > 0, m[b,t-1,h], 0), input[b,t,h])
 d[b,t,h] = exp(lf[b,t,h] + where(t > 0, m[b,t-1,h], 0) - m[b,t,h])
 i[b,t,h] = exp(input[b,t,h] - m[b,t,h])

@@ -99,6 +99,15 @@ def test_mlstm(sequences, rng: np.random.Generator) -> None:
     np.testing.assert_allclose(y, np.stack(out, 1), rtol=1e-10, atol=1e-10)
 
 
+def test_mlstm_that_forgets_all(rng: np.random.Generator) -> None:
+    """A forget gate whose exponential is above all of float32 has a gradient: that of a state of one step, 0."""
+    q, k, v = rng.standard_normal((3, 1, T, H, K)).astype(np.float32)
+    i, f = rng.standard_normal((1, T, H)).astype(np.float32), np.full((1, T, H), -100, np.float32)
+    y = F.mlstm(q, k, v, i, f)
+    np.testing.assert_allclose(y[:, 3:4], F.mlstm(*(x[:, 3:4] for x in (q, k, v, i, f))), rtol=1e-6)
+    assert not es.grad(lambda f: (F.mlstm(q, k, v, i, f) ** 2).sum())(f).any()
+
+
 def test_wrong_shapes_are_errors(sequences) -> None:
     x = sequences
     with pytest.raises(es.ShapeError, match="'decay'.*is neither"):
