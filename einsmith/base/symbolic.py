@@ -15,6 +15,7 @@ import itertools
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from numbers import Number
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -31,6 +32,10 @@ else:
 
 _POSITIVE, _NONZERO, _ZERO = "> 0", "!= 0", "== 0"
 _NUMBERS = itertools.count()
+
+
+SIZES_VARY: ContextVar[bool] = ContextVar("sizes vary", default=False)
+"""Whether what is traced is to be one graph for several sizes: choices by the sizes at hand are to be left out."""
 
 
 class Scope:

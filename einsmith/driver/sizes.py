@@ -14,7 +14,7 @@ a program of its own.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import prod
@@ -26,10 +26,10 @@ from einsmith.base import environment
 from einsmith.base.caches import Bound
 from einsmith.base.environment import AUTO, EACH, SHARED, SIZE_CHOICES
 from einsmith.base.errors import ArgumentError, MemoryLimitError
-from einsmith.base.symbolic import Scope, is_same
+from einsmith.base.symbolic import SIZES_VARY, Scope, is_same
 from einsmith.driver.bound_program import BoundProgram
 from einsmith.driver.fitting import Explain, SizeFit
-from einsmith.ir.nodes import Graph, Leaf
+from einsmith.ir.nodes import Graph, Leaf, Recurrence, postorder
 from einsmith.ir.origins import Origins
 from einsmith.passes.analysis.index_checks import violation
 from einsmith.passes.capacity import SizedGraph, SymbolicShapes, SymbolicSizes, size_graph
@@ -99,6 +99,22 @@ class _Symbolic(NamedTuple):
     scope: Scope
     shapes: SymbolicShapes
     places: list[tuple[int, int]]
+
+
+class _Here(Generic[T]):
+    """The trace of a call. retrace: gives it without what is chosen by its sizes."""
+
+    def __init__(self, traced: T, retrace: Callable[[], T]):
+        self._traced, self._retrace = traced, retrace
+        self._known: dict[bool, tuple[TracedSize, T]] = {}
+
+    def of(self, graph: Graph) -> tuple[TracedSize, T]:
+        """Return the trace that is to be compared with a graph of several sizes: chunks of recurrences are chosen."""
+        has_choices = bool(_chunks(graph))
+        if has_choices not in self._known:
+            traced = self._retrace() if has_choices else self._traced
+            self._known[has_choices] = _sized(traced), traced
+        return self._known[has_choices]
 
 
 @dataclass
@@ -181,9 +197,9 @@ class Sizes(Generic[T]):
             return None
         if shapes in self.outgrown:
             return None
-        here = _sized(traced)
+        here = _Here(traced, lambda: self._trace(shapes))
         for known in reversed(self.programs):
-            fit = _fit(known.shapes, known.graph, shapes, here, traced)
+            fit = _fit(known.shapes, known.graph, shapes, here)
             if fit is not None:
                 return self._fitted(known.run, fit, shapes)
         earlier = self.seen
@@ -196,7 +212,7 @@ class Sizes(Generic[T]):
             if self.is_free and any(d for _, d in places):
                 continue
             try:
-                program = self._share(places, [*seen, shapes], here, traced)
+                program = self._share(places, [*seen, shapes], here)
             except SizeDependentError as e:
                 self.reasons[places] = str(e)
                 continue
@@ -205,6 +221,14 @@ class Sizes(Generic[T]):
                 self.programs = [*self.programs, shared][-_MOST:]
                 return self._fitted(shared.run, fit, shapes)
         return None
+
+    def _trace(self, shapes: Shapes) -> T:
+        """Return the trace for shapes, without what is chosen by their sizes."""
+        token = SIZES_VARY.set(True)
+        try:
+            return self.trace(shapes)
+        finally:
+            SIZES_VARY.reset(token)
 
     def _fitted(self, run: BoundProgram, fit: SizeFit, shapes: Shapes) -> BoundProgram:
         program = run.fitted(fit)
@@ -216,10 +240,10 @@ class Sizes(Generic[T]):
         self.outgrown = [*self.outgrown[-_SEEN:], shapes]
 
     def _share(
-        self, varying: Sequence[tuple[int, int]], seen: Sequence[Shapes], here: TracedSize, traced: T
+        self, varying: Sequence[tuple[int, int]], seen: Sequence[Shapes], here: _Here[T]
     ) -> tuple[_Shared[T], SizeFit] | None:
         """Return a program for a capacity of the dimensions that vary among `seen`, given as (array, dimension), and
-        how it runs for the last of them, whose trace is `traced` (`here`); None where this size alone does not fit."""
+        how it runs for the last of them, whose trace is `here`; None where this size alone does not fit."""
         shapes = seen[-1]
         histories: dict[tuple[int, ...], list[tuple[int, int]]] = {}  # dimensions of equal extents are one
         for n, d in varying:
@@ -251,17 +275,18 @@ class Sizes(Generic[T]):
             if len(grown) > 1:  # where several vary, as a batch and a length, their capacities multiply
                 least = largest.index(min(largest))
                 grown[least] = _LITTLE if 3 * largest[least] <= _LITTLE else grown[least]
-            probe = _probe_of(grown)
-            if probe is None:
-                continue
             most = shapes_at(grown)
             try:
-                at_capacity, at_probe = self.trace(most), self.trace(shapes_at(probe))
+                at_capacity = self._trace(most)
+                probe = _probe_of(grown, _chunks(at_capacity.graph))
+                if probe is None:
+                    continue
+                at_probe = self._trace(shapes_at(probe))
             except Exception as e:  # of the function, which may have a largest size
                 why = f"it cannot be traced for shapes {most} ({e})"
                 continue
             graph = size_graph(_sized(at_capacity), _sized(at_probe))
-            fit = _fit(most, graph, shapes, here, traced)
+            fit = _fit(most, graph, shapes, here)
             if fit is None:
                 return None
             if self.is_free and not graph.is_by_rows:
@@ -288,11 +313,11 @@ class Sizes(Generic[T]):
         """Return the graph for extents that vary together in that one, but need not, and how its numbers follow from
         them; the same graph where they must."""
         symbolic = self._prove(graph, capacity, probe, shapes_of)
-        apart = _probe_of(capacity)
+        apart = _probe_of(capacity, _chunks(graph.graph))
         if symbolic is None or apart is None:
             return graph, symbolic
         try:
-            parted = size_graph(graph.capacity, _sized(self.trace(shapes_of(apart))))
+            parted = size_graph(graph.capacity, _sized(self._trace(shapes_of(apart))))
         except Exception:  # of shapes that do not match
             return graph, symbolic
         proof = self._prove(parted, capacity, apart, shapes_of)
@@ -305,7 +330,7 @@ class Sizes(Generic[T]):
         scope = Scope(capacity)
         shapes = shapes_at(scope.symbols)
         try:
-            sizes = SymbolicSizes(graph, _sized(self.trace(shapes)), scope, probe)
+            sizes = SymbolicSizes(graph, _sized(self._trace(shapes)), scope, probe)
         except Exception:  # of code that takes no symbolic numbers, too: each size is traced then
             return None
         extents = [(x, (n, d)) for n, shape in enumerate(shapes) for d, x in enumerate(shape)]
@@ -322,14 +347,33 @@ one before and after if it is none at others. The probe's are smaller by as many
 of both."""
 
 
-def _probe_of(capacity: Sequence[int]) -> list[int] | None:
-    """Return sizes smaller than those of a capacity, equal only where these are; None where there are none."""
+FURTHER = 68, 36, 4, 69, 37, 5
+"""By how much a probe is smaller where recurrences are run in chunks, the first that leaves a size and is no multiple
+of a chunk: most are more than the 64 steps of one, so that the number of chunks is another one, and what the last one
+lacks too."""
+
+
+def _probe_of(capacity: Sequence[int], chunks: Collection[int]) -> list[int] | None:
+    """Return sizes smaller than those of a capacity, equal only where these are; None where there are none. chunks: the
+    lengths of chunks of steps."""
     count = len(capacity)
     for less in itertools.permutations(PRIMES[: count + 1], count) if count > 1 else ((1,),):
-        out = [c - 4 * x for c, x in zip(capacity, less, strict=True)]
+        out = [_smaller(c, x, chunks) for c, x in zip(capacity, less, strict=True)]
         if min(out) >= 2 and len(set(out)) >= len(set(capacity)):
             return out
     return None
+
+
+def _smaller(capacity: int, times: int, chunks: Collection[int]) -> int:
+    """Return a size smaller than a capacity; at most 1 where there is none."""
+    sizes = [capacity - times * x for x in (FURTHER if chunks else ()) if all(times * x % c for c in chunks)]
+    return next((x for x in sizes if x >= 2), capacity - 4 * times)
+
+
+def _chunks(graph: Graph) -> set[int]:
+    """Return the lengths of chunks of a graph's recurrences."""
+    nodes = postorder([*graph.roots, *graph.gradients])
+    return {n.options.chunk for n in nodes if isinstance(n, Recurrence) and n.options.chunk > 1}
 
 
 def _sized(traced: TracedFunction) -> TracedSize:
@@ -342,14 +386,15 @@ def _find_varying(seen: Sequence[Shapes], shapes: Shapes) -> tuple[tuple[int, in
     return tuple((n, d) for n, d in places if any(x[n][d] != shapes[n][d] for x in seen))
 
 
-def _fit(most: Shapes, graph: SizedGraph, shapes: Shapes, here: TracedSize, traced: TracedFunction) -> SizeFit | None:
-    """Return how a program for shapes up to `most` runs for a call, whose trace is `traced` (`here`); None where the
-    call needs another one."""
+def _fit(most: Shapes, graph: SizedGraph, shapes: Shapes, here: _Here[Any]) -> SizeFit | None:
+    """Return how a program for shapes up to `most` runs for a call, whose trace is `here`; None where the call needs
+    another one."""
     pairs = [x for s, c in zip(shapes, most, strict=True) for x in zip(s, c, strict=True)]
     if any(not 0 < a <= b for a, b in pairs):
         return None
     try:
-        numbers = graph.fit(here)
+        sized, traced = here.of(graph.graph)
+        numbers = graph.fit(sized)
     except SizeDependentError:
         return None
     inputs = tuple(x.shape for x in traced.graph.inputs if x not in traced.bind)

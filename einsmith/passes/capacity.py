@@ -174,16 +174,23 @@ class SymbolicFit(NamedTuple):
 
 
 class Relation(NamedTuple):
-    """How a number follows from extents: `times` their product, plus more."""
+    """How a number follows from extents: `times` their product, plus more. least: an extent that is no larger, and at
+    most `times` twice below it, as that of a dimension which is padded to chunks."""
 
     times: int
     factors: tuple[Varying, ...]
     more: int
+    least: Varying | None = None
+
+    def holds(self, x: Any, values: Mapping[Varying, Any]) -> bool:
+        """Return whether a number of a size is what this says of it."""
+        is_padded = self.least is None or 0 <= x - values[self.least] <= 2 * self.times
+        return is_padded and x == self.times * prod(values[f] for f in self.factors) + self.more
 
 
 def _are_related(relations: Mapping[Varying, Relation], values: Mapping[Varying, Any]) -> bool:
     """Return whether numbers of a size are what relations of a graph say."""
-    return all(values[x] == n * prod(values[f] for f in factors) + more for x, (n, factors, more) in relations.items())
+    return all(relation.holds(values[x], values) for x, relation in relations.items())
 
 
 def _number(key: Varying, value: float | int) -> np.ndarray:
@@ -265,7 +272,13 @@ def _relate(numbers: Iterable[Varying]) -> dict[Varying, Relation]:
             continue
         product = _find_product(key, [x for x in bases.values() if x not in out])
         if product is not None:
-            out[key] = product
+            near = (x for x in bases.values() if x.dtype is None and x not in product.factors)
+            padded = (
+                x
+                for x in near
+                if all(0 <= a - b <= 2 * product.times for a, b in ((key.capacity, x.capacity), (key.probe, x.probe)))
+            )
+            out[key] = product._replace(least=next(padded, None))
         if key.dtype is None:
             bases.setdefault(int(key.capacity - key.probe), key)
     return out
@@ -288,8 +301,10 @@ def _as_limit(key: Varying, relations: Mapping[Varying, Relation], numbers: Mapp
     if relation is not None and relation.times == len(relation.factors) == 1:
         (base,), more = relation.factors, relation.more
         relation = relations.get(base)
-    product = () if relation is None else (relation.times, tuple(numbers[x] for x in relation.factors))
-    return numbers[base], more, *product
+    if relation is None:
+        return numbers[base], more
+    least = None if relation.least is None else numbers[relation.least]
+    return numbers[base], more, relation.times, tuple(numbers[x] for x in relation.factors), least
 
 
 def _varying_extents(a: Sequence[int], b: Sequence[int]) -> dict[int, Varying]:

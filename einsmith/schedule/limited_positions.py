@@ -56,7 +56,8 @@ class RowLimit(NamedTuple):
     """A limit of rows and of other positions. leaf: the i32 that holds it in a run, given to the program or computed by
     it; extent: the capacity, the extent of dimensions that it limits, or 0; outputs: (output, dimension) of the graph's
     outputs of which only the positions below it are read; base: a number to which it adds `offset` in every run, itself
-    by default; times, factors: the base is `times` the product of these extents, if there are any."""
+    by default; times, factors: the base is `times` the product of these extents, if there are any; least: a limit that
+    the base is not below."""
 
     leaf: Tensor
     extent: int
@@ -65,6 +66,7 @@ class RowLimit(NamedTuple):
     offset: int = 0
     times: int = 1
     factors: tuple[Tensor, ...] = ()
+    least: Tensor | None = None
 
     @property
     def origin(self) -> Tensor:
@@ -73,8 +75,8 @@ class RowLimit(NamedTuple):
 
     def of(self, holder: Tensor, outputs: frozenset[tuple[int, int]], extent: int = 0, more: int = 0) -> RowLimit:
         """Return the limit of another graph, or of another extent, that is this one and `more`."""
-        return RowLimit(
-            holder, extent or self.extent, outputs, self.origin, self.offset + more, self.times, self.factors
+        return self._replace(
+            leaf=holder, extent=extent or self.extent, outputs=outputs, base=self.origin, offset=self.offset + more
         )
 
     def dimensions(self, t: Tensor) -> list[int]:
@@ -134,7 +136,9 @@ def find_limited(graph: Graph, limits: Sequence[RowLimit]) -> list[Limited]:
     values = [value_of(x, atoms) for x in limits]
     numbers: dict[Tensor, Expr] = dict(zip((x.leaf for x in limits), values, strict=True))
     positive = next((n for n, x in enumerate(limits) if not isinstance(x.leaf, Leaf)), len(limits))
-    limited = _Analysis(limits, values, numbers, {}, [()], positive).run(graph)
+    padded = [(x, v) for x, v in zip(limits, values, strict=True) if x.least in numbers and not x.offset]
+    known = tuple(apply("le", numbers[x.least], v) for x, v in padded if x.least is not None)
+    limited = _Analysis(limits, values, numbers, {}, [known], positive).run(graph)
     return [{(t, d) for t, d, k in limited if k == n and not isinstance(t, Leaf)} for n in range(len(limits))]
 
 

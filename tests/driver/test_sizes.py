@@ -196,6 +196,43 @@ def test_batches_and_lengths_of_a_recurrence(compiled) -> None:
     assert count == 3  # the first one, one for lengths, one for batches and lengths
 
 
+CHUNKED = {
+    "gates": """S[t,h,k,v] = where(t > 0, S[t-1,h,k,v], 0)*exp(g[t,h,k]) + q[t,h,k]*x[t,h,v]
+y[t,h,v] = sum[k](S[t,h,k,v]*q[t,h,k])
+return y""",
+    "corrections": """p[t,h,k,v] = where(t > 0, S[t-1,h,k,v], 0.5)*exp(g[t,h,0])
+u[t,h,v] = x[t,h,v] - sum[k](p[t,h,k,v]*q[t,h,k])
+S[t,h,k,v] = p[t,h,k,v] + q[t,h,k]*u[t,h,v]
+y[t,h,v] = sum[k](S[t,h,k,v]*g[t,h,k])
+last[h,k,v] = S[x.shape[0]-1,h,k,v]
+return y, last""",
+    "backwards": """S[t,h,k,v] = where(t < x.shape[0]-1, S[t+1,h,k,v], 0)*g[t,h,0] + q[t,h,k]*x[t,h,v]
+y[t,h,v] = sum[k](S[t,h,k,v]*q[t,h,k])
+return y""",
+}
+
+
+@pytest.mark.parametrize("name", CHUNKED)
+def test_lengths_of_chunked_recurrences(name: str, compiled) -> None:
+    """The last chunks of a recurrence are padded to whole ones in every size, also where nothing is left of one."""
+    op = es.op(CHUNKED[name], inputs=("q", "g", "x"), chunk=4)
+    steps = es.op(CHUNKED[name], inputs=("q", "g", "x"), chunk=1)
+
+    def gradient(f):
+        def loss(*x):
+            y = f(*x)
+            return sum((part**2).sum() for part in (y if isinstance(y, tuple) else (y,)))
+
+        return es.grad(loss, (0, 1, 2))
+
+    shared, rng = es.jit(gradient(op), sizes="shared"), default_rng(0)
+    for n in (9, 14, 8, 12, 33, 2, 17, 3, 40, 5):
+        x = [rng.uniform(-1, 1, (n, 2, 3)), rng.uniform(-1, 0.2, (n, 2, 3)), rng.normal(size=(n, 2, 4))]
+        for a, b in zip(shared(*x), es.interpret(gradient(steps))(*x), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
+    assert len(compiled) <= 3
+
+
 FORMULAS = {
     "products": ("y[i,j] = tanh(sum[k](x[i,k]*w[k,j]))*x.shape[0]", lambda n: ((n, 3), (3, 4))),
     "steps": ("h[0,i] = 0.0\nh[t+1,i] = tanh(x[t,i] + sum[j](h[t,j]*w[j,i]))", lambda n: ((n, 3), (3, 3))),

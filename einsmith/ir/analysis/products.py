@@ -35,6 +35,8 @@ def is_less(x: Expr, end: Expr, facts: Facts, extents: Collection[Expr]) -> bool
         return True
     if facts.prove(apply("lt", x, cast(end, x.dtype))):
         return True
+    if isinstance(x, Apply) and x.fn == "floordiv" and isinstance(x.args[1], Const) and x.args[1].value > 0:
+        return is_less(x.args[0], apply("mul", Const(x.args[1].value, end.dtype), end), facts, extents)
     most, limit = _most(x, facts, extents), _polynomial(end, extents)
     if most is None or limit is None:
         return False

@@ -11,13 +11,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from einsmith.base.symbolic import SIZES_VARY
 from einsmith.ir.nodes import size
 from einsmith.ir.recurrence.chunks.chunk_form import Output
-from einsmith.ir.recurrence.chunks.decays import BLOCK_STEPS
 from einsmith.ir.recurrence.chunks.linear_recurrence import LinearRecurrence, axes_of
 
 LENGTHS = (8, 16, 32, 64)
 """Lengths of chunks that are considered: beyond them, pairs of steps cost more than what is left of the recurrence."""
+MANY = 1024
+"""Steps that are taken for any number of them."""
 CALLS = 20_000.0
 """Nanoseconds of the calls of a chunk form's kernels, values and gradients."""
 FORWARD_STEP, STEP = 0.075, 0.5
@@ -49,7 +51,8 @@ def choose_length(linear: LinearRecurrence, outputs: Sequence[Output], is_differ
     reads = any(t.weights for t in linear.terms)
     pairs = len(linear.terms) * (len(linear.reads) + len(outputs))
     by_key = bool(axes_of(linear.decay) & {*linear.keys})
-    work = StepWork(linear.node.steps, keys, values, states, reads, pairs, by_key)
+    steps = MANY if SIZES_VARY.get() else linear.node.steps
+    work = StepWork(steps, keys, values, states, reads, pairs, by_key)
     lengths = [n for n in LENGTHS if 2 * n <= work.steps]
     best = min(lengths, key=lambda n: predict_chunks(work, n, is_differentiated), default=1)
     if best == 1 or predict_chunks(work, best, is_differentiated) > predict_steps(work, is_differentiated):
@@ -71,6 +74,6 @@ def predict_chunks(work: StepWork, length: int, is_differentiated: bool) -> floa
     if work.reads:
         step += 0.05 * length * (work.keys + work.values) + 0.09 * state + 40
     if work.by_key:
-        step += work.keys * (BLOCK_STEPS + length / BLOCK_STEPS) * (1.5 + 0.6 * work.pairs)
+        step += work.keys * length.bit_length() * (1.6 * work.pairs - 1)
     steps = -(-work.steps // length) * length
     return (CALLS + steps * work.states * step) * (1.0 if is_differentiated else FORWARD)

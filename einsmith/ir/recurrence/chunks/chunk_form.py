@@ -16,10 +16,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
+from einsmith.base.symbolic import SIZES_VARY
 from einsmith.ir.nodes import Axis, Const, Expr, Leaf, Read, Recurrence, StepOptions, Tensor, apply, postorder
 from einsmith.ir.rebuild import exchange, substitute
 from einsmith.ir.recurrence.chunks.affine import STATE, product, reduction_slot
-from einsmith.ir.recurrence.chunks.decays import BEFORE, CHUNK, COLUMN, ROW, ChunkSheet, decays_of
+from einsmith.ir.recurrence.chunks.decays import BEFORE, CHUNK, COLUMN, ROW, STEP, ChunkSheet, decays_of
 from einsmith.ir.recurrence.chunks.linear_recurrence import LinearRecurrence, StateRead
 from einsmith.ir.recurrence.chunks.sheet import DECIDED, Labelled, Sheet, choose, integer, labels_of, plus
 from einsmith.ir.recurrence.chunks.triangular import blocked
@@ -48,16 +49,20 @@ class ChunkForm:
     def __init__(self, linear: LinearRecurrence, length: int):
         self.linear, self.length = linear, length
         node = linear.node
-        self.steps, self.chunks = node.steps, -(-node.steps // length)
+        # Where sizes vary, the last chunk is padding in all of them; there are two at least, as an axis of one has no
+        # index.
+        self.varies = SIZES_VARY.get()
+        self.steps, self.chunks = node.steps, node.steps // length + 2 if self.varies else -(-node.steps // length)
         dtype, shape = node.results[linear.state]
         self.dtype = dtype
         extents = dict(enumerate(shape)) | {0: node.steps}
         for read in linear.reads.values():
             extents |= read.extents
         extents |= {CHUNK: self.chunks, ROW: length, COLUMN: length, BEFORE: self.chunks + 1}
+        extents[STEP] = self.chunks * length
         self.sheet = ChunkSheet(extents, linear.keys, linear.values)
         self.dims = tuple(range(1, len(shape)))
-        self.is_padded = self.chunks * length != node.steps
+        self.is_padded = self.varies or self.chunks * length != node.steps
         decay = None if linear.decay is None else self._operand(self._own(linear.decay), 1.0)
         self.decays = decays_of(self.sheet, decay)
         self.keys = [self._operand(self._own(t.key), 0.0) for t in linear.terms]
@@ -74,7 +79,9 @@ class ChunkForm:
     def _operand(self, x: Expr, neutral: float, first: int = 0, stop: int | None = None) -> Labelled:
         """Return the tensor of an expression over time, cut into chunks. neutral: its value outside of the positions in
         time from `first` on, ahead of `stop`, that it exists at; all by default."""
-        step = apply("add", apply("mul", Axis(CHUNK), integer(self.length)), Axis(ROW))
+        place = apply("add", apply("mul", Axis(CHUNK), integer(self.length)), Axis(ROW))
+        # A tensor of its own has no condition on chunks and rows, which numbers that vary would divide in some sizes.
+        step = Axis(STEP) if self.varies else place
         last = self.steps - 1
         time = apply("sub", integer(last), step) if self.linear.node.reverse else step
         x = substitute(x, {0: time})
@@ -84,6 +91,10 @@ class ChunkForm:
             x = choose(apply("le", integer(first), time), x, neutral)
         if self.is_padded:
             x = choose(apply("le", step, integer(last)), x, neutral)
+        laid = self.sheet.lay(labels_of(x), x)
+        if STEP not in laid.labels:
+            return laid
+        x = self.sheet.read(laid, {STEP: place})
         return self.sheet.lay(labels_of(x), x)
 
     def _start(self, query: Labelled, is_after: bool) -> Expr:
@@ -104,7 +115,7 @@ class ChunkForm:
 
         def define(parts: Mapping[int, Sequence[Expr]], others: Sequence[int]) -> dict[int, Labelled]:
             """Return the placeholders of systems with these right sides."""
-            labels = (*self.linear.shared, CHUNK, ROW, *others)
+            labels = sheet.ordered({*self.linear.shared, CHUNK, ROW, *others})
             out = {r: sheet.placeholder(labels, self.dtype) for r in solved}
             for r, x in out.items():
                 # Right sides are tensors of their own: they come ahead of the recurrence over rows.
@@ -268,8 +279,11 @@ class ChunkForm:
         axes = [0 if d == CHUNK else d for d in x.labels if d != ROW]
         time = plus(Axis(0), first)
         step = apply("sub", integer(self.steps - 1), time) if self.linear.node.reverse else time
-        at = {CHUNK: apply("floordiv", step, integer(self.length)), ROW: apply("mod", step, integer(self.length))}
+        place = Axis(STEP) if self.varies else step
+        at = {CHUNK: apply("floordiv", place, integer(self.length)), ROW: apply("mod", place, integer(self.length))}
         e: Expr = self.sheet.read(x, at)
+        if self.varies:
+            e = self.sheet.read(self.sheet.lay(labels_of(e), e), {STEP: step})
         if initial is not None:
             e = choose(apply("le", integer(0), step), e, initial)
         self.sheet.extents[0] = self.steps if steps is None else steps

@@ -9,16 +9,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol
 
-from einsmith.ir.nodes import Axis, Const, Expr, Read, apply
+from einsmith.base.symbolic import SIZES_VARY
+from einsmith.ir.nodes import Axis, Const, Expr, apply
 from einsmith.ir.recurrence.chunks.affine import product
 from einsmith.ir.recurrence.chunks.sheet import PLACES, Labelled, Sheet, choose, integer, labels_of, plus
 
-CHUNK, ROW, COLUMN, BEFORE, BLOCK, INNER, LEFT, BEHIND = range(PLACES, PLACES + 8)
-"""Labels: the number of a chunk; a step of it; a step of it that a sum is over; the number of chunks before. A block of
-steps of a chunk; a step of it; a block before it; a step of that."""
-_PLACES = (BEFORE, CHUNK, ROW, BLOCK, INNER, COLUMN, LEFT, BEHIND)
-BLOCK_STEPS = 4
-"""Steps of a block where decays are by channel: pairs of steps within a block are weighed one by one."""
+CHUNK, ROW, COLUMN, BEFORE, PAIR, RIGHT, LEFT, STEP = range(PLACES, PLACES + 8)
+"""Labels: the number of a chunk; a step of it; a step of it that a sum is over; the number of chunks before. A pair of
+blocks of steps of a chunk; a step of the right one; a step of the left one. A step of the padded recurrence."""
+_PLACES = (BEFORE, STEP, CHUNK, ROW, COLUMN, PAIR, RIGHT, LEFT)
 
 
 class ChunkSheet(Sheet):
@@ -36,7 +35,9 @@ class ChunkSheet(Sheet):
         """Return labels in the order of dimensions."""
         apart = [*self.keys, *self.values]
         shared = sorted(d for d in labels if d not in _PLACES and d not in apart)
-        return [*shared, *(d for d in (*_PLACES, *apart) if d in labels)]
+        # What is left out of a tensor below a limit is along its first dimension.
+        order = (BEFORE, STEP, CHUNK, *shared) if SIZES_VARY.get() else shared
+        return list(dict.fromkeys(d for d in (*order, *_PLACES, *apart) if d in labels))
 
     def sum(self, x: Expr, over: Sequence[int]) -> Labelled:
         """Return the sum of an expression over some labels."""
@@ -118,86 +119,80 @@ class StepDecays:
 
 
 class KeyDecays:
-    """Decays by key. Pairs of steps of one block are weighed one by one; of two blocks, the query takes the decays from
-    the beginning of its block, and the key those up to there: a product (Yang et al. 2023, "Gated Linear Attention
-    Transformers", section 4, with factors of at most the decays' size)."""
+    """Decays by key. At each power of two s, blocks of s steps are joined in pairs: steps of the right one take the
+    decays from its beginning, and those of the left one the decays up to its end, so that what is between two steps is
+    a product of two factors, which are products of decays themselves (Yang et al. 2023, "Gated Linear Attention
+    Transformers", section 4, has one level of it)."""
 
     def __init__(self, sheet: ChunkSheet, decay: Labelled):
-        self.sheet, self.decay, length = sheet, decay, sheet.extents[ROW]
-        self.steps = BLOCK_STEPS if length % BLOCK_STEPS == 0 else length
-        self.blocks = length // self.steps
-        sheet.extents |= {BLOCK: self.blocks, INNER: self.steps, LEFT: self.blocks, BEHIND: self.steps}
+        self.sheet, self.length = sheet, sheet.extents[ROW]
+        self.sizes = [2**n for n in range((self.length - 1).bit_length())]
         one = Const(1.0, decay.tensor.dtype)
-        rest = {*decay.labels} - {ROW}
-        row, inner, behind, block = Axis(ROW), Axis(INNER), Axis(BEHIND), Axis(BLOCK)
-
-        def grown(labels: Iterable[int], along: int, by: int, condition: Expr, decay: Expr, first: Expr) -> Labelled:
-            whole = sheet.placeholder(sheet.ordered({*rest, *labels}), one.dtype)
-            longer = product(decay, sheet.read(whole, {along: plus(Axis(along), by)}))
-            return sheet.solve(whole, choose(condition, longer, first))
-
-        last, final = integer(length - 1), integer(self.steps - 1)
-        self.start = grown({ROW}, ROW, -1, apply("lt", integer(0), row), self._at(row), self._at(row))
-        self.end = grown({ROW}, ROW, 1, apply("lt", row, last), self._at(plus(row, 1)), one)
-        same = choose(apply("eq", inner, behind), one, 0.0)
-        here, after = self._place(BLOCK, INNER), plus(self._place(BLOCK, INNER), 1)
-        self.within = grown({BLOCK, INNER, BEHIND}, INNER, -1, apply("lt", behind, inner), self._at(here), same)
-        self.of_block = grown({BLOCK, INNER}, INNER, -1, apply("lt", integer(0), inner), self._at(here), self._at(here))
-        rest_of_block = grown({BLOCK, INNER}, INNER, 1, apply("lt", inner, final), self._at(after), one)
-        left = Axis(LEFT)
-        if self.blocks > 1:
-            whole = sheet.placeholder(sheet.ordered({*rest, BLOCK, LEFT, BEHIND}), one.dtype)
-            own = sheet.read(rest_of_block, {BLOCK: left, INNER: behind})
-            passed = sheet.read(self.of_block, {BLOCK: plus(block, -1), INNER: final})
-            longer = product(passed, sheet.read(whole, {BLOCK: plus(block, -1)}))
-            x = choose(apply("lt", plus(left, 1), block), longer, own)
-            self.up_to_block = sheet.solve(whole, choose(apply("lt", left, block), x, 0.0))
-
-    def _at(self, row: Expr) -> Read:
-        return self.sheet.read(self.decay, {ROW: row})
-
-    def _place(self, block: int, inner: int) -> Expr:
-        return apply("add", apply("mul", Axis(block), integer(self.steps)), Axis(inner))
+        self.begun = [decay]
+        """Products of the decays from the beginning of a row's block up to the row's step, by levels."""
+        self.left: list[Labelled | None] = [None]
+        """Products of those behind it, up to the end of its block; None for 1."""
+        row = Axis(ROW)
+        for s in self.sizes:
+            begun, left = self.begun[-1], self.left[-1]
+            first = apply("mul", apply("floordiv", row, integer(2 * s)), integer(2 * s))
+            inner = apply("mod", row, integer(2 * s))
+            before = sheet.read(begun, {ROW: plus(first, s - 1)})
+            x: Expr = product(sheet.read(begun), choose(apply("le", integer(s), inner), before, one))
+            self.begun.append(sheet.define(decay.labels, x))
+            # The last block of a chunk may be shorter, or be none.
+            end = plus(first, 2 * s - 1)
+            is_joined = apply("lt", inner, integer(s))
+            if self.length % (2 * s):
+                is_joined = apply("and", is_joined, apply("lt", plus(first, s), integer(self.length)))
+                end = apply("min", end, integer(self.length - 1))
+            x = choose(is_joined, sheet.read(begun, {ROW: end}), one)
+            self.left.append(sheet.define(decay.labels, x if left is None else product(sheet.read(left), x)))
 
     def from_start(self, is_after: bool) -> Expr | None:
         """Return the product of the decays up to a row's step, or to the one before."""
         if is_after:
-            return self.sheet.read(self.start)
-        before = self.sheet.read(self.start, {ROW: plus(Axis(ROW), -1)})
+            return self.sheet.read(self.begun[-1])
+        before = self.sheet.read(self.begun[-1], {ROW: plus(Axis(ROW), -1)})
         return choose(apply("lt", integer(0), Axis(ROW)), before, 1.0)
 
     def to_end(self) -> Expr | None:
         """Return the product of the decays behind a row's step."""
-        return self.sheet.read(self.end)
+        return None if self.left[-1] is None else self.sheet.read(self.left[-1])
 
     def coefficients(self, query: Labelled, key: Labelled, is_after: bool) -> Labelled:
         """Return the sum over keys of query[i]*D[i,j]*key[j]."""
-        sheet = self.sheet
-        here = sheet.read(query, {ROW: self._place(BLOCK, INNER)})
-        back = {} if is_after else {INNER: plus(Axis(INNER), -1)}
-        below = apply("le" if is_after else "lt", Axis(BEHIND), Axis(INNER))
-        pair = product(here, sheet.read(key, {ROW: self._place(BLOCK, BEHIND)}))
-        near = sheet.sum(choose(below, product(pair, sheet.read(self.within, back)), 0.0), sheet.keys)
-        x: Expr = sheet.read(near)
-        if self.blocks > 1:
-            decayed: Expr = sheet.read(self.of_block, back)
-            if not is_after:
-                decayed = choose(apply("lt", integer(0), Axis(INNER)), decayed, 1.0)
-            e = product(here, decayed)
-            rows = sheet.lay(labels_of(e), e)
-            e = product(sheet.read(key, {ROW: self._place(LEFT, BEHIND)}), sheet.read(self.up_to_block))
-            columns = sheet.lay(labels_of(e), e)
-            far = sheet.sum(product(sheet.read(rows), sheet.read(columns)), sheet.keys)
-            # Keys of the block itself and of later ones are 0 in what is far.
-            x = choose(apply("eq", Axis(LEFT), Axis(BLOCK)), x, sheet.read(far))
-        pairs = sheet.lay(labels_of(x) | {BLOCK, INNER, LEFT, BEHIND}, x)
-        places = {BLOCK: ROW, INNER: ROW, LEFT: COLUMN, BEHIND: COLUMN}
-        at = {
-            d: apply("floordiv" if d in (BLOCK, LEFT) else "mod", Axis(p), integer(self.steps))
-            for d, p in places.items()
-        }
-        e = sheet.read(pairs, at)
-        return sheet.lay(labels_of(e), e)
+        sheet, row, column = self.sheet, Axis(ROW), Axis(COLUMN)
+        x: Expr = Const(0.0, query.tensor.dtype)
+        if is_after:
+            x = sheet.read(sheet.sum(product(sheet.read(query), sheet.read(key)), sheet.keys))
+        for level, s in enumerate(self.sizes):
+            pairs = self._pairs(level, query, key, is_after)
+            at = {
+                PAIR: apply("floordiv", row, integer(2 * s)),
+                RIGHT: apply("mod", row, integer(s)),
+                LEFT: apply("mod", column, integer(s)),
+            }
+            is_same = apply("eq", *(apply("floordiv", d, integer(s)) for d in (row, column)))
+            x = choose(is_same, x, sheet.read(pairs, at))
+        return sheet.lay(labels_of(x) | {ROW, COLUMN}, choose(_is_below(is_after), x, 0.0))
+
+    def _pairs(self, level: int, query: Labelled, key: Labelled, is_after: bool) -> Labelled:
+        """Return the sums over keys of the steps of right blocks and those of left ones."""
+        sheet, s = self.sheet, self.sizes[level]
+        sheet.extents |= {PAIR: -(-(self.length - s) // (2 * s)), RIGHT: s, LEFT: s}
+        first = apply("mul", Axis(PAIR), integer(2 * s))
+        row, column = plus(apply("add", first, Axis(RIGHT)), s), apply("add", first, Axis(LEFT))
+        begun: Expr = sheet.read(self.begun[level], {ROW: row if is_after else plus(row, -1)})
+        if not is_after:
+            begun = choose(apply("lt", integer(0), Axis(RIGHT)), begun, 1.0)
+        x = product(sheet.read(query, {ROW: row}), begun)
+        if self.length % (2 * s):
+            x = choose(apply("lt", row, integer(self.length)), x, 0.0)
+        left, y = self.left[level], sheet.read(key, {ROW: column})
+        whole = y if left is None else product(y, sheet.read(left, {ROW: column}))
+        rows, columns = (sheet.read(sheet.lay(labels_of(e), e)) for e in (x, whole))
+        return sheet.sum(product(rows, columns), sheet.keys)
 
 
 def decays_of(sheet: ChunkSheet, decay: Labelled | None) -> Decays:
