@@ -32,9 +32,9 @@ derivatives. The gradient below a formula is what `.gradient` prints for small s
 
 Times are of values and the gradients by all inputs together, in milliseconds of processor time of one thread, {cpu},
 {date}: `python -m tests.papers.speed --json docs/gallery.json`. PyTorch's time is the better one of eager execution and
-torch.compile, of its program in `tests/papers`; where that is a loop over steps, of eager execution alone. These
-programs are written to check the formulas independently, from PyTorch's operators; some of them could be made faster
-by hand.
+torch.compile, of its program in `tests/papers`; where that is a loop over steps, of eager execution alone. Linear
+recurrences are beside the form in chunks that is published for them, too. The other programs are written to check the
+formulas independently, from PyTorch's operators; some of them could be made faster by hand.
 """
 
 

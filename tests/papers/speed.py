@@ -2,10 +2,11 @@
 
 An operator's formula and its PyTorch program are those of this folder; here it has sizes at which it is used. One
 program of Einsmith gives values and gradients by every float input for random cotangents. PyTorch runs the same eagerly
-and by torch.compile, unless its program is a loop of Python over steps, which torch.compile would unroll. These
-programs are written to check the formulas, from PyTorch's operators; some of them could be made faster by hand. Results
-are compared first. Then all take turns on one thread, and the fastest turn counts, in seconds of the processor: other
-work on the machine adds least to these. docs/gallery.md shows the figures of docs/gallery.json.
+and by torch.compile, unless its program is a loop of Python over steps, which torch.compile would unroll; of linear
+recurrences, also the form in chunks that is published beside them, either way. The other programs are written to check
+the formulas, from PyTorch's operators; some of them could be made faster by hand. Results are compared first. Then all
+take turns on one thread, and the fastest turn counts, in seconds of the processor: other work on the machine adds least
+to these. docs/gallery.md shows the figures of docs/gallery.json.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ SIZES: dict[str, dict[str, int]] = {
     "gated linear units": {"b": 16, "t": 126, "c": 128, "k": 128},
     "causal linear attention as a recurrence": {"t": 512, "d": 32, "c": 32},
     "attention-free transformer, full": {"n": 256, "d": 128},
-    "delta rule": {"t": 128, "d": 32, "c": 32},
+    "delta rule": {"t": 512, "d": 64, "c": 64},
+    "gated delta rule": {"t": 512, "d": 64, "c": 64},
+    "gated linear attention": {"t": 512, "d": 64, "c": 64},
     "additive attention": {"b": 8, "i": 64, "j": 64, "d": 64, "c": 64, "h": 64},
     "talking heads": {"h": 8, "g": 8, "i": 128, "j": 128, "d": 64},
     "dilated sliding windows": {"n": 1024, "d": 64},
@@ -58,11 +61,44 @@ SIZES: dict[str, dict[str, int]] = {
 }
 """Extents by the letters of the inputs' shapes."""
 
-LOOPS = {"delta rule", "selective scan", "soft dynamic time warping"}
+LOOPS = {"delta rule", "gated delta rule", "gated linear attention", "selective scan", "soft dynamic time warping"}
 """Operators whose PyTorch program is a loop of Python over steps."""
 
 SCALES = {"delta rule": 0.2, "talking heads": 0.3, "soft dynamic time warping": 0.1}
 """Factors of the normally distributed inputs, without which a recurrence or an exponential grows beyond float32."""
+
+
+def _attention(T: Any, q: Any, k: Any, v: Any, length: int = 64) -> Any:
+    """The causal linear attention of the collection, whose weights are sums of products of exponentials, in chunks."""
+    a, b = ((0.5 * x).exp().unflatten(0, (-1, length)) for x in (q, k))
+    w = T.cat([v, T.ones_like(v[:, :1])], 1).unflatten(0, (-1, length))
+    added = b.mT @ w
+    y = (a @ b.mT).tril() @ w + a @ (added.cumsum(0) - added)
+    return (y[..., :-1] / y[..., -1:]).flatten(0, 1)
+
+
+def _delta(T: Any, q: Any, k: Any, v: Any, b: Any, a: Any = None) -> Any:
+    from benchmarks.peers import chunks
+
+    g = T.zeros_like(b) if a is None else a.log()
+    scaled = q * k.shape[1] ** 0.5
+    return chunks.gated_delta_rule(*(x[:, None] for x in (scaled, k, v, g, b)))[:, 0]
+
+
+def _gated(T: Any, q: Any, k: Any, v: Any, a: Any) -> Any:
+    from benchmarks.peers import chunks
+
+    scaled = q * k.shape[1] ** 0.5
+    return chunks.gated_linear_attention(*(x[:, None] for x in (scaled, k, v, a.log())), length=16)[:, 0]
+
+
+CHUNKS: dict[str, Callable] = {
+    "causal linear attention as a recurrence": _attention,
+    "delta rule": _delta,
+    "gated delta rule": _delta,
+    "gated linear attention": _gated,
+}
+"""Published forms in chunks of linear recurrences, called as their programs are."""
 
 TURNS, TURN_SECONDS = 15, 0.04
 TOLERANCE = 2e-3
@@ -97,10 +133,14 @@ def programs(op: Any) -> dict[str, Callable[[], list[np.ndarray]]]:
     tensors = {n: torch.from_numpy(np.array(a)) for n, a in arrays.items()}
     leaves = [tensors[n].requires_grad_() for n in floats]
 
-    def values(*x: Any) -> tuple[Any, ...]:
-        y = op.twin(torch, **{**tensors, **dict(zip(floats, x, strict=True))}, **op.parameters)
-        return y if isinstance(y, tuple) else (y,)
+    def called(f: Callable) -> Callable[..., tuple[Any, ...]]:
+        def values(*x: Any) -> tuple[Any, ...]:
+            y = f(torch, **{**tensors, **dict(zip(floats, x, strict=True))}, **op.parameters)
+            return y if isinstance(y, tuple) else (y,)
 
+        return values
+
+    values = called(op.twin)
     shapes = [tuple(y.shape) for y in values(*leaves)]
     cotangents = tuple(rng.standard_normal(s, np.float32) for s in shapes)
 
@@ -130,6 +170,10 @@ def programs(op: Any) -> dict[str, Callable[[], list[np.ndarray]]]:
     if op.name not in LOOPS:
         torch._dynamo.reset()  # or it would take operators for one function that is called with changing shapes
         out["torch.compile"] = by(torch.compile(values, dynamic=False))
+    if op.name in CHUNKS:
+        torch._dynamo.reset()
+        chunked = called(CHUNKS[op.name])
+        out |= {"chunks": by(chunked), "chunks, torch.compile": by(torch.compile(chunked, dynamic=False))}
     return out
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.random import default_rng
 
 import einsmith as es
 from tests.papers import speed as papers
@@ -19,6 +21,14 @@ def test_every_operator_has_a_size_for_each_letter() -> None:
         letters = {a for text in op.inputs.values() for a in text.partition("|")[0] if a.isalpha()}
         assert letters == set(sizes), name
     assert papers.LOOPS <= set(papers.SIZES)
+
+
+@pytest.mark.parametrize("name", papers.CHUNKS)
+def test_forms_in_chunks_are_what_the_programs_compute(name: str, torch: Any) -> None:
+    op = papers.problem(name)
+    op = replace(op, sizes={"t": (128,) * 3, "d": (3,) * 3, "c": (4,) * 3})
+    arrays = {n: torch.from_numpy(a * papers.SCALES.get(name, 1.0)) for n, a in op.arrays(0, default_rng(0)).items()}
+    np.testing.assert_allclose(papers.CHUNKS[name](torch, **arrays), op.twin(torch, **arrays), rtol=1e-7, atol=1e-9)
 
 
 @pytest.fixture

@@ -54,6 +54,8 @@ class Readers:
         self.exposed = sorted(j for t, j in self.items.items() if t not in wholes and t in read)
         if not wholes.isdisjoint(roots):
             raise NotLinearError("all states are results")
+        if any(isinstance(n, Recurrence) and not wholes.isdisjoint(n.args) for n in nodes):
+            raise NotLinearError("another recurrence, as that of its gradient, reads all states")
         slices: set[Any] = set()
         for n in nodes:
             if (wholes | slices).isdisjoint(n.args):
