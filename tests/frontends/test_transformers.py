@@ -13,6 +13,7 @@ pytest.importorskip("transformers")
 
 import einsmith as es  # noqa: E402
 from einsmith.frontends import transformers as door  # noqa: E402
+from einsmith.frontends.transformers import delta_rules, registering, state_spaces  # noqa: E402
 
 MODELS = "transformers.models"
 
@@ -84,7 +85,7 @@ def test_scans() -> None:
     torch.manual_seed(0)
     x, dt = torch.randn(2, 19, 4, 5), torch.rand(2, 19, 4)
     a, d, left, right = -torch.rand(4), torch.randn(4), torch.randn(2, 19, 2, 6), torch.randn(2, 19, 2, 6)
-    f = door.mamba_chunk_scan_combined
+    f = state_spaces.mamba_chunk_scan_combined
     own = lambda x, dt, A, B, C, D: f(x, dt, A, B, C, 8, D=D, return_final_states=True)  # noqa: E731
     inputs = x, dt, a, left, right, d
     agree(with_gradients(own, inputs, torch.float32), with_gradients(scan, inputs, torch.float64))
@@ -96,13 +97,13 @@ def test_scans() -> None:
 @pytest.fixture
 def calls(monkeypatch) -> list[Callable]:
     """The functions that Einsmith has run."""
-    out, rule = [], door._DELTA_RULES[False]
-    monkeypatch.setitem(door._DELTA_RULES, False, lambda *x: out.append(rule) or rule(*x))
+    out, rule = [], delta_rules.DELTA_RULES[False]
+    monkeypatch.setitem(delta_rules.DELTA_RULES, False, lambda *x: out.append(rule) or rule(*x))
     return out
 
 
 def test_models_take_and_give_back_functions(enabled: list[str], calls: list[Callable]) -> None:
-    assert enabled == sorted(door.FUNCTIONS)
+    assert enabled == sorted([*door.FUNCTIONS, *door.METHODS])
     door.disable()
     module = models("qwen3_next")
     rows = [torch.randn(1, 9, 2, 4) for _ in range(3)]
@@ -174,6 +175,6 @@ def test_a_training_step(enabled: list[str]) -> None:
 def test_another_table_is_an_error(monkeypatch) -> None:
     from transformers.integrations import hub_kernels
 
-    monkeypatch.delattr(hub_kernels, door._TABLE)
+    monkeypatch.delattr(hub_kernels, registering.TABLE)
     with pytest.raises(es.ArgumentError, match="another table of kernels; 5.24 is known"):
         door.enable()
