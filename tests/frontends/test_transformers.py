@@ -97,8 +97,8 @@ def test_scans() -> None:
 @pytest.fixture
 def calls(monkeypatch) -> list[Callable]:
     """The functions that Einsmith has run."""
-    out, rule = [], delta_rules.DELTA_RULES[False]
-    monkeypatch.setitem(delta_rules.DELTA_RULES, False, lambda *x: out.append(rule) or rule(*x))
+    out, rule = [], delta_rules.DELTA_RULES[False, True]
+    monkeypatch.setitem(delta_rules.DELTA_RULES, (False, True), lambda *x: out.append(rule) or rule(*x))
     return out
 
 
@@ -117,7 +117,7 @@ def test_models_take_and_give_back_functions(enabled: list[str], calls: list[Cal
     with pytest.raises(ValueError, match="packed sequences"):  # transformers' own refuses them
         module.torch_chunk_gated_delta_rule(*given, cu_seqlens=torch.tensor([0, 9]))
     door.disable()
-    module.torch_chunk_gated_delta_rule(*given)
+    module.torch_chunk_gated_delta_rule(*given, output_final_state=True)
     assert len(calls) == 2
 
 
@@ -126,10 +126,11 @@ def test_a_model_that_is_imported_later(enabled: list[str], calls: list[Callable
     monkeypatch.delitem(sys.modules, path, raising=False)
     module = importlib.import_module(path)
     rows = [torch.randn(1, 9, 2, 4) for _ in range(3)]
-    module.chunk_kimi_delta_attention(*rows, -torch.rand(1, 9, 2, 4), torch.rand(1, 9, 2))
+    given = *rows, -torch.rand(1, 9, 2, 4), torch.rand(1, 9, 2)
+    module.chunk_kimi_delta_attention(*given, initial_state=None, output_final_state=True)
     assert calls
     door.disable()
-    module.chunk_kimi_delta_attention(*rows, -torch.rand(1, 9, 2, 4), torch.rand(1, 9, 2))
+    module.chunk_kimi_delta_attention(*given, initial_state=None, output_final_state=True)
     assert len(calls) == 1
 
 

@@ -12,17 +12,24 @@ from einsmith.frontends.torch import operator
 __all__ = ["chunk_gated_delta_rule", "fused_recurrent_gated_delta_rule"]
 
 
-def _delta_rule(query: Any, key: Any, value: Any, decay: Any, beta: Any, initial: Any, normalizes: bool = False) -> Any:
+def _delta_rule(
+    query: Any, key: Any, value: Any, decay: Any, beta: Any, *initial: Any, normalizes: bool, returns: bool
+) -> Any:
     if normalizes:
         query, key = (x * F.rsqrt((x * x).sum(-1, keepdims=True) + 1e-6) for x in (query, key))
     groups = value.shape[2] // key.shape[2]
     if groups > 1:
         query, key = (F.repeat_interleave(x, groups, 2) for x in (query, key))
-    return F.gated_delta_rule(query, key, value, decay, beta, initial, output_final_state=True)
+    first = initial[0] if initial else None
+    return F.gated_delta_rule(query, key, value, decay, beta, first, output_final_state=returns)
 
 
-DELTA_RULES = {normalizes: operator(_delta_rule, normalizes=normalizes) for normalizes in (False, True)}
-"""Whether queries and keys are normalized -> operator."""
+DELTA_RULES = {
+    (normalizes, returns): operator(_delta_rule, normalizes=normalizes, returns=returns)
+    for normalizes in (False, True)
+    for returns in (False, True)
+}
+"""(whether queries and keys are normalized, whether the last state is returned) -> operator."""
 
 
 def chunk_gated_delta_rule(
@@ -39,11 +46,10 @@ def chunk_gated_delta_rule(
     """Return fla's gated delta rule of [B, T, H, K] and [B, T, H, V]; decays g by head or by key. chunk_size is the
     compiler's to choose."""
     del chunk_size
-    rows = [x.float() for x in (query, key, value, g, beta)]
-    shape = value.shape[0], value.shape[2], key.shape[3], value.shape[3]
-    first = rows[2].new_zeros(shape) if initial_state is None else initial_state.float()
-    y, last = DELTA_RULES[bool(use_qk_l2norm_in_kernel)](*rows, first)
-    return y.to(query.dtype), last if output_final_state else None
+    first = () if initial_state is None else (initial_state,)
+    rows = [x.float() for x in (query, key, value, g, beta, *first)]
+    out = DELTA_RULES[bool(use_qk_l2norm_in_kernel), bool(output_final_state)](*rows)
+    return (out[0].to(query.dtype), out[1]) if output_final_state else (out.to(query.dtype), None)
 
 
 def fused_recurrent_gated_delta_rule(

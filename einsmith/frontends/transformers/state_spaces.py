@@ -53,10 +53,13 @@ def _convolution(text: str, has_bias: bool, is_silu: bool) -> str:
     return text if is_silu else text.replace("*sigmoid(a[b,t,c])", "")
 
 
-def _scan(x: Any, dt: Any, A: Any, B: Any, C: Any, D: Any, bias: Any, initial: Any, softens: bool = False) -> Any:
+def _scan(
+    x: Any, dt: Any, A: Any, B: Any, C: Any, D: Any, bias: Any, *initial: Any, softens: bool, returns: bool
+) -> Any:
     dt = F.softplus(dt + bias) if softens else dt + bias
-    y, last = F.ssd(x, dt, A, B, C, initial, output_final_state=True)
-    return y + D.reshape(-1, 1) * x, last
+    out = F.ssd(x, dt, A, B, C, initial[0] if initial else None, output_final_state=returns)
+    skip = D.reshape(-1, 1) * x
+    return (out[0] + skip, out[1]) if returns else out + skip
 
 
 _PAIRS = [(first, second) for first in (False, True) for second in (False, True)]
@@ -65,7 +68,8 @@ _CONVOLUTIONS = {
     for pair in _PAIRS
 }
 """(whether it has a bias, whether it has SiLU) -> operator."""
-_SCANS = {softens: operator(_scan, softens=softens) for softens in (False, True)}
+_SCANS = {pair: operator(_scan, softens=pair[0], returns=pair[1]) for pair in _PAIRS}
+"""(whether steps have a softplus, whether the last state is returned) -> operator."""
 _SELECTIVE_SCANS = {pair: operator(op(_variant(_SELECTIVE, *pair), name="selective_scan")) for pair in _PAIRS}
 _STEPS = {pair: operator(op(_variant(_STEP, *pair), name="selective_step")) for pair in _PAIRS}
 """(whether steps have a softplus, whether there is a gate) -> operator."""
@@ -123,10 +127,9 @@ def mamba_chunk_scan_combined(
     if not softens or tuple(dt_limit) != (0.0, float("inf")):
         dt = torch.clamp(softplus(dt + bias) if softens else dt + bias, min=dt_limit[0], max=dt_limit[1])
         bias, softens = torch.zeros_like(bias), False
-    first = x.new_zeros(*x.shape[::2], x.shape[3], B.shape[3]) if initial_states is None else initial_states.float()
+    first = () if initial_states is None else (initial_states.float(),)
     skip = torch.zeros_like(bias) if D is None else D.float()
-    y, last = _SCANS[softens](x, dt, A.float(), B.float(), C.float(), skip, bias, first)
-    return (y, last) if return_final_states else y
+    return _SCANS[softens, return_final_states](x, dt, A.float(), B.float(), C.float(), skip, bias, *first)
 
 
 def selective_scan_fn(
