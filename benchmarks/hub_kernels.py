@@ -47,7 +47,13 @@ def _mamba2() -> Any:
     return Mamba2ForCausalLM(config)
 
 
-MODELS: dict[str, Callable[[], Any]] = {"Qwen3-Next": _qwen3_next, "Mamba-2": _mamba2}
+def _mamba() -> Any:
+    from transformers import MambaConfig, MambaForCausalLM
+
+    return MambaForCausalLM(MambaConfig(vocab_size=1000, hidden_size=256, num_hidden_layers=4, state_size=16))
+
+
+MODELS: dict[str, Callable[[], Any]] = {"Qwen3-Next": _qwen3_next, "Mamba-2": _mamba2, "Mamba": _mamba}
 
 
 def measure(label: str, batch: int, length: int, threads: int, compiles: bool) -> dict[str, Any]:

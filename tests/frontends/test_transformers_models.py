@@ -101,12 +101,15 @@ def test_selective_scans(is_whole: bool) -> None:
     agree(results(f, inputs, **options), results(own("mamba", "mamba_selective_scan"), inputs, **options))
 
 
-@pytest.mark.parametrize("model", ["mamba", "mamba2"])
+@pytest.mark.parametrize(("model", "is_expanded"), [("mamba", False), ("mamba2", False), ("mamba2", True)])
 @pytest.mark.parametrize("is_whole", [False, True])
-def test_selective_steps(model: str, is_whole: bool) -> None:
+def test_selective_steps(model: str, is_expanded: bool, is_whole: bool) -> None:
     shape, groups = ((2, 6), ()) if model == "mamba" else ((2, 4, 6), (2,))
     x, dt, z = torch.randn(shape), torch.rand(shape), torch.randn(shape)
     a, d, bias = -torch.rand(*shape[1:], 3), torch.randn(shape[1:]), torch.randn(shape[1:])
+    if is_expanded:
+        a = -torch.rand(4, 1, 1).expand(4, 6, 3)
+        d, bias, dt = torch.randn(4, 1).expand(4, 6), torch.randn(4, 1).expand(4, 6), dt[:, :, :1].expand(shape)
     left, right, state = torch.randn(2, *groups, 3), torch.randn(2, *groups, 3), torch.randn(*shape, 3)
     options = {"D": d, "dt_bias": bias, "dt_softplus": True, "z": z} if is_whole else {}
     states = state.clone(), state.clone()

@@ -6,8 +6,6 @@ from typing import Any
 
 import torch
 from torch.nn.functional import softplus
-
-# isort: split
 from transformers.activations import ACT2FN
 
 import einsmith.functional as F
@@ -33,9 +31,11 @@ y[b,t,c] = (sum[n](C[b,t,n]*S[b,t,c,n]) + D[c]*x[b,t,c])*z[b,t,c]*sigmoid(z[b,t,
 last[b,c,n] = S[b,x.shape[1]-1,c,n]
 return y, last"""
 _STEP = """
-d[b,h,p] = softplus(dt[b,h,p] + bias[h,p])
-S[b,h,p,n] = state[b,h,p,n]*exp(A[h,p,n]*d[b,h,p]) + d[b,h,p]*x[b,h,p]*B[b,h // (A.shape[0]//B.shape[1]),n]
-y[b,h,p] = (sum[n](C[b,h // (A.shape[0]//B.shape[1]),n]*S[b,h,p,n]) + D[h,p]*x[b,h,p])*z[b,h,p]*sigmoid(z[b,h,p])
+d[b,h,p] = softplus(dt[b,h,p % dt.shape[2]] + bias[h,p % bias.shape[1]])
+S[b,h,p,n] = state[b,h,p,n]*exp(A[h,p % A.shape[1],n % A.shape[2]]*d[b,h,p]) + (
+    d[b,h,p]*x[b,h,p]*B[b,h // (x.shape[1]//B.shape[1]),n])
+y[b,h,p] = (sum[n](C[b,h // (x.shape[1]//C.shape[1]),n]*S[b,h,p,n]) + D[h,p % D.shape[1]]*x[b,h,p]
+    )*z[b,h,p]*sigmoid(z[b,h,p])
 return y, S"""
 
 
@@ -73,6 +73,17 @@ _SCANS = {pair: operator(_scan, softens=pair[0], returns=pair[1]) for pair in _P
 _SELECTIVE_SCANS = {pair: operator(op(_variant(_SELECTIVE, *pair), name="selective_scan")) for pair in _PAIRS}
 _STEPS = {pair: operator(op(_variant(_STEP, *pair), name="selective_step")) for pair in _PAIRS}
 """(whether steps have a softplus, whether there is a gate) -> operator."""
+
+
+_NARROW = {"A": 1, "D": 1, "bias": 1, "dt": 2}
+"""Inputs of a step -> the first dimension along which models expand them; the formula reads one element there."""
+
+
+def _narrow(x: torch.Tensor, first: int) -> torch.Tensor:
+    """Return a tensor without the copies that expanded dimensions from the first one on consist of."""
+    for dim in range(first, x.ndim):
+        x = x if x.stride(dim) or x.shape[dim] < 2 else x.narrow(dim, 0, 1)
+    return x
 
 
 def causal_conv1d_fn(
@@ -171,17 +182,16 @@ def selective_state_update(
     z: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Return mamba_ssm's step of inputs [B, H, P] (Mamba-2) or [B, P] (Mamba-1), and set the state [B, ..., P, N]."""
-    shape, wide = hidden_states.shape, torch.promote_types(state.dtype, torch.float32)
-    heads = (shape[0], -1, shape[-1])
-    x = hidden_states.reshape(heads).to(wide)
-    inputs = {"x": x, "dt": dt.expand(shape).reshape(heads).to(wide), "state": state.reshape(*x.shape, -1).to(wide)}
-    inputs |= {name: x.reshape(shape[0], -1, x.shape[-1]).to(wide) for name, x in {"B": B, "C": C}.items()}
-    inputs["A"] = A.expand(state.shape[1:]).reshape(*x.shape[1:], -1).to(wide)
-    for name, row in {"D": D, "bias": dt_bias}.items():
-        row = x.new_zeros(x.shape[1:]) if row is None else row.expand(shape[1:]).reshape(x.shape[1:])
-        inputs[name] = row.to(wide)
+    wide = torch.promote_types(state.dtype, torch.float32)
+    inputs = {"x": hidden_states, "dt": dt, "state": state, "A": A, "B": B, "C": C}
+    none = hidden_states.new_zeros(hidden_states.shape[1:]).narrow(-1, 0, 1)
+    inputs |= {"D": none if D is None else D, "bias": none if dt_bias is None else dt_bias}
     if z is not None:
-        inputs["z"] = z.reshape(heads).to(wide)
+        inputs["z"] = z
+    for name, value in inputs.items():
+        if hidden_states.ndim == 2:  # of Mamba-1: all channels are one head
+            value = value.unsqueeze(0 if name in ("A", "D", "bias") else 1)
+        inputs[name] = _narrow(value, _NARROW.get(name, value.ndim)).to(wide)
     y, new = _STEPS[dt_softplus, z is not None](**inputs)
     state.copy_(new.reshape(state.shape))
-    return y.reshape(shape).to(hidden_states.dtype)
+    return y.reshape(hidden_states.shape).to(hidden_states.dtype)
