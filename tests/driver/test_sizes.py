@@ -167,6 +167,15 @@ def test_lengths_of_a_recurrence_that_are_read_as_wide_integers() -> None:
         np.testing.assert_allclose(shared(*arrays), each(*arrays), rtol=1e-9, atol=1e-12)
 
 
+def test_steps_beyond_a_length_that_later_ones_read() -> None:
+    """Time that runs backwards begins beyond the last position, where integers are 0, as an end of a loop may be."""
+    f, rng = es.op("y[i] = min(3, max(-3, where(i < size(i) - 2, y[i+2], 0) + x[i]))"), default_rng(0)
+    shared = es.jit(f, sizes="shared")
+    for n in (60, 111, 68, 10, 138, 2):
+        x = rng.integers(-3, 4, n).astype("i1")
+        assert np.array_equal(shared(x), es.interpret(f)(x))
+
+
 FILTERS = """d[i,j] = sqrt(sum[c]((p[i,c] - p[j,c])**2) + 0.01)
 g[i,j,m] = exp(-2.0*(d[i,j] - 0.5*m)**2)
 w[i,j,k] = log(0.5 + 0.5*exp(sum[m](g[i,j,m]*W[m,k])))

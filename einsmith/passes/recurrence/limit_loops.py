@@ -81,7 +81,8 @@ def _limit_segment(
 
     def move_out(node: Any) -> Leaf | None:
         """Return the input that holds where a loop in the step ends; None for other nodes (a `replace` rule)."""
-        if not isinstance(node, Compute) or node.shape or node.dtype is not dt.i64 or not outer.keys() >= {*node.args}:
+        is_number = isinstance(node, Compute) and not node.shape and node.dtype is dt.i64
+        if not is_number or not node.args or not outer.keys() >= {*node.args} or node in body.outputs:
             return None
         end = Compute(node.template, tuple(outer[x] for x in node.args))
         places.append(InputPlace("argument", add_argument(args, end)))

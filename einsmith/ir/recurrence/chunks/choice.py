@@ -1,9 +1,10 @@
 """Choose between the steps of a linear recurrence and its chunk form.
 
-Both are predicted for a step of one state of K keys and V values, in nanoseconds of one core (AMD EPYC, Zen 5, AVX-512,
-one thread). They were fitted to the times of 35 recurrences with states of 16 to 128 keys and values, in chunks of 8 to
-128 steps, as `python -m benchmarks.recurrences --lengths N` draws them. Only their ratio decides: it is within a factor
-of 2.2 of what was measured.
+Both are predicted in nanoseconds of one core (AMD EPYC, Zen 5, AVX-512, one thread), from the number of states of K
+keys and V values. They were fitted to the times of 102 recurrences of 16 to 8,192 steps, with 1 to 32 states of 2 to
+256 keys and values, in chunks of 8 to 64 steps, as `python -m benchmarks.recurrences --lengths N` draws them. Only
+their ratio decides: what it chooses takes 1.05 times as long as the best of these lengths and of steps in the mean, and
+at most twice as long.
 """
 
 from __future__ import annotations
@@ -20,14 +21,19 @@ LENGTHS = (8, 16, 32, 64)
 """Lengths of chunks that are considered: beyond them, pairs of steps cost more than what is left of the recurrence."""
 MANY = 1024
 """Steps that are taken for any number of them."""
-CALLS = 20_000.0
-"""Nanoseconds of the calls of a chunk form's kernels, values and gradients."""
-FORWARD_STEP, STEP = 0.075, 0.5
-"""Nanoseconds of an element of the state in a step: values alone, and with gradients, which store all states."""
-FORWARD = 0.25
-"""The share of the values alone in the time of a chunk form with gradients."""
-READ_STEP = 0.4
-"""The share that reads within the step add to it."""
+CALLS, MORE_CALLS = 6_000.0, 2_500.0
+"""Nanoseconds of the call of a program, and of those of more kernels, which a chunk form with gradients has."""
+GAIN = 1.1
+"""How much faster a chunk form is to be: it takes longer to compile."""
+STEP_CALLS = 50.0, 110.0
+"""Nanoseconds of the calls of a step's kernels: values alone, and with gradients."""
+STEP_ELEMENT, STEP_STATE = (0.079, 0.49), (2.0, 52.0)
+"""Nanoseconds of an element of a state in a step, and of a state beside them, likewise. Gradients store all states."""
+READ_STEP = 0.3
+"""The share that reads within the step add to that of elements."""
+FORWARD, FORWARD_BY_KEY = 0.27, 0.18
+"""The share of the values alone in the time of a chunk form with gradients, but for calls, and in that which decays by
+key add."""
 
 
 class StepWork(NamedTuple):
@@ -55,25 +61,27 @@ def choose_length(linear: LinearRecurrence, outputs: Sequence[Output], is_differ
     work = StepWork(steps, keys, values, states, reads, pairs, by_key)
     lengths = [n for n in LENGTHS if 2 * n <= work.steps]
     best = min(lengths, key=lambda n: predict_chunks(work, n, is_differentiated), default=1)
-    if best == 1 or predict_chunks(work, best, is_differentiated) > predict_steps(work, is_differentiated):
+    if best == 1 or GAIN * predict_chunks(work, best, is_differentiated) > predict_steps(work, is_differentiated):
         return 1
     return best
 
 
 def predict_steps(work: StepWork, is_differentiated: bool) -> float:
     """Return the predicted nanoseconds of the recurrence in steps."""
-    element, call = (STEP, 30.0) if is_differentiated else (FORWARD_STEP, 5.0)
-    return work.steps * work.states * (element * (1 + READ_STEP * work.reads) * work.keys * work.values + call)
+    element, state = STEP_ELEMENT[is_differentiated], STEP_STATE[is_differentiated]
+    each = element * (1 + READ_STEP * work.reads) * work.keys * work.values + state
+    return CALLS + work.steps * (STEP_CALLS[is_differentiated] + work.states * each)
 
 
 def predict_chunks(work: StepWork, length: int, is_differentiated: bool) -> float:
     """Return the predicted nanoseconds of the chunk form: products of pairs of steps, a state a chunk, products with
     the state, and operands."""
-    state = work.keys * work.values
-    step = 0.09 * length * (work.keys + work.values) + 2 * state / length + 60
+    state, pairs = work.keys * work.values, length * (work.keys + work.values)
+    step = 0.094 * pairs + 1.65 * state / length + 27
     if work.reads:
-        step += 0.05 * length * (work.keys + work.values) + 0.09 * state + 40
-    if work.by_key:
-        step += work.keys * length.bit_length() * (1.6 * work.pairs - 1)
-    steps = -(-work.steps // length) * length
-    return (CALLS + steps * work.states * step) * (1.0 if is_differentiated else FORWARD)
+        step += 0.1 * pairs + 0.05 * state + 30
+    by_key = work.by_key * work.keys * length.bit_length() * (0.75 * work.pairs + 0.2)
+    steps = work.states * -(-work.steps // length) * length
+    if is_differentiated:
+        return CALLS + MORE_CALLS + steps * (step + by_key)
+    return CALLS + steps * (FORWARD * step + FORWARD_BY_KEY * by_key)
