@@ -130,6 +130,25 @@ def test_guarded_reads_stay_in_bounds(rng, n):
     check(PATTERN, plain((5, n + 4), [(dt.f32, (3, n))], rows), rng)
 
 
+def test_a_chain_of_conditions_reads_once(rng):
+    """What both sides of a condition read is not read at each again: code doubles with each of them otherwise."""
+    i = Axis(0)
+
+    def kernel(count):
+        x = read(0, sub(i, 2))
+        for n in range(count):
+            c, y = read(1, i), num(float(n))
+            x = apply("where", lt(y, c), num(0.0), apply("where", apply("eq", c, y), apply("mul", x, num(0.5)), x))
+        return plain((40,), [(dt.f32, (37,)), (dt.f32, (40,))], apply("where", both(le(2, i), lt(i, 39)), x, num(1.0)))
+
+    def length(count):
+        of = kernel(count)
+        return sum(len(show(x.function)) for x in PATTERN.lower(of, PATTERN.configs(of, NARROW)[0], NARROW).launches)
+
+    assert length(8) - length(4) < 1.2 * (length(4) - length(0))
+    check(PATTERN, kernel(3), rng)
+
+
 def test_concatenation_by_where(rng):
     i = Axis(0)
     body = apply("where", lt(i, 13), read(0, i), read(1, sub(i, 13)))

@@ -80,7 +80,7 @@ class ExpressionEmitter(ABC):
                 key = (e, None if g is None else g.id)
                 value = memo.get(key)
                 if value is None:
-                    stack.append((key, self._visit(e, g)))
+                    stack.append((key, self._visit(e, g, memo)))
             elif stack:
                 assert value is not None
                 memo[stack.pop()[0]] = value
@@ -92,7 +92,7 @@ class ExpressionEmitter(ABC):
             except StopIteration as stop:
                 value, request = stop.value, None
 
-    def _visit(self, x: Expr, guard: SSAValue | None) -> _Visit:
+    def _visit(self, x: Expr, guard: SSAValue | None, memo: Memo) -> _Visit:
         if isinstance(x, Const):
             return self.const(x.value, elem_of(x.dtype))
         if isinstance(x, Read):
@@ -103,7 +103,7 @@ class ExpressionEmitter(ABC):
             return value
         assert isinstance(x, Apply)
         if x.fn == "where":
-            return (yield from self._where(x, guard))
+            return (yield from self._where(x, guard, memo))
         if x.dtype.is_int and x.fn in ("floordiv", "mod", "cast"):
             value = self.index(x, elem_of(x.dtype))
             if value is not None:
@@ -123,14 +123,34 @@ class ExpressionEmitter(ABC):
             return self.pack(args)
         return args[0] if x.fn in ("stop_gradient", "full_precision") else self.op(x.fn, *args)
 
-    def _where(self, x: Apply, guard: SSAValue | None) -> _Visit:
-        """Emit a `where`: both sides are evaluated, their unsafe reads guarded by the condition of their side."""
+    def _where(self, x: Apply, guard: SSAValue | None, memo: Memo) -> _Visit:
+        """Emit a `where`: both sides are evaluated, their unsafe reads guarded by the condition of their side. What
+        both sides read is read once, under the guard around them: a chain of conditions reads it twice at each else."""
         condition = yield x.args[0], guard
+        shared: dict[Expr, SSAValue] = {}
+        if all(map(self.is_unsafe, x.args[1:])):
+            first, second = map(self._unconditional, x.args[1:])
+            for e in (e for e in first if e in second):
+                shared[e] = yield e, guard
         sides = []
         for side, holds in ((x.args[1], True), (x.args[2], False)):
             side_guard = guard
             if self.is_unsafe(side):
                 side_condition = condition if holds else self.op("not", condition)
                 side_guard = side_condition if guard is None else self.op("and", guard, side_condition)
+                for e, value in shared.items():
+                    of_side = self.guard_of(e, side_guard)
+                    memo.setdefault((e, None if of_side is None else of_side.id), value)
             sides.append((yield side, side_guard))
         return self.op("where", condition, *sides)
+
+    def _unconditional(self, root: Expr) -> dict[Expr, None]:
+        """Return the unsafe expressions that `root` evaluates under no condition of its own."""
+        out: dict[Expr, None] = {}
+        stack = [root]
+        while stack:
+            x = stack.pop()
+            if x not in out and self.is_unsafe(x):
+                out[x] = None
+                stack += x.args[:1] if isinstance(x, Apply) and x.fn == "where" else x.args
+        return out
