@@ -223,7 +223,7 @@ def one_of(name: str) -> nn.Module:
         "Unflatten": (1, (2, 3)), "RNNCell": (3, 2), "GRUCell": (3, 2), "LSTMCell": (3, 2),
         "AdaptiveLogSoftmaxWithLoss": (16, 9, [3, 5]), "LinearCrossEntropyLoss": (3, 2),
         "FractionalMaxPool2d": (2, 3), "FractionalMaxPool3d": (2, 3),
-        "GatedDeltaNet": (4, 2, 3), "Mamba2": (4, 3, 2), "MLSTM": (4, 2),
+        "GatedDeltaNet": (4, 2, 3), "KimiDeltaAttention": (4, 2, 3), "Mamba2": (4, 3, 2), "MLSTM": (4, 2),
         **{f"MaxUnpool{n}d": (2,) for n in (1, 2, 3)},
     }  # fmt: skip
     return kind(*arguments.get(name, ()))

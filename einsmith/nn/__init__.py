@@ -17,7 +17,7 @@ from einsmith.nn.fake_quantize import FakeQuantize
 from einsmith.nn.init import manual_seed
 from einsmith.nn.layers import Identity, Unflatten
 from einsmith.nn.linear import Linear, LinearCrossEntropyLoss
-from einsmith.nn.linear_attention import MLSTM, GatedDeltaNet, Mamba2
+from einsmith.nn.linear_attention import MLSTM, GatedDeltaNet, KimiDeltaAttention, Mamba2
 from einsmith.nn.module import Module
 from einsmith.nn.norm import (
     BatchNorm1d,
@@ -110,6 +110,7 @@ __all__ = [
     "InstanceNorm1d",
     "InstanceNorm2d",
     "InstanceNorm3d",
+    "KimiDeltaAttention",
     "LayerNorm",
     "Linear",
     "LinearCrossEntropyLoss",

@@ -1,10 +1,11 @@
-"""Define layers whose heads are linear recurrences: the blocks of gated delta nets, Mamba-2 and matrix LSTMs.
+"""Define layers whose heads are linear recurrences: the blocks of delta rules, Mamba-2 and matrix LSTMs.
 
 Names and shapes of their states are those of transformers' layers, so that weights move both ways by name.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf, log
 from typing import Any
 
@@ -67,6 +68,21 @@ def _convolve(conv: Conv1d, x: Value) -> Value:
 def _normalize(x: Value) -> Value:
     """Return vectors along the last dimension divided by their lengths, as fla does."""
     return x * F.rsqrt((x * x).sum(-1, keepdims=True) + 1e-6)
+
+
+def _mix(conv: Conv1d, rows: Sequence[Value], widths: Sequence[int]) -> list[Value]:
+    """Return queries, keys and values [B, T, heads, width] of rows [B, T, channels], queries and keys of length 1.
+
+    All pass the convolution and SiLU before they are normalized.
+
+    Args:
+        conv: the convolution over the channels of all rows, side by side
+        rows: of queries, of keys and of values
+        widths: of a query, a key and a value
+    """
+    parts = F.split(_convolve(conv, F.cat(rows, -1)), [p.shape[-1] for p in rows], -1)
+    q, k, v = (p.reshape((*p.shape[:2], p.shape[-1] // n, n)) for p, n in zip(parts, widths, strict=True))
+    return [_normalize(q), _normalize(k), v]
 
 
 def _reset_decay(A_log: Parameter, dt_bias: Parameter) -> None:
@@ -141,16 +157,97 @@ class GatedDeltaNet(_SequenceMixer):
         steps, heads, ratio = x.shape[:2], self.num_heads, self.num_value_heads // self.num_heads
         k, v = self.head_dim, ratio * self.value_head_dim
         parts = F.split(self.in_proj_qkvz(x).reshape((*steps, heads, 2 * (k + v))), [k, k, v, v], -1)
-        q, key, value, z = (p.reshape((*steps, heads * p.shape[-1])) for p in parts)
-        mixed = _convolve(self.conv1d, F.cat([q, key, value], -1))
-        q, key, value = F.split(mixed, [heads * k, heads * k, heads * v], -1)
-        q, key = (F.repeat_interleave(_normalize(p.reshape((*steps, heads, k))), ratio, 2) for p in (q, key))
-        value, z = (p.reshape((*steps, self.num_value_heads, self.value_head_dim)) for p in (value, z))
+        *rows, z = (p.reshape((*steps, heads * p.shape[-1])) for p in parts)
+        q, key, value = _mix(self.conv1d, rows, [k, k, self.value_head_dim])
+        q, key, z = *(F.repeat_interleave(p, ratio, 2) for p in (q, key)), z.reshape(value.shape)
         gates = F.split(self.in_proj_ba(x).reshape((*steps, heads, 2 * ratio)), ratio, -1)
         b, a = (p.reshape((*steps, self.num_value_heads)) for p in gates)
         decay = -F.exp(self.A_log) * F.softplus(a + self.dt_bias)
         y = F.gated_delta_rule(q, key, value, decay, F.sigmoid(b))
         return self.out_proj((self.norm(y) * F.silu(z)).reshape((*steps, heads * v)))
+
+
+class _ForgetGate(Module):
+    """Logarithms of decays, [B, T, embed_dim] -> [B, T, num_heads, head_dim]: -exp(A_log)*softplus(f + dt_bias), where
+    f is a projection through head_dim features."""
+
+    def __init__(self, embed_dim: Count, num_heads: Count, head_dim: Count, *, dtype: Any):
+        self.f_a_proj = Linear(embed_dim, head_dim, bias=False, dtype=dtype)
+        self.f_b_proj = Linear(head_dim, num_heads * head_dim, bias=False, dtype=dtype)
+        self.dt_bias = empty((num_heads * head_dim,), dtype)
+        self.A_log = empty((1, 1, num_heads, 1), dtype)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw new initial values."""
+        self.f_a_proj.reset_parameters()
+        self.f_b_proj.reset_parameters()
+        _reset_decay(self.A_log, self.dt_bias)
+
+    def forward(self, input: Value) -> Value:
+        steps = F.softplus(self.f_b_proj(self.f_a_proj(input)) + self.dt_bias)
+        return -F.exp(self.A_log) * steps.reshape((*input.shape[:2], self.A_log.shape[2], self.f_a_proj.out_features))
+
+
+class KimiDeltaAttention(_SequenceMixer):
+    """Kimi delta attention: [B, T, embed_dim] -> [B, T, embed_dim].
+
+    A gated delta net whose states decay by key. Queries, keys and values pass a causal convolution and SiLU; queries
+    and keys of length 1 go, with decays -exp(A_log)*softplus(f + dt_bias) and beta = sigmoid(b), to
+    `functional.gated_delta_rule`. The result is o_proj(o_norm(y)*sigmoid(g)). The projections to f and to g are
+    products of two, through head_dim features. Source: Kimi team 2025, arXiv 2510.26692, section 4.
+
+    With K = head_dim and H = num_heads: q_proj.weight, k_proj.weight and v_proj.weight [H*K, embed_dim]; conv1d.weight
+    [3*H*K, 1, conv_size], the channels of q, k and v; forget_gate.f_a_proj.weight [K, embed_dim] and
+    forget_gate.f_b_proj.weight [H*K, K]; forget_gate.A_log [1, 1, H, 1] and forget_gate.dt_bias [H*K]; b_proj.weight
+    [H, embed_dim]; g_a_proj.weight [K, embed_dim] and g_b_proj.weight [H*K, K]; o_norm.weight [K]; o_proj.weight
+    [embed_dim, H*K]. These are the names and shapes of transformers' KimiLinearDeltaAttention.
+
+    Args:
+        embed_dim: features of a step
+        num_heads: heads
+        head_dim: width of a query, of a key and of a value
+        conv_size: taps of the convolution
+        eps: added to mean squares by the norm
+
+    Raises:
+        ShapeError: an input is not [B, T, embed_dim] with T > 0
+        DtypeError: an input has no floats
+    """
+
+    settings = ("embed_dim", "num_heads", "head_dim", "conv_size", "eps")
+
+    def __init__(
+        self,
+        embed_dim: Count,
+        num_heads: Count,
+        head_dim: Count,
+        conv_size: Count = 4,
+        eps: Magnitude = 1e-5,
+        *,
+        dtype: Any = "float32",
+    ):
+        self.embed_dim, self.num_heads, self.head_dim = embed_dim, num_heads, head_dim
+        self.conv_size, self.eps = conv_size, eps
+        inner = num_heads * head_dim
+        self.q_proj = Linear(embed_dim, inner, bias=False, dtype=dtype)
+        self.k_proj = Linear(embed_dim, inner, bias=False, dtype=dtype)
+        self.v_proj = Linear(embed_dim, inner, bias=False, dtype=dtype)
+        self.conv1d = Conv1d(3 * inner, 3 * inner, conv_size, groups=3 * inner, bias=False, dtype=dtype)
+        self.forget_gate = _ForgetGate(embed_dim, num_heads, head_dim, dtype=dtype)
+        self.b_proj = Linear(embed_dim, num_heads, bias=False, dtype=dtype)
+        self.g_a_proj = Linear(embed_dim, head_dim, bias=False, dtype=dtype)
+        self.g_b_proj = Linear(head_dim, inner, bias=False, dtype=dtype)
+        self.o_norm = RMSNorm(head_dim, eps, dtype=dtype)
+        self.o_proj = Linear(inner, embed_dim, bias=False, dtype=dtype)
+        self.reset_parameters()
+
+    def forward(self, input: Value) -> Value:
+        x = self._check_input(input)
+        q, k, v = _mix(self.conv1d, [self.q_proj(x), self.k_proj(x), self.v_proj(x)], [self.head_dim] * 3)
+        y = self.o_norm(F.gated_delta_rule(q, k, v, self.forget_gate(x), F.sigmoid(self.b_proj(x))))
+        gate = self.g_b_proj(self.g_a_proj(x))
+        return self.o_proj(y.reshape(gate.shape) * F.sigmoid(gate))
 
 
 class _GroupedRMSNorm(RMSNorm):

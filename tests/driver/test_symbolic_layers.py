@@ -42,6 +42,7 @@ LAYERS: dict[str, tuple[Callable[[], Any], tuple, int]] = {
     "LLTM": (lambda: nn.LLTM(8, 3), (ROWS,), 12),
     "cell": (lambda: nn.LSTMCell(8, 3), (("b", 8),), 12),
     "delta net": (lambda: nn.GatedDeltaNet(8, 2, 4), (ROWS,), 12),
+    "Kimi delta attention": (lambda: nn.KimiDeltaAttention(8, 2, 4), (ROWS,), 12),
     "Mamba-2": (lambda: nn.Mamba2(8, 3, 4), (ROWS,), 12),
     "matrix LSTM": (lambda: nn.MLSTM(8, 2), (ROWS,), 12),
     "max pooling": (lambda: nn.MaxPool2d(2), (IMAGE,), 2),
@@ -57,7 +58,8 @@ LAYERS: dict[str, tuple[Callable[[], Any], tuple, int]] = {
     "variance": (lambda: lambda x: es.functional.var(x, 0), (ROWS,), 9),
     "network": (lambda: es.models.get("lstm-lm"), (WORDS,), 12),
 }  # fmt: skip
-WITHOUT_GRADIENT = "embedding", "bag", "network", "stride", "mean pooling", "delta net", "Mamba-2", "matrix LSTM"
+RECURRENT = "delta net", "Kimi delta attention", "Mamba-2", "matrix LSTM"
+WITHOUT_GRADIENT = "embedding", "bag", "network", "stride", "mean pooling", *RECURRENT
 
 
 def trace(f: Callable, shapes: tuple, sizes: Any) -> TracedSize:

@@ -21,6 +21,8 @@ DELTA = {"num_heads": 2, "head_dim": 4}
 LAYERS = {
     "GatedDeltaNet": DELTA | {"num_value_heads": 6, "value_head_dim": 3},
     "GatedDeltaNet, as many heads": DELTA | {"conv_size": 2, "eps": 0.1},
+    "KimiDeltaAttention": DELTA | {"num_heads": 3},
+    "KimiDeltaAttention, options": DELTA | {"head_dim": 5, "conv_size": 2, "eps": 0.1},
     "Mamba2": {"state_dim": 5, "head_dim": 4, "num_groups": 3},
     "Mamba2, options": {"state_dim": 3, "head_dim": 6, "expand": 1, "conv_size": 2, "bias": True, "conv_bias": False,
                         "dt_limit": (0.6, 1.1), "eps": 0.1},
@@ -57,6 +59,12 @@ def theirs_of(ours: nn.Module) -> torch.nn.Module:
             linear_conv_kernel_dim=ours.conv_size, rms_norm_eps=ours.eps, num_hidden_layers=1,
         )  # fmt: skip
         return part_of("qwen3_next.modeling_qwen3_next").Qwen3NextGatedDeltaNet(config, 0)
+    if isinstance(ours, nn.KimiDeltaAttention):
+        config = part_of("kimi_linear").KimiLinearConfig(
+            hidden_size=WIDTH, linear_num_heads=ours.num_heads, linear_head_dim=ours.head_dim,
+            linear_conv_kernel_dim=ours.conv_size, rms_norm_eps=ours.eps, num_hidden_layers=1,
+        )  # fmt: skip
+        return part_of("kimi_linear.modeling_kimi_linear").KimiLinearDeltaAttention(config, 0)
     if isinstance(ours, nn.Mamba2):
         config = part_of("mamba2").Mamba2Config(
             hidden_size=WIDTH, num_heads=ours.num_heads, head_dim=ours.head_dim, state_size=ours.state_dim,
@@ -138,7 +146,8 @@ def test_errors_in_float32_are_those_of_transformers(rng, case: str) -> None:
 
 def test_initial_values() -> None:
     es.manual_seed(0)
-    for layer in nn.GatedDeltaNet(WIDTH, 8, 4, 64), nn.Mamba2(WIDTH, head_dim=1):
+    gate = nn.KimiDeltaAttention(WIDTH, 32, 4).forget_gate
+    for layer in nn.GatedDeltaNet(WIDTH, 8, 4, 64), gate, nn.Mamba2(WIDTH, head_dim=1):
         rates, steps = np.exp(layer.A_log.data), np.log1p(np.exp(layer.dt_bias.data))
         assert 1 <= rates.min() < 3 and 10 < rates.max() <= 16
         assert 0.99e-3 <= steps.min() < 0.01 and 0.05 < steps.max() <= 0.101
@@ -155,6 +164,8 @@ def test_initial_values() -> None:
     [
         (lambda: nn.GatedDeltaNet(8, 2, 4, 3), ArgumentError, "num_value_heads=3 must be a multiple of num_heads=2"),
         (lambda: nn.GatedDeltaNet(8, 0, 4), KindError, "num_heads=0"),
+        (lambda: nn.KimiDeltaAttention(8, 2, 0), KindError, "head_dim=0"),
+        (lambda: nn.KimiDeltaAttention(8, 2, 4, 4, -1.0), KindError, "eps=-1.0"),
         (lambda: nn.Mamba2(8, head_dim=5), ArgumentError, r"expand\*embed_dim=16 must be a multiple of head_dim=5"),
         (lambda: nn.Mamba2(8, head_dim=4, num_groups=3), ArgumentError, "num_heads=4 must be a multiple of num_gr"),
         (lambda: nn.Mamba2(8, head_dim=4, dt_limit=(0.1, 0.1)), ArgumentError, r"dt_limit=\(0.1, 0.1\)"),
@@ -169,7 +180,7 @@ def test_wrong_arguments_are_errors(make, error, says: str) -> None:
         make()
 
 
-@pytest.mark.parametrize("case", ["GatedDeltaNet", "Mamba2", "MLSTM"])
+@pytest.mark.parametrize("case", ["GatedDeltaNet", "KimiDeltaAttention", "Mamba2", "MLSTM"])
 def test_wrong_inputs_are_errors(case: str) -> None:
     layer = ours_of(case)
     x = np.zeros((2, 3, WIDTH), np.float32)
