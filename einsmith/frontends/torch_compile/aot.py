@@ -17,6 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from einsmith.base.errors import ArgumentError, UnknownOptionError
 from einsmith.driver.sizes import check_sizes
 from einsmith.frontends import torch_device
+from einsmith.frontends.torch_compile.higher import Backward, attaching
 from einsmith.frontends.torch_compile.options import Options
 from einsmith.frontends.torch_compile.recurrences import replace_recurrences
 from einsmith.frontends.torch_compile.saved import partition
@@ -64,6 +65,11 @@ def backend(
         return gm.forward
 
     replace_recurrences(gm)
+    return _compiled(gm, example_inputs, settings)
+
+
+def _compiled(function: Callable[..., Any], example_inputs: Sequence[Any], settings: Options) -> Callable[..., Any]:
+    """Return a function of PyTorch's operators compiled for inputs, with its backward pass, to any order."""
 
     def compiler(graph: torch.fx.GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
         try:
@@ -74,19 +80,26 @@ def backend(
             settings.say("a graph", f"{type(e).__name__}: {e}", "")
             return make_boxed_func(graph.forward)
 
+    gradients = Backward(function, partial(_compiled, settings=settings))
+
+    def cut(joint: torch.fx.GraphModule, inputs: Sequence[Any], *, num_fwd_outputs: int, **more: Any) -> Any:
+        gradients.take(joint, num_fwd_outputs)
+        return partition(joint, inputs, num_fwd_outputs=num_fwd_outputs, options=settings, **more)
+
     traced = aot_autograd(
         fw_compiler=compiler,
         decompositions=_decompositions(),
-        partition_fn=partial(partition, options=settings),
+        partition_fn=cut,
         keep_inference_input_mutations=True,
     )
     with ExitStack() as stack:
         stack.enter_context(keep_whole())
+        stack.enter_context(attaching(gradients))
         # A graph may run its backward twice, so saved tensors must not be overwritten.
         stack.enter_context(functorch_config.patch(donated_buffer=False))
         # Decompose attention into operators that have formulas, instead of fused operators for it and its gradient.
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-        return traced(gm, example_inputs)
+        return traced(function, example_inputs)
 
 
 def _options(keywords: Mapping[str, Any]) -> Options:

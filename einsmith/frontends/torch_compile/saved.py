@@ -82,7 +82,7 @@ def copy_inputs(graph: torch.fx.Graph, forward_outputs: int, options: Options) -
     alone and that the backward reads itself need none: eager execution saves them, too, and both notice changes.
     """
     late, needed, _ = _sides(graph, forward_outputs)
-    written = _overwritten(graph)
+    written = overwritten(graph)
 
     def is_backward(n: FxNode) -> bool:
         return n in late or n not in needed
@@ -106,7 +106,7 @@ def _readers(n: FxNode) -> list[FxNode]:
     return [r for u in calls for r in (_readers(u) if is_view(u) else [u])]
 
 
-def _overwritten(graph: torch.fx.Graph) -> set[FxNode]:
+def overwritten(graph: torch.fx.Graph) -> set[FxNode]:
     """Return the inputs into which the forward, or AOTAutograd after it, writes."""
     written = {n.args[0] for n in graph.nodes if n.target is COPY and isinstance(n.args[0], FxNode)}
     outputs = next(reversed(graph.nodes)).meta.get("desc") or ()  # PyTorch has descriptions from 2.9 on

@@ -1,0 +1,204 @@
+"""Differentiate the backward pass of a compiled graph, as energies need it whose forces are trained.
+
+AOTAutograd makes forward and backward of a graph, and refuses to differentiate the backward. Where autograd asks for
+it (`create_graph=True`), the gradients are computed by a graph of their own instead: that of the function which runs
+the graph and differentiates it, of the inputs and of the incoming gradients. It is compiled as any other, and so is its
+own backward pass, to any order. Where autograd does not ask, nothing changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch._functorch._aot_autograd.runtime_wrappers import RuntimeWrapper
+from torch._functorch._aot_autograd.schemas import OutputType
+from torch._functorch.autograd_function import AutogradFunctionApply
+from torch.fx import Node as FxNode
+
+from einsmith.base.errors import GradientError
+from einsmith.frontends.torch_compile.saved import overwritten
+from einsmith.frontends.torch_nodes import line_of, operator_name
+
+_OWN = OutputType.non_alias, OutputType.unsafe_view_alias, OutputType.custom_function_view
+"""Kinds of results whose gradients come in as they are."""
+_REFUSED = "the backward pass of a compiled function cannot be differentiated: "
+Compile = Callable[[Callable[..., Any], Sequence[Any]], Callable[..., Any]]
+
+
+class Backward:
+    """The backward pass of one graph as a function of its inputs and of incoming gradients.
+
+    graph: the graph, called with its inputs; compile: compiles a function for inputs.
+    """
+
+    def __init__(self, graph: Callable[..., Any], compile: Compile):
+        self._graph, self._compile = graph, compile
+        self._compiled: dict[tuple, Callable[..., Any]] = {}
+        self._read: set[int] = set()
+        self._why = "AOTAutograd made no joint graph of it"
+        self._results: list[int] = []
+
+    def take(self, joint: torch.fx.GraphModule, num_fwd_outputs: int) -> None:
+        """Note what gradients depend on in the joint graph of forward and backward."""
+        *nodes, output = joint.graph.nodes
+        gradients = torch.fx.map_arg(output.args[0][num_fwd_outputs:], lambda n: n)
+        needed = {n for n in gradients if isinstance(n, FxNode)}
+        for n in reversed(nodes):
+            if n in needed:
+                needed.update(n.all_input_nodes)
+        inputs = [n for n in nodes if n.op == "placeholder" and "tangents" not in str(n.target)]
+        self._read = {k for k, n in enumerate(inputs) if n in needed}
+        self._why = next(_refusals([n for n in nodes if n in needed], overwritten(joint.graph)), "")
+
+    def attach(self, function: Any) -> None:
+        """Let the gradients of AOTAutograd's function be differentiated."""
+        known = function.metadata
+        if known.num_intermediate_bases or any(x.mutates_data and x.requires_grad for x in known.input_info):
+            self._why = self._why or "results share memory, or an input is changed in place that has a gradient"
+        self._results = [
+            k for k, x in enumerate(known.output_info) if x.output_type in _OWN and x.requires_grad_for_backward
+        ]
+        forward, backward = function._fwd_fn, function._bwd_fn
+
+        def keep_inputs(ctx: Any, args: Sequence[Any], *more: Any) -> Any:
+            ctx.inputs = [(x, x._version if isinstance(x, torch.Tensor) else 0) for x in args]
+            return forward(ctx, args, *more)
+
+        def drop_inputs(args: Any, ctx: Any, *more: Any) -> Any:
+            out = backward(args, ctx, *more)
+            if not torch._C._autograd._get_current_graph_task_keep_graph():
+                ctx.inputs = None
+            return out
+
+        def differentiable(ctx: Any, _: Callable[..., Any], args: list[Any]) -> Any:
+            return function._bw_epilogue_fn(self._run(ctx.inputs, args[len(args) - len(self._results) :]))
+
+        function._fwd_fn, function._bwd_fn, function._double_backward = keep_inputs, drop_inputs, differentiable
+
+    def _run(self, inputs: Sequence[tuple[Any, int]], incoming: Sequence[Any]) -> list[Any]:
+        """Return the gradients, as results of an operator that autograd knows."""
+        why = self._why
+        if not why and any(
+            isinstance(inputs[k][0], torch.Tensor) and inputs[k][0]._version != inputs[k][1] for k in self._read
+        ):
+            why = "an input was changed in place since the forward pass"
+        if why:
+            raise GradientError(_REFUSED + why)
+        values = [x for x, _ in inputs]
+        wrt = tuple(isinstance(x, torch.Tensor) and _is_wanted(x) for x in values)
+        args = [*values, *incoming]
+        key = (
+            wrt,
+            tuple((x.shape, x.stride(), x.dtype, x.requires_grad) if isinstance(x, torch.Tensor) else x for x in args),
+        )
+        if key not in self._compiled:
+            examples = [x.detach().requires_grad_(x.requires_grad) if isinstance(x, torch.Tensor) else x for x in args]
+            self._compiled[key] = self._compile(_Gradients(self._graph, self._results, wrt), examples)
+        out = iter(self._compiled[key](*args))
+        return [next(out) if has else None for has in wrt]
+
+
+def _is_wanted(x: torch.Tensor) -> bool:
+    """Return whether autograd goes on to a tensor, or returns its gradient, in the backward pass that is running."""
+    if not x.requires_grad:
+        return False
+    node = torch.autograd.graph.get_gradient_edge(x).node
+    try:
+        return torch._C._will_engine_execute_node(node)
+    except RuntimeError:  # a leaf whose gradient torch.autograd.grad returns; PyTorch says no of others
+        return True
+
+
+class _Gradients(torch.nn.Module):
+    """The function from inputs and incoming gradients to the gradients of some inputs. graph: whose results they are;
+    results: numbers of those that gradients come in for; wrt: which inputs' gradients are returned."""
+
+    def __init__(self, graph: Callable[..., Any], results: Sequence[int], wrt: Sequence[bool]):
+        super().__init__()
+        self._of, self._results, self._wrt = (graph,), results, wrt  # a tuple, as the parameters are inputs
+
+    def forward(self, *args: Any) -> tuple[Any, ...]:
+        """Return the gradients."""
+        count = len(self._wrt)
+        # What the forward pass changes in place is changed in a copy.
+        inputs = [x.clone() if isinstance(x, torch.Tensor) and not x.requires_grad else x for x in args[:count]]
+        with patch.object(AutogradFunctionApply, "__call__", _apply):
+            results = self._of[0](*inputs)
+            return torch.autograd.grad(
+                [results[k] for k in self._results],
+                [x for x, has in zip(inputs, self._wrt, strict=True) if has],
+                args[count:],
+                create_graph=True,
+                allow_unused=True,
+            )
+
+
+class _Differentiable(torch.fx.Interpreter):
+    """Runs the graph of a backward pass, all of which Dynamo has traced without gradients, with them."""
+
+    def run_node(self, n: FxNode) -> Any:
+        """Return a node's value."""
+        modes = [m for m in n.graph.nodes if m.target is torch._C._set_grad_enabled]
+        if n not in modes:
+            return super().run_node(n)
+        if len(modes) > 2:
+            raise GradientError(_REFUSED + "an autograd.Function turns gradients off in its backward")
+        return None
+
+
+def _apply(
+    _: Any,
+    forward: torch.fx.GraphModule,
+    backward: torch.fx.GraphModule,
+    *inputs: Any,
+    non_differentiable_idx: Sequence[int] = (),
+    dirty_idx: Sequence[int] = (),
+    **others: Any,
+) -> Any:
+    """Run a user's autograd.Function, of which Dynamo made two graphs. Inputs and results that it saves are part of
+    what its backward pass is differentiated by, as in eager execution; in PyTorch's own form nothing saved is."""
+
+    class Applied(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *args: Any) -> Any:
+            results, ctx.saved = torch.fx.Interpreter(forward).run(*args)
+            every = results if isinstance(results, (tuple, list)) else (results,)
+            ctx.mark_dirty(*(every[k] for k in dirty_idx))
+            ctx.mark_non_differentiable(*(every[k] for k in non_differentiable_idx))
+            ctx.save_for_backward(*(x for x in ctx.saved if isinstance(x, torch.Tensor)))
+            ctx.saved = [None if isinstance(x, torch.Tensor) else x for x in ctx.saved]
+            return results
+
+        @staticmethod
+        def backward(ctx: Any, *incoming: Any) -> Any:
+            tensors = iter(ctx.saved_tensors)
+            saved = (next(tensors) if x is None else x for x in ctx.saved)
+            return _Differentiable(backward).run(*incoming, *saved)
+
+    return Applied.apply(*inputs)
+
+
+def attaching(backward: Backward) -> Any:
+    """Return a context in which AOTAutograd's functions have a backward pass that can be differentiated."""
+    own = RuntimeWrapper.post_compile
+
+    def post_compile(self: RuntimeWrapper, compiled: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        function = getattr(compiled, "__self__", None)
+        if hasattr(function, "_double_backward"):
+            backward.attach(function)
+        return own(self, compiled, *args, **options)
+
+    return patch.object(RuntimeWrapper, "post_compile", post_compile)
+
+
+def _refusals(nodes: Sequence[FxNode], written: set[FxNode]) -> Iterator[str]:
+    """Yield why gradients, which depend on these operators, cannot be differentiated."""
+    for n in nodes:
+        if n in written:
+            yield f"the forward pass changes {n.name} in place, and gradients depend on what it was"
+        if isinstance(n.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in n.target.tags:
+            line = line_of(n)
+            yield f"{operator_name(n.target)} draws random numbers, which would be others" + (line and f" ({line})")

@@ -1,0 +1,184 @@
+"""Backward passes of compiled functions are differentiated as those of eager execution, to any order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import einsmith.frontends.torch  # noqa: F401  registers the backend
+from einsmith.base.errors import GradientError
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Any:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    yield
+    torch._dynamo.reset()
+
+
+def compiled(f: Any, **options: Any) -> Any:
+    return torch.compile(f, backend="einsmith", options={"fallback": "error"}, **options)
+
+
+def same(run: Callable[[Any], Any], f: Any, options: Any = None, **tolerance: Any) -> None:
+    """Compare what `run` gives for a function and for the compiled one."""
+    want = run(f)
+    got = run(compiled(f, **(options or {})))
+    torch.testing.assert_close(got, want, **({"rtol": 1e-10, "atol": 1e-12} | tolerance))
+
+
+def forces(energy: Callable[..., Any], x: torch.Tensor, *more: Any, wrt: Any = ()) -> list[Any]:
+    """The energy, the forces, and the gradients of a loss of both."""
+    x = x.clone().requires_grad_()
+    e = energy(x, *more).sum()
+    (force,) = torch.autograd.grad(e, x, create_graph=True)
+    loss = (force**2).sum() + 0.1 * e**2
+    return [e.detach(), force.detach(), *torch.autograd.grad(loss, [x, *wrt])]
+
+
+class Net(nn.Module):
+    """Three layers of smooth functions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(3, 8), nn.Tanh(), nn.LayerNorm(8), nn.Linear(8, 8), nn.SiLU(), nn.Linear(8, 1), nn.Softplus()
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x)
+
+
+def test_losses_of_forces() -> None:
+    net, x = Net().double(), torch.randn(5, 3, dtype=torch.float64)
+    same(lambda f: forces(f, x, wrt=tuple(net.parameters())), net)
+
+
+def test_three_orders() -> None:
+    """A residual of third order in one coordinate, as of the Korteweg-de Vries equation."""
+    net, x = Net().double(), torch.randn(4, 3, dtype=torch.float64)
+
+    def run(f: Any) -> Any:
+        z = x.clone().requires_grad_()
+        u = f(z)
+        derivatives = [u]
+        for _ in range(3):
+            (g,) = torch.autograd.grad(derivatives[-1].sum(), z, create_graph=True)
+            derivatives.append(g[:, :1])
+        u, first, _, third = derivatives
+        loss = ((first + 6 * u * first + third) ** 2).mean()
+        return [loss.detach(), *torch.autograd.grad(loss, list(net.parameters()))]
+
+    same(run, net, rtol=1e-8)
+
+
+class Own(torch.autograd.Function):
+    """A sine whose backward pass leaves out a part of its own derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:
+        (x,) = ctx.saved_tensors
+        return g * x.cos().detach() * x.exp()
+
+
+def weighted(x: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        w = x.exp()
+    return torch.tanh(x) * x.detach() + w * x**3 + Own.apply(2 * x)
+
+
+def test_what_has_no_gradient_has_none_in_the_second() -> None:
+    x = torch.randn(7, dtype=torch.float64)
+    same(lambda f: forces(f, x), weighted)
+
+
+def edges(x: torch.Tensor, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    d = ((x[source] - x[target]) ** 2).sum(1).add(0.1).sqrt()
+    return x.new_zeros(x.shape[0]).index_add(0, target, torch.exp(-d) * torch.cos(d))
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_gathers_and_scatters_of_any_number_of_edges(dynamic: bool | None) -> None:
+    x = torch.randn(6, 3, dtype=torch.float64)
+    lists = [torch.randint(0, 6, (2, n)) for n in (9, 14, 5, 9)]
+    same(lambda f: [forces(f, x, *e) for e in lists], edges, {"dynamic": dynamic})
+
+
+def test_gradient_penalties() -> None:
+    """Wasserstein critics with convolutions, normalisation by batches, and pooling."""
+    critic = nn.Sequential(
+        nn.Conv2d(2, 4, 3, 2, 1), nn.BatchNorm2d(4), nn.LeakyReLU(0.2), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(16, 1)
+    ).double()
+    real, made, w = torch.randn(3, 2, 8, 8).double(), torch.randn(3, 2, 8, 8).double(), torch.rand(3, 1, 1, 1).double()
+
+    def run(f: Any) -> Any:
+        critic[1].reset_running_stats()
+        z = (w * real + (1 - w) * made).requires_grad_()
+        (g,) = torch.autograd.grad(f(z).sum(), z, create_graph=True)
+        loss = f(made).mean() - f(real).mean() + 10 * ((g.flatten(1).norm(dim=1) - 1) ** 2).mean()
+        return [loss.detach(), *torch.autograd.grad(loss, list(critic.parameters())), critic[1].running_mean.clone()]
+
+    same(run, critic, rtol=1e-8)
+
+
+def test_steps_of_a_learner_are_differentiated() -> None:
+    """The inner loop of model-agnostic meta-learning: weights are inputs, and come of earlier gradients."""
+    weights = [torch.randn(s, dtype=torch.float64) for s in ((3, 6), (6,), (6, 1))]
+    x, y = torch.randn(8, 3, dtype=torch.float64), torch.randn(8, 1, dtype=torch.float64)
+
+    def loss(x: Any, y: Any, a: Any, b: Any, c: Any) -> Any:
+        return ((torch.tanh(x @ a + b) @ c - y) ** 2).mean()
+
+    def run(f: Any) -> Any:
+        first = [w.clone().requires_grad_() for w in weights]
+        now = first
+        for _ in range(3):
+            now = [w - 0.1 * g for w, g in zip(now, torch.autograd.grad(f(x, y, *now), now, create_graph=True))]
+        return torch.autograd.grad(f(x, y, *now), first)
+
+    same(run, loss)
+
+
+def test_gradients_without_a_graph_run_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    from einsmith.frontends.torch_compile import higher
+
+    monkeypatch.setattr(higher.Backward, "_run", lambda *_: pytest.fail("the other graph ran"))
+    net, x = Net(), torch.randn(5, 3)
+    same(
+        lambda f: torch.autograd.grad(f(x).sum(), list(net.parameters()), retain_graph=True), net, rtol=1e-5, atol=1e-6
+    )
+
+
+def test_random_numbers_are_refused() -> None:
+    x = torch.randn(5, 3)
+    f = compiled(lambda x: nn.functional.dropout(x, 0.5) ** 2)
+    with pytest.raises(GradientError, match="draws random numbers, which would be others"):
+        forces(f, x)
+
+
+def test_inputs_that_have_changed_are_refused() -> None:
+    x, w = torch.randn(5, requires_grad=True), torch.ones(5)
+    e = compiled(lambda x, w: (x**3 * w).sum())(x, w)
+    w.add_(1)
+    with pytest.raises((GradientError, RuntimeError), match="changed in place|modified by an inplace operation"):
+        torch.autograd.grad(e, x, create_graph=True)
+
+
+def test_inputs_that_the_forward_changes_are_refused_where_gradients_need_them() -> None:
+    def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        w.mul_(2)
+        return (x**3 * w).sum()
+
+    x, w = torch.randn(5, requires_grad=True), torch.ones(5)
+    with pytest.raises(GradientError, match="in place"):
+        torch.autograd.grad(compiled(f)(x, w), x, create_graph=True)
