@@ -143,7 +143,10 @@ def test_steps_of_a_learner_are_differentiated() -> None:
         first = [w.clone().requires_grad_() for w in weights]
         now = first
         for _ in range(3):
-            now = [w - 0.1 * g for w, g in zip(now, torch.autograd.grad(f(x, y, *now), now, create_graph=True))]
+            now = [
+                w - 0.1 * g
+                for w, g in zip(now, torch.autograd.grad(f(x, y, *now), now, create_graph=True), strict=True)
+            ]
         return torch.autograd.grad(f(x, y, *now), first)
 
     same(run, loss)
@@ -152,7 +155,7 @@ def test_steps_of_a_learner_are_differentiated() -> None:
 def test_gradients_without_a_graph_run_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     from einsmith.frontends.torch_compile import higher
 
-    monkeypatch.setattr(higher.Backward, "_run", lambda *_: pytest.fail("the other graph ran"))
+    monkeypatch.setattr(higher.DifferentiableBackward, "_run", lambda *_: pytest.fail("the other graph ran"))
     net, x = Net(), torch.randn(5, 3)
     same(
         lambda f: torch.autograd.grad(f(x).sum(), list(net.parameters()), retain_graph=True), net, rtol=1e-5, atol=1e-6

@@ -16,7 +16,7 @@ from einsmith.codegen.llvm import jit
 from einsmith.codegen.llvm.nest import emit_module
 from einsmith.codegen.loopnest.nest import Op
 from einsmith.cost.facts import Target
-from einsmith.ir.nodes import Piece, Template
+from einsmith.ir.nodes import Axis, Const, Piece, Read, Reduce, Template, apply
 from einsmith.kernels import autoconfig
 from einsmith.kernels.stencil.loads import PREFETCH_BYTES, can_share_row_loads, find_rotated_kinds, find_short_rows
 from einsmith.kernels.stencil.match import stencils
@@ -431,3 +431,21 @@ def test_masked_reads_stay_inside():
     for config in STENCIL.configs(kernel, host()):
         for backward in (False, True):
             compare(STENCIL.lower(kernel, config, host()), kernel, base, want, str(config), host(), 0, backward)
+
+
+def test_a_guard_within_a_prologue_keeps_its_read():
+    """An element that is guarded by a factor of a product, which the read is a part of, is not loaded without it."""
+    i0, i1, i2, r0 = (Axis(n) for n in range(4))
+    place = apply("add", apply("mul", i1, Const(3, dt.i32)), i2)
+    guarded = apply("where", apply("lt", place, Const(17, dt.i32)), Read(1, (place, r0), dt.f64), Const(0.0, dt.f64))
+    scaled = apply("mul", Read(0, (i2, i1), dt.f64), guarded)
+    body = Reduce("sum", (4,), (apply("mul", scaled, Read(2, (i2, i0, i1, r0), dt.f64)),))
+    for rows, is_stencil in ((17, False), (18, True)):  # of which the guard keeps the last one out of bounds, or none
+        kernel = s.plain((30, 6, 3), [(dt.f64, (3, 6)), (dt.f64, (rows, 4)), (dt.f64, (3, 30, 6, 4))], body)
+        configs = STENCIL.configs(kernel, host())
+        assert bool(configs) == is_stencil
+        base = fresh(kernel, 0)
+        for config in configs:
+            compare(
+                STENCIL.lower(kernel, config, host()), kernel, base, reference(kernel, base), str(config), host(), 0
+            )

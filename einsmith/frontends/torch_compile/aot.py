@@ -17,7 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from einsmith.base.errors import ArgumentError, UnknownOptionError
 from einsmith.driver.sizes import check_sizes
 from einsmith.frontends import torch_device
-from einsmith.frontends.torch_compile.higher import Backward, attaching
+from einsmith.frontends.torch_compile.higher import DifferentiableBackward, attaching
 from einsmith.frontends.torch_compile.options import Options
 from einsmith.frontends.torch_compile.recurrences import replace_recurrences
 from einsmith.frontends.torch_compile.saved import partition
@@ -80,7 +80,7 @@ def _compiled(function: Callable[..., Any], example_inputs: Sequence[Any], setti
             settings.say("a graph", f"{type(e).__name__}: {e}", "")
             return make_boxed_func(graph.forward)
 
-    gradients = Backward(function, partial(_compiled, settings=settings))
+    gradients = DifferentiableBackward(function, partial(_compiled, settings=settings))
 
     def cut(joint: torch.fx.GraphModule, inputs: Sequence[Any], *, num_fwd_outputs: int, **more: Any) -> Any:
         gradients.take(joint, num_fwd_outputs)

@@ -28,7 +28,7 @@ _REFUSED = "the backward pass of a compiled function cannot be differentiated: "
 Compile = Callable[[Callable[..., Any], Sequence[Any]], Callable[..., Any]]
 
 
-class Backward:
+class DifferentiableBackward:
     """The backward pass of one graph as a function of its inputs and of incoming gradients.
 
     graph: the graph, called with its inputs; compile: compiles a function for inputs.
@@ -96,7 +96,7 @@ class Backward:
         )
         if key not in self._compiled:
             examples = [x.detach().requires_grad_(x.requires_grad) if isinstance(x, torch.Tensor) else x for x in args]
-            self._compiled[key] = self._compile(_Gradients(self._graph, self._results, wrt), examples)
+            self._compiled[key] = self._compile(_GradientsOf(self._graph, self._results, wrt), examples)
         out = iter(self._compiled[key](*args))
         return [next(out) if has else None for has in wrt]
 
@@ -112,7 +112,7 @@ def _is_wanted(x: torch.Tensor) -> bool:
         return True
 
 
-class _Gradients(torch.nn.Module):
+class _GradientsOf(torch.nn.Module):
     """The function from inputs and incoming gradients to the gradients of some inputs. graph: whose results they are;
     results: numbers of those that gradients come in for; wrt: which inputs' gradients are returned."""
 
@@ -181,7 +181,7 @@ def _apply(
     return Applied.apply(*inputs)
 
 
-def attaching(backward: Backward) -> Any:
+def attaching(backward: DifferentiableBackward) -> Any:
     """Return a context in which AOTAutograd's functions have a backward pass that can be differentiated."""
     own = RuntimeWrapper.post_compile
 
