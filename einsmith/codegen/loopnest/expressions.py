@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator, Sequence
 
 from einsmith.codegen.loopnest.nest import Builder, SSAValue, elem_of
+from einsmith.ir.analysis.guarded import unconditional
 from einsmith.ir.analysis.widths import modulo
 from einsmith.ir.nodes import Apply, Axis, Const, Expr, Read, postorder
 
@@ -129,7 +130,7 @@ class ExpressionEmitter(ABC):
         condition = yield x.args[0], guard
         shared: dict[Expr, SSAValue] = {}
         if all(map(self.is_unsafe, x.args[1:])):
-            first, second = map(self._unconditional, x.args[1:])
+            first, second = (unconditional(a, self.is_unsafe) for a in x.args[1:])
             for e in (e for e in first if e in second):
                 shared[e] = yield e, guard
         sides = []
@@ -143,14 +144,3 @@ class ExpressionEmitter(ABC):
                     memo.setdefault((e, None if of_side is None else of_side.id), value)
             sides.append((yield side, side_guard))
         return self.op("where", condition, *sides)
-
-    def _unconditional(self, root: Expr) -> dict[Expr, None]:
-        """Return the unsafe expressions that `root` evaluates under no condition of its own."""
-        out: dict[Expr, None] = {}
-        stack = [root]
-        while stack:
-            x = stack.pop()
-            if x not in out and self.is_unsafe(x):
-                out[x] = None
-                stack += x.args[:1] if isinstance(x, Apply) and x.fn == "where" else x.args
-        return out

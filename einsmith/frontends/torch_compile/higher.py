@@ -18,13 +18,16 @@ from torch._functorch._aot_autograd.schemas import OutputType
 from torch._functorch.autograd_function import AutogradFunctionApply
 from torch.fx import Node as FxNode
 
+from einsmith.base.caches import Bound, Cache
 from einsmith.base.errors import GradientError
 from einsmith.frontends.torch_compile.saved import overwritten
 from einsmith.frontends.torch_nodes import line_of, operator_name
 
 _OWN = OutputType.non_alias, OutputType.unsafe_view_alias, OutputType.custom_function_view
 """Kinds of results whose gradients come in as they are."""
+_MODE = torch._C._set_grad_enabled
 _REFUSED = "the backward pass of a compiled function cannot be differentiated: "
+_BACKWARDS = Bound("backward passes of PyTorch that are differentiated", 256)
 Compile = Callable[[Callable[..., Any], Sequence[Any]], Callable[..., Any]]
 
 
@@ -36,7 +39,7 @@ class DifferentiableBackward:
 
     def __init__(self, graph: Callable[..., Any], compile: Compile):
         self._graph, self._compile = graph, compile
-        self._compiled: dict[tuple, Callable[..., Any]] = {}
+        self._compiled: Cache[tuple, Callable[..., Any]] = Cache(_BACKWARDS)
         self._read: set[int] = set()
         self._why = "AOTAutograd made no joint graph of it"
         self._results: list[int] = []
@@ -94,10 +97,12 @@ class DifferentiableBackward:
             wrt,
             tuple((x.shape, x.stride(), x.dtype, x.requires_grad) if isinstance(x, torch.Tensor) else x for x in args),
         )
-        if key not in self._compiled:
+        compiled = self._compiled.get(key)
+        if compiled is None:
             examples = [x.detach().requires_grad_(x.requires_grad) if isinstance(x, torch.Tensor) else x for x in args]
-            self._compiled[key] = self._compile(_GradientsOf(self._graph, self._results, wrt), examples)
-        out = iter(self._compiled[key](*args))
+            compiled = self._compile(_GradientsOf(self._graph, self._results, wrt), examples)
+            self._compiled.put(key, compiled)
+        out = iter(compiled(*args))
         return [next(out) if has else None for has in wrt]
 
 
@@ -139,14 +144,14 @@ class _GradientsOf(torch.nn.Module):
 class _Differentiable(torch.fx.Interpreter):
     """Runs the graph of a backward pass, all of which Dynamo has traced without gradients, with them."""
 
+    def __init__(self, graph: torch.fx.GraphModule):
+        super().__init__(graph)
+        if len(graph.graph.find_nodes(op="call_function", target=_MODE)) > 2:
+            raise GradientError(_REFUSED + "an autograd.Function turns gradients off in its backward")
+
     def run_node(self, n: FxNode) -> Any:
         """Return a node's value."""
-        modes = [m for m in n.graph.nodes if m.target is torch._C._set_grad_enabled]
-        if n not in modes:
-            return super().run_node(n)
-        if len(modes) > 2:
-            raise GradientError(_REFUSED + "an autograd.Function turns gradients off in its backward")
-        return None
+        return None if n.target is _MODE else super().run_node(n)
 
 
 def _apply(

@@ -109,6 +109,19 @@ def _intersect_facts(contexts: Sequence[Facts], facts: Facts) -> Facts:
     )
 
 
+def unconditional(root: Expr, is_selected: Callable[[Expr], bool] = lambda e: True) -> dict[Expr, None]:
+    """Return the expressions that `root` evaluates under no condition of its own. is_selected: whether an expression is
+    one of them, as nothing is that only others hold."""
+    out: dict[Expr, None] = {}
+    stack = [root]
+    while stack:
+        x = stack.pop()
+        if x not in out and is_selected(x):
+            out[x] = None
+            stack += x.args[:1] if isinstance(x, Apply) and x.fn == "where" else x.args
+    return out
+
+
 def atomic_conditions(condition: Expr) -> list[Expr]:
     """Return the conditions that `and`, `or` and `not` connect in a condition, constants excluded."""
     out: list[Expr] = []

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 from einsmith.base.dtypes import DType
 from einsmith.codegen.loopnest.address import address, affine_of, comparison_form
 from einsmith.ir.analysis.bounds import Facts
+from einsmith.ir.analysis.guarded import unconditional
+from einsmith.ir.analysis.in_bounds import proven
 from einsmith.ir.analysis.linear import LinearForm, linear
 from einsmith.ir.nodes import Apply, Axis, Expr, Piece, Read, Reduce, axes_of, is_zero, reads
 from einsmith.ir.rebuild import guarded, rebuild
@@ -91,24 +93,10 @@ def _find_prologue(x: Expr, lane: int) -> tuple[Read, Prologue | None] | None:
     return r, Prologue(body, element, axes_of(body))
 
 
-def _is_unconditional(r: Read, x: Expr) -> bool:
-    """Return whether an expression reads r whatever its conditions are."""
-    stack = [x]
-    while stack:
-        e = stack.pop()
-        if e is r:
-            return True
-        stack += e.args[:1] if isinstance(e, Apply) and e.fn == "where" else e.args
-    return False
-
-
 def _is_inside(r: Read, kernel: Kernel, piece: Piece) -> bool:
     """Return whether a read is in bounds at all points of a piece."""
     shape, facts = kernel.stages[0].template.params[r.slot][1], Facts(piece.domain)
-    ends = (facts.bounds(i) for i in r.index)
-    return all(
-        lo is not None and hi is not None and 0 <= lo and hi < n for (lo, hi), n in zip(ends, shape, strict=True)
-    )
+    return all(proven(i, n, facts) for i, n in zip(r.index, shape, strict=True))
 
 
 def _read(
@@ -270,7 +258,7 @@ def _product(kernel: Kernel, piece: Piece, lane: int) -> _StencilProduct | None:
         operand = _find_prologue(x, lane)
         if operand is None or affine(operand[0]) is None:
             return None
-        if operand[1] is not None and not (_is_unconditional(operand[0], x) or _is_inside(operand[0], kernel, piece)):
+        if operand[1] is not None and not (operand[0] in unconditional(x) or _is_inside(operand[0], kernel, piece)):
             return None  # an element that a prologue guards is loaded all the same
         operands.append(_read(kernel, operand[0], lane, piece.domain, read_guards, operand[1]))
     return _StencilProduct(piece, lane, guards, operands, selector) if len(operands) <= 2 else None

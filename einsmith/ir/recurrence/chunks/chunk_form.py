@@ -44,14 +44,15 @@ class Output:
 
 
 class ChunkForm:
-    """The chunk form of a linear recurrence, in chunks of `length` steps."""
+    """The chunk form of a linear recurrence, in chunks of `length` steps, or of all where there are fewer."""
 
     def __init__(self, linear: LinearRecurrence, length: int):
-        self.linear, self.length = linear, length
         node = linear.node
         # Where sizes vary, the last chunk is padding in all of them; there are two at least, as an axis of one has no
         # index.
         self.varies = SIZES_VARY.get()
+        length = length if self.varies else min(length, node.steps)
+        self.linear, self.length = linear, length
         self.steps, self.chunks = node.steps, node.steps // length + 2 if self.varies else -(-node.steps // length)
         dtype, shape = node.results[linear.state]
         self.dtype = dtype
@@ -60,7 +61,7 @@ class ChunkForm:
             extents |= read.extents
         extents |= {CHUNK: self.chunks, ROW: length, COLUMN: length, BEFORE: self.chunks + 1}
         extents[STEP] = self.chunks * length
-        self.sheet = ChunkSheet(extents, linear.keys, linear.values)
+        self.sheet = ChunkSheet(extents, linear.keys, linear.values, self.varies)
         self.dims = tuple(range(1, len(shape)))
         self.is_padded = self.varies or self.chunks * length != node.steps
         decay = None if linear.decay is None else self._operand(self._own(linear.decay), 1.0)

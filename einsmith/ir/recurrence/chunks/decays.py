@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol
 
-from einsmith.base.symbolic import SIZES_VARY
 from einsmith.ir.nodes import Axis, Const, Expr, apply
 from einsmith.ir.recurrence.chunks.affine import product
 from einsmith.ir.recurrence.chunks.sheet import PLACES, Labelled, Sheet, choose, integer, labels_of, plus
@@ -21,11 +20,12 @@ _PLACES = (BEFORE, STEP, CHUNK, ROW, COLUMN, PAIR, RIGHT, LEFT)
 
 
 class ChunkSheet(Sheet):
-    """Tensors of a chunk form: shared axes come first, then the chunk and its steps, then keys and values."""
+    """Tensors of a chunk form: shared axes come first, then the chunk and its steps, then keys and values. varies:
+    whether the number of chunks does, which then comes first of all, as what lies beyond a limit is left out there."""
 
-    def __init__(self, extents: dict[int, int], keys: Sequence[int], values: Sequence[int]):
+    def __init__(self, extents: dict[int, int], keys: Sequence[int], values: Sequence[int], varies: bool):
         super().__init__(extents)
-        self.keys, self.values = keys, values
+        self.keys, self.values, self.varies = keys, values, varies
 
     def lay(self, labels: Iterable[int], x: Expr, over: Sequence[int] = ()) -> Labelled:
         """Return the tensor of an expression, summed over some labels."""
@@ -35,8 +35,7 @@ class ChunkSheet(Sheet):
         """Return labels in the order of dimensions."""
         apart = [*self.keys, *self.values]
         shared = sorted(d for d in labels if d not in _PLACES and d not in apart)
-        # What is left out of a tensor below a limit is along its first dimension.
-        order = (BEFORE, STEP, CHUNK, *shared) if SIZES_VARY.get() else shared
+        order = (BEFORE, STEP, CHUNK, *shared) if self.varies else shared
         return list(dict.fromkeys(d for d in (*order, *_PLACES, *apart) if d in labels))
 
     def sum(self, x: Expr, over: Sequence[int]) -> Labelled:

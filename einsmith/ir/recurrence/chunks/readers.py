@@ -7,7 +7,6 @@ from typing import Any
 
 from einsmith.base import environment
 from einsmith.base.errors import RecurrenceError
-from einsmith.base.symbolic import SIZES_VARY
 from einsmith.ir import labels
 from einsmith.ir.analysis.linear import linear
 from einsmith.ir.nodes import Axis, Compute, Const, Item, Piece, Read, Recurrence, Reduce, Tensor, postorder
@@ -197,7 +196,7 @@ def _chunk_form(
     length = choice(linear_form, outputs)
     if length == 1:
         return {}
-    form = ChunkForm(linear_form, length if SIZES_VARY.get() else min(length, node.steps))
+    form = ChunkForm(linear_form, length)
     replaced: dict[Tensor, Tensor] = {Item(node, j): form.member(j) for j in readers.exposed}
     replaced |= {n: form.output(out) for n, out in readers.outputs.items()}
     last = Item(node, step.state)
