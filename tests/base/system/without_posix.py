@@ -30,6 +30,7 @@ import safetensors.numpy  # noqa: F401
 
 OPTIONAL = {
     "torch", "onnx", "jax", "tensorflow", "sklearn", "mpi4py", "distributed", "triton", "accelerate", "PIL", "nccl",
+    "transformers",
 }  # fmt: skip
 OS = (
     "fork register_at_fork getuid geteuid getgid uname getloadavg sysconf sched_getaffinity sched_setaffinity "
