@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from einsmith.frontends import transformers as door  # noqa: E402
-from einsmith.frontends.transformers import registering, table  # noqa: E402
+from einsmith.frontends.transformers import registering  # noqa: E402
 
 STEPS = 19
 MODELS: dict[str, dict[str, Any]] = {
@@ -224,39 +224,3 @@ def test_generated_tokens(name: str) -> None:
     found = model.generate(tokens, **options)
     assert torch.equal(found.sequences, wanted.sequences)
     agree(list(found.logits), list(wanted.logits), 1e-4)
-
-
-def deformable(dtype: Any = torch.float32) -> tuple[Any, ...]:
-    """Arguments of an attention over two scales, some of whose points lie outside of the images."""
-    sizes = [(7, 5), (3, 4)]
-    shape = torch.tensor(sizes)
-    first = torch.cat([shape.new_zeros(1), shape.prod(1).cumsum(0)[:-1]])
-    value, weight = torch.randn(2, 47, 3, 7, dtype=dtype), torch.rand(2, 17, 3, 2, 5, dtype=dtype)
-    return value, shape, sizes, first, torch.rand(2, 17, 3, 2, 5, 2, dtype=dtype) * 1.4 - 0.2, weight, 64
-
-
-@pytest.mark.parametrize("model", table.DETECTORS)
-def test_deformable_attention(model: str) -> None:
-    layer = importlib.import_module(f"transformers.models.{model}.modeling_{model}").MultiScaleDeformableAttention()
-    value, shape, sizes, first, at, weight, step = deformable()
-
-    def run(value: Any, at: Any, weight: Any) -> Any:
-        return layer(value, shape, sizes, first, at, weight, step)
-
-    wanted = results(run, [value, at, weight])
-    before = type(layer).forward
-    door.enable()
-    assert type(layer).forward is not before
-    agree(results(run, [value, at, weight]), wanted)
-    agree(results(torch.compile(run, backend="einsmith"), [value, at, weight]), wanted)
-    door.disable()
-    assert type(layer).forward is before
-
-
-def test_deformable_attention_of_other_types_stays() -> None:
-    from transformers.models.deformable_detr import modeling_deformable_detr as module
-
-    inputs = deformable(torch.float64)
-    wanted = module.MultiScaleDeformableAttention()(*inputs)
-    door.enable()
-    assert torch.equal(module.MultiScaleDeformableAttention()(*inputs), wanted)

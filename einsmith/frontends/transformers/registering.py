@@ -27,6 +27,8 @@ SUPPORTED = "5.24"
 """The version of transformers whose table of kernels is known."""
 TABLE = "use_kernel_func_from_hub_with_fallback"
 """The decorator of transformers that knows functions by their names."""
+LOSSES = "transformers.loss.loss_utils"
+"""The module of losses, which METHODS names by its last part."""
 _PACKED = "cu_seqlens", "seq_idx"
 """Arguments for sequences that are packed together, which transformers' own functions refuse."""
 _LOCK = locks.lock()
@@ -77,7 +79,8 @@ def _methods() -> Iterator[tuple[Any, str, Callable]]:
     that have another package of kernels lack the attribute."""
     for path, instead in METHODS.items():
         model, *names, last = path.split(".")
-        holder: Any = importlib.import_module(f"transformers.models.{model}.modeling_{model}")
+        module = LOSSES if LOSSES.endswith(f".{model}") else f"transformers.models.{model}.modeling_{model}"
+        holder: Any = importlib.import_module(module)
         for name in names:
             holder = getattr(holder, name, None)
         if hasattr(holder, last):

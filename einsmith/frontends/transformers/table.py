@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from einsmith.frontends.transformers import deformable, delta_rules, loops, state_spaces
+from einsmith.frontends.transformers import delta_rules, layers, loops, state_spaces
 
 FUNCTIONS: dict[str, Callable] = {
     "causal_conv1d_fn": state_spaces.causal_conv1d_fn,
@@ -20,15 +20,24 @@ FUNCTIONS: dict[str, Callable] = {
 """Einsmith's functions by their names in the table of transformers. They take the arguments of its own functions, in
 their order, and may be called with whatever those take."""
 
-DETECTORS = (
-    "deformable_detr", "grounding_dino", "lw_detr", "mm_grounding_dino", "omdet_turbo", "pp_doclayout_v2",
-    "pp_doclayout_v3", "pp_doclayout_v4", "rf_detr", "rt_detr",
-)  # fmt: skip
-"""Models with an attention over several scales."""
+DEFORMABLE = """
+deformable_detr grounding_dino lw_detr mm_grounding_dino omdet_turbo pp_doclayout_v2 pp_doclayout_v3 pp_doclayout_v4
+rf_detr rt_detr"""
+"""Models that have a class MultiScaleDeformableAttention."""
+_GATED = """
+bailing_hybrid.BailingHybrid bamba.Bamba falcon_h1.FalconH1 glm5_next.Glm5NextText granitemoehybrid.GraniteMoeHybrid
+kimi_linear.KimiLinear lara_mini.LaraMini mamba2.Mamba nemotron_h.NemotronH olmo_hybrid.OlmoHybrid qwen3_5.Qwen3_5
+qwen3_5_moe.Qwen3_5Moe qwen3_next.Qwen3Next qwen4_exp.Qwen4ExpText zamba2.Zamba2"""
+"""model.beginning of the name of a class ...RMSNormGated."""
 METHODS: dict[str, Callable[[Callable], Callable]] = {
-    **{f"{m}.MultiScaleDeformableAttention.forward": deformable.deformable_attention for m in DETECTORS},
+    "loss_utils.fixed_cross_entropy": layers.cross_entropy,
+    "mask2former.multi_scale_deformable_attention": layers.deformable_attention_function,
+    "oneformer.multi_scale_deformable_attention": layers.deformable_attention_function,
     "recurrent_gemma.RecurrentGemmaRglru._rnn_scan": loops.gated_linear_unit,
     "rwkv.rwkv_linear_attention_cpu": loops.rwkv_linear_attention,
     "xlstm.xLSTMBackend.forward": loops.matrix_lstm,
+    **{f"{model}.MultiScaleDeformableAttention.forward": layers.deformable_attention for model in DEFORMABLE.split()},
+    **{f"{layer}RMSNormGated.forward": layers.gated_rms_norm for layer in _GATED.split()},
 }
-"""Loops over steps and scales that no table names: model.attribute -> function from the own one to what replaces it."""
+"""What no table names: model.attribute -> function from the model's own to what replaces it. In the place of a model
+loss_utils stands for the module of losses."""
