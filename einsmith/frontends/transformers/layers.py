@@ -8,7 +8,7 @@ within torch.compile, whose backends see through it and fuse it with what stands
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, wraps
+from functools import lru_cache, wraps
 from typing import Any
 
 import torch
@@ -53,7 +53,7 @@ _LONGEST = 2**31 - 1
 _deformable = operator(op(_DEFORMABLE, name="deformable_attention", extents={"r": 2, "s": 2}))
 
 
-@cache
+@lru_cache(maxsize=64)
 def _norm(width: int, eps: float, activation: str, is_gated_first: bool) -> TorchOperator:
     """Return the norm of one width, which is a number of its formula: programs that several numbers of rows share are
     half as fast where they share widths, too."""
@@ -62,7 +62,7 @@ def _norm(width: int, eps: float, activation: str, is_gated_first: bool) -> Torc
     return operator(op(text, name="gated_rms_norm", extents={"c": width}), eps=eps)
 
 
-@cache
+@lru_cache(maxsize=64)
 def _sum_of_losses(width: int, ignored: int) -> TorchOperator:
     """Return the cross-entropy's sum over one number of classes, for the reason of `_norm`."""
     return operator(op(_CROSS_ENTROPY, name="cross_entropy", extents={"c": width}), ignored=ignored)
