@@ -21,8 +21,8 @@ def fresh() -> Any:
     torch._dynamo.reset()
 
 
-def compiled(f: Any, **options: Any) -> Any:
-    return torch.compile(f, backend="einsmith", options={"fallback": "error"}, **options)
+def compiled(f: Any, options: Any = None, **more: Any) -> Any:
+    return torch.compile(f, backend="einsmith", options={"fallback": "error", **(options or {})}, **more)
 
 
 def same(run: Callable[[Any], Any], f: Any, options: Any = None, **tolerance: Any) -> None:
@@ -162,11 +162,42 @@ def test_gradients_without_a_graph_run_as_before(monkeypatch: pytest.MonkeyPatch
     )
 
 
-def test_random_numbers_are_refused() -> None:
-    x = torch.randn(5, 3)
-    f = compiled(lambda x: nn.functional.dropout(x, 0.5) ** 2)
-    with pytest.raises(GradientError, match="draws random numbers, which would be others"):
-        forces(f, x)
+def test_random_numbers_are_drawn_once() -> None:
+    x, net = torch.randn(5, 3, dtype=torch.float64), Net().double()
+
+    def run(f: Any) -> Any:
+        torch.manual_seed(1)
+        return forces(f, x)
+
+    drops = lambda x: nn.functional.dropout(net(x), 0.5) ** 2 * torch.rand_like(x)  # noqa: E731
+    same(run, drops, {"options": {"fallback_random": True}})
+    out, f = [], compiled(drops)
+    for _ in range(2):
+        e, force, _ = run(f)
+        out.append(force)
+        assert torch.equal(e, run(f)[0])
+    assert torch.equal(*out)
+
+
+def test_what_the_forward_pass_saves_is_not_computed_again() -> None:
+    calls = []
+
+    @torch.library.custom_op("einsmith_tests::cube", mutates_args=())
+    def cube(x: torch.Tensor) -> torch.Tensor:
+        calls.append(len(x))
+        return x**3
+
+    cube.register_fake(torch.empty_like)
+    cube.register_autograd(
+        lambda ctx, g: g * 3 * ctx.saved_tensors[0] ** 2,
+        setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+    )
+    x = torch.randn(5, dtype=torch.float64)
+    f = torch.compile(lambda x: cube(x.sin()).exp(), backend="einsmith")
+    with pytest.warns(UserWarning, match="cube"):
+        got = forces(f, x)
+    assert calls == [5]
+    torch.testing.assert_close(got, forces(lambda x: (x.sin() ** 3).exp(), x))
 
 
 def test_inputs_that_have_changed_are_refused() -> None:
@@ -177,11 +208,16 @@ def test_inputs_that_have_changed_are_refused() -> None:
         torch.autograd.grad(e, x, create_graph=True)
 
 
-def test_inputs_that_the_forward_changes_are_refused_where_gradients_need_them() -> None:
+def test_inputs_that_the_forward_changes() -> None:
     def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        y = x.sin() * w.exp()
         w.mul_(2)
-        return (x**3 * w).sum()
+        return x**3 * w + y**2
 
-    x, w = torch.randn(5, requires_grad=True), torch.ones(5)
-    with pytest.raises(GradientError, match="in place"):
-        torch.autograd.grad(compiled(f)(x, w), x, create_graph=True)
+    x, w = torch.randn(5, dtype=torch.float64), torch.randn(5, dtype=torch.float64)
+
+    def run(f: Any) -> Any:
+        v = w.clone()
+        return [*forces(f, x, v), v]
+
+    same(run, f)

@@ -20,6 +20,7 @@ from einsmith.frontends import torch_device
 from einsmith.frontends.torch_compile.higher import DifferentiableBackward, attaching
 from einsmith.frontends.torch_compile.options import Options
 from einsmith.frontends.torch_compile.recurrences import replace_recurrences
+from einsmith.frontends.torch_compile.reused import Saved
 from einsmith.frontends.torch_compile.saved import partition
 from einsmith.frontends.torch_compile.split import split
 from einsmith.frontends.torch_compile.validation import checking, is_refused
@@ -65,11 +66,16 @@ def backend(
         return gm.forward
 
     replace_recurrences(gm)
-    return _compiled(gm, example_inputs, settings)
+    return _compiled(gm, example_inputs, Saved(), settings)
 
 
-def _compiled(function: Callable[..., Any], example_inputs: Sequence[Any], settings: Options) -> Callable[..., Any]:
-    """Return a function of PyTorch's operators compiled for inputs, with its backward pass, to any order."""
+def _compiled(
+    function: Callable[..., Any], example_inputs: Sequence[Any], saved: Saved, settings: Options
+) -> Callable[..., Any]:
+    """Return a function of PyTorch's operators compiled for inputs, with its backward pass, to any order.
+
+    saved: which inputs are values that the function computes.
+    """
 
     def compiler(graph: torch.fx.GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
         try:
@@ -80,11 +86,11 @@ def _compiled(function: Callable[..., Any], example_inputs: Sequence[Any], setti
             settings.say("a graph", f"{type(e).__name__}: {e}", "")
             return make_boxed_func(graph.forward)
 
-    gradients = DifferentiableBackward(function, partial(_compiled, settings=settings))
+    gradients = DifferentiableBackward(function, partial(_compiled, settings=settings), saved)
 
     def cut(joint: torch.fx.GraphModule, inputs: Sequence[Any], *, num_fwd_outputs: int, **more: Any) -> Any:
-        gradients.take(joint, num_fwd_outputs)
-        return partition(joint, inputs, num_fwd_outputs=num_fwd_outputs, options=settings, **more)
+        known = {"num_fwd_outputs": num_fwd_outputs, "options": settings, "constant": saved.constant, **more}
+        return gradients.cut(joint, len(example_inputs), partial(partition, joint, inputs, **known))
 
     traced = aot_autograd(
         fw_compiler=compiler,

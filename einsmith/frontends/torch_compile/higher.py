@@ -3,12 +3,13 @@
 AOTAutograd makes forward and backward of a graph, and refuses to differentiate the backward. Where autograd asks for
 it (`create_graph=True`), the gradients are computed by a graph of their own instead: that of the function which runs
 the graph and differentiates it, of the inputs and of the incoming gradients. It is compiled as any other, and so is its
-own backward pass, to any order. Where autograd does not ask, nothing changes.
+own backward pass, to any order; what the forward pass saved is not computed again. Where autograd does not ask, nothing
+changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from unittest.mock import patch
 
@@ -20,7 +21,7 @@ from torch.fx import Node as FxNode
 
 from einsmith.base.caches import Bound, Cache
 from einsmith.base.errors import GradientError
-from einsmith.frontends.torch_compile.saved import overwritten
+from einsmith.frontends.torch_compile.reused import Saved, is_random, take_saved
 from einsmith.frontends.torch_nodes import line_of, operator_name
 
 _OWN = OutputType.non_alias, OutputType.unsafe_view_alias, OutputType.custom_function_view
@@ -28,33 +29,40 @@ _OWN = OutputType.non_alias, OutputType.unsafe_view_alias, OutputType.custom_fun
 _MODE = torch._C._set_grad_enabled
 _REFUSED = "the backward pass of a compiled function cannot be differentiated: "
 _BACKWARDS = Bound("backward passes of PyTorch that are differentiated", 256)
-Compile = Callable[[Callable[..., Any], Sequence[Any]], Callable[..., Any]]
+Compile = Callable[[Callable[..., Any], Sequence[Any], Saved], Callable[..., Any]]
 
 
 class DifferentiableBackward:
     """The backward pass of one graph as a function of its inputs and of incoming gradients.
 
-    graph: the graph, called with its inputs; compile: compiles a function for inputs.
+    graph: the graph, called with its inputs; compile: compiles a function for inputs, some of which are saved values;
+    saved: which of the graph's own inputs are.
     """
 
-    def __init__(self, graph: Callable[..., Any], compile: Compile):
-        self._graph, self._compile = graph, compile
-        self._compiled: Cache[tuple, Callable[..., Any]] = Cache(_BACKWARDS)
-        self._read: set[int] = set()
+    def __init__(self, graph: Callable[..., Any], compile: Compile, saved: Saved):
+        self._graph, self._compile, self._saved = graph, compile, saved
+        self._compiled: Cache[tuple, tuple[Callable[..., Any], set[int]]] = Cache(_BACKWARDS)
         self._why = "AOTAutograd made no joint graph of it"
         self._results: list[int] = []
+        self._changed: frozenset[int] = frozenset()
+        self._kept: list[int | None] = []
 
-    def take(self, joint: torch.fx.GraphModule, num_fwd_outputs: int) -> None:
-        """Note what gradients depend on in the joint graph of forward and backward."""
-        *nodes, output = joint.graph.nodes
-        gradients = torch.fx.map_arg(output.args[0][num_fwd_outputs:], lambda n: n)
-        needed = {n for n in gradients if isinstance(n, FxNode)}
-        for n in reversed(nodes):
-            if n in needed:
-                needed.update(n.all_input_nodes)
-        inputs = [n for n in nodes if n.op == "placeholder" and "tangents" not in str(n.target)]
-        self._read = {k for k, n in enumerate(inputs) if n in needed}
-        self._why = next(_refusals([n for n in nodes if n in needed], overwritten(joint.graph)), "")
+    def cut(self, joint: torch.fx.GraphModule, inputs: int, partition: Callable[[], Any]) -> Any:
+        """Return the forward and the backward graph that `partition` makes of the joint graph, and note what the
+        forward saves. inputs: how many the graph has."""
+        take_saved(joint.graph, self._saved)
+        joint.recompile()
+        if drawn := [n for n in joint.graph.nodes if self._saved.positions and is_random(n)]:
+            line = line_of(drawn[0])
+            name = operator_name(drawn[0].target) + (line and f" ({line})")
+            raise GradientError(f"{_REFUSED}{name} draws random numbers, which would be others")
+        self._why = "" if len(_inputs(joint)) == inputs else "inputs share memory, and are changed in place"
+        forward, backward = partition()
+        numbers = {
+            n.name: number for n, number in self._saved.numbers.of(joint.graph).items() if n.op == "call_function"
+        }
+        self._kept = [numbers.get(n.name) for n in _inputs(backward)]
+        return forward, backward
 
     def attach(self, function: Any) -> None:
         """Let the gradients of AOTAutograd's function be differentiated."""
@@ -64,6 +72,7 @@ class DifferentiableBackward:
         self._results = [
             k for k, x in enumerate(known.output_info) if x.output_type in _OWN and x.requires_grad_for_backward
         ]
+        self._changed = frozenset(k for k, x in enumerate(known.input_info) if x.mutates_data or x.mutates_metadata)
         forward, backward = function._fwd_fn, function._bwd_fn
 
         def keep_inputs(ctx: Any, args: Sequence[Any], *more: Any) -> Any:
@@ -77,33 +86,42 @@ class DifferentiableBackward:
             return out
 
         def differentiable(ctx: Any, _: Callable[..., Any], args: list[Any]) -> Any:
-            return function._bw_epilogue_fn(self._run(ctx.inputs, args[len(args) - len(self._results) :]))
+            count = len(self._kept)
+            return function._bw_epilogue_fn(self._run(ctx.inputs, args[count:], args[:count]))
 
         function._fwd_fn, function._bwd_fn, function._double_backward = keep_inputs, drop_inputs, differentiable
 
-    def _run(self, inputs: Sequence[tuple[Any, int]], incoming: Sequence[Any]) -> list[Any]:
+    def _run(self, inputs: Sequence[tuple[Any, int]], incoming: Sequence[Any], kept: Sequence[Any]) -> list[Any]:
         """Return the gradients, as results of an operator that autograd knows."""
-        why = self._why
-        if not why and any(
-            isinstance(inputs[k][0], torch.Tensor) and inputs[k][0]._version != inputs[k][1] for k in self._read
-        ):
-            why = "an input was changed in place since the forward pass"
-        if why:
-            raise GradientError(_REFUSED + why)
+        if self._why:
+            raise GradientError(_REFUSED + self._why)
         values = [x for x, _ in inputs]
         wrt = tuple(isinstance(x, torch.Tensor) and _is_wanted(x) for x in values)
         args = [*values, *incoming]
+        numbers = [number for number in self._kept if number is not None]
+        saved = {number: k for k, number in enumerate(numbers, len(args))}
+        args += [x.detach() for x, number in zip(kept, self._kept, strict=True) if number is not None]
         key = (
             wrt,
             tuple((x.shape, x.stride(), x.dtype, x.requires_grad) if isinstance(x, torch.Tensor) else x for x in args),
         )
-        compiled = self._compiled.get(key)
-        if compiled is None:
+        known = self._compiled.get(key)
+        if known is None:
             examples = [x.detach().requires_grad_(x.requires_grad) if isinstance(x, torch.Tensor) else x for x in args]
-            compiled = self._compile(_GradientsOf(self._graph, self._results, wrt), examples)
-            self._compiled.put(key, compiled)
+            function = _GradientsOf(self._graph, self._results, wrt, self._changed)
+            taken = Saved((*self._saved.positions, saved), self._saved.numbers)
+            known = self._compile(function, examples, taken), taken.read
+            self._compiled.put(key, known)
+        compiled, read = known
+        if any(k in read and isinstance(x, torch.Tensor) and x._version != was for k, (x, was) in enumerate(inputs)):
+            raise GradientError(_REFUSED + "an input was changed in place since the forward pass")
         out = iter(compiled(*args))
         return [next(out) if has else None for has in wrt]
+
+
+def _inputs(graph: torch.fx.GraphModule) -> list[FxNode]:
+    """Return the inputs of a graph but incoming gradients."""
+    return [n for n in graph.graph.find_nodes(op="placeholder") if "tangents" not in str(n.target)]
 
 
 def _is_wanted(x: torch.Tensor) -> bool:
@@ -119,23 +137,25 @@ def _is_wanted(x: torch.Tensor) -> bool:
 
 class _GradientsOf(torch.nn.Module):
     """The function from inputs and incoming gradients to the gradients of some inputs. graph: whose results they are;
-    results: numbers of those that gradients come in for; wrt: which inputs' gradients are returned."""
+    results: numbers of those that gradients come in for; wrt: which inputs' gradients are returned; changed: numbers
+    of inputs that it changes in place. What follows the incoming gradients among the arguments is not read."""
 
-    def __init__(self, graph: Callable[..., Any], results: Sequence[int], wrt: Sequence[bool]):
+    def __init__(self, graph: Callable[..., Any], results: Sequence[int], wrt: Sequence[bool], changed: frozenset[int]):
         super().__init__()
         self._of, self._results, self._wrt = (graph,), results, wrt  # a tuple, as the parameters are inputs
+        self._changed = changed
 
     def forward(self, *args: Any) -> tuple[Any, ...]:
         """Return the gradients."""
         count = len(self._wrt)
         # What the forward pass changes in place is changed in a copy.
-        inputs = [x.clone() if isinstance(x, torch.Tensor) and not x.requires_grad else x for x in args[:count]]
+        inputs = [x.clone() if k in self._changed else x for k, x in enumerate(args[:count])]
         with patch.object(AutogradFunctionApply, "__call__", _apply):
             results = self._of[0](*inputs)
             return torch.autograd.grad(
                 [results[k] for k in self._results],
                 [x for x, has in zip(inputs, self._wrt, strict=True) if has],
-                args[count:],
+                args[count : count + len(self._results)],
                 create_graph=True,
                 allow_unused=True,
             )
@@ -197,13 +217,3 @@ def attaching(backward: DifferentiableBackward) -> Any:
         return own(self, compiled, *args, **options)
 
     return patch.object(RuntimeWrapper, "post_compile", post_compile)
-
-
-def _refusals(nodes: Sequence[FxNode], written: set[FxNode]) -> Iterator[str]:
-    """Yield why gradients, which depend on these operators, cannot be differentiated."""
-    for n in nodes:
-        if n in written:
-            yield f"the forward pass changes {n.name} in place, and gradients depend on what it was"
-        if isinstance(n.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in n.target.tags:
-            line = line_of(n)
-            yield f"{operator_name(n.target)} draws random numbers, which would be others" + (line and f" ({line})")

@@ -11,7 +11,7 @@ Inputs may change before the backward runs: the forward updates buffers in place
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from math import inf, prod
 from typing import Any
 
@@ -40,15 +40,24 @@ with LARGE times its elements or more."""
 
 
 def partition(
-    joint: torch.fx.GraphModule, inputs: Sequence[Any], *, num_fwd_outputs: int, options: Options, **more: Any
+    joint: torch.fx.GraphModule,
+    inputs: Sequence[Any],
+    *,
+    num_fwd_outputs: int,
+    options: Options,
+    constant: Collection[int] = (),
+    **more: Any,
 ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
-    """Return the forward and backward graphs. PyTorch partitions graphs that constrain the choice (checkpointing)."""
+    """Return the forward and backward graphs. PyTorch partitions graphs that constrain the choice (checkpointing).
+
+    constant: the positions of inputs that nothing overwrites.
+    """
     known: dict[str, Any] = {"num_fwd_outputs": num_fwd_outputs, **more}
     plain = _plain(joint)
     if plain:
         joint.graph.eliminate_dead_code()
         joint.graph = fx_graph_cse(joint.graph)
-    copy_inputs(joint.graph, num_fwd_outputs, options)
+    copy_inputs(joint.graph, num_fwd_outputs, options, constant)
     joint.recompile()
     if not plain:
         return partitioners.min_cut_rematerialization_partition(joint, inputs, **known)
@@ -75,7 +84,7 @@ def _plain(joint: torch.fx.GraphModule) -> bool:
     return True
 
 
-def copy_inputs(graph: torch.fx.Graph, forward_outputs: int, options: Options) -> None:
+def copy_inputs(graph: torch.fx.Graph, forward_outputs: int, options: Options, constant: Collection[int] = ()) -> None:
     """Let copies of inputs be read that may be overwritten before the backward runs, where it could read them.
 
     A copy, made in the forward, is saved where results to save instead would be larger. Inputs that the forward leaves
@@ -87,7 +96,8 @@ def copy_inputs(graph: torch.fx.Graph, forward_outputs: int, options: Options) -
     def is_backward(n: FxNode) -> bool:
         return n in late or n not in needed
 
-    for n in [n for n in graph.nodes if n.op == "placeholder" and n not in late and not is_number(n)]:
+    inputs = [n for k, n in enumerate(graph.find_nodes(op="placeholder")) if k not in constant]
+    for n in [n for n in inputs if n not in late and not is_number(n)]:
         if n not in written and any(map(is_backward, _readers(n))):
             continue
         users = {u: _readers(u) if is_view(u) else [u] for u in n.users if u.target is not COPY or u.args[0] is not n}
