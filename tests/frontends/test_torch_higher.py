@@ -114,6 +114,22 @@ def test_gathers_and_scatters_of_any_number_of_edges(dynamic: bool | None) -> No
     same(lambda f: [forces(f, x, *e) for e in lists], edges, {"dynamic": dynamic})
 
 
+def test_numbers_of_edges_share_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    from einsmith.frontends.torch_compile import higher
+
+    traced = []
+    own = higher._GradientsOf
+    monkeypatch.setattr(higher, "_GradientsOf", lambda *args: traced.append(0) or own(*args))
+    torch._dynamo.reset()
+    f = compiled(edges, dynamic=True)
+    for atoms, n in ((6, 9), (6, 14), (5, 23), (11, 40), (6, 0), (1, 9), (7, 7), (6, 15)):
+        x, e = torch.randn(atoms, 3, dtype=torch.float64), torch.randint(0, atoms, (2, n))
+        torch.testing.assert_close(forces(f, x, *e), forces(edges, x, *e), rtol=1e-10, atol=1e-12)
+        if n == 40:
+            assert len(traced) == 1
+    assert len(traced) <= 4  # and for no edge, one atom, and as many edges as atoms
+
+
 def test_gradient_penalties() -> None:
     """Wasserstein critics with convolutions, normalisation by batches, and pooling."""
     critic = nn.Sequential(

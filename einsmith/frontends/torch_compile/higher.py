@@ -22,6 +22,7 @@ from torch.fx import Node as FxNode
 from einsmith.base.caches import Bound, Cache
 from einsmith.base.errors import GradientError
 from einsmith.frontends.torch_compile.reused import Saved, is_random, take_saved
+from einsmith.frontends.torch_compile.varying import Variant, Varies, symbolic, varies
 from einsmith.frontends.torch_nodes import line_of, operator_name
 
 _OWN = OutputType.non_alias, OutputType.unsafe_view_alias, OutputType.custom_function_view
@@ -29,6 +30,8 @@ _OWN = OutputType.non_alias, OutputType.unsafe_view_alias, OutputType.custom_fun
 _MODE = torch._C._set_grad_enabled
 _REFUSED = "the backward pass of a compiled function cannot be differentiated: "
 _BACKWARDS = Bound("backward passes of PyTorch that are differentiated", 256)
+_MOST_VARIANTS = 7
+"""How many programs for other sizes are kept beside the newest, as Dynamo keeps 8 of a function."""
 Compile = Callable[[Callable[..., Any], Sequence[Any], Saved], Callable[..., Any]]
 
 
@@ -41,11 +44,12 @@ class DifferentiableBackward:
 
     def __init__(self, graph: Callable[..., Any], compile: Compile, saved: Saved):
         self._graph, self._compile, self._saved = graph, compile, saved
-        self._compiled: Cache[tuple, tuple[Callable[..., Any], set[int]]] = Cache(_BACKWARDS)
+        self._variants: Cache[tuple, list[Variant]] = Cache(_BACKWARDS)
         self._why = "AOTAutograd made no joint graph of it"
         self._results: list[int] = []
         self._changed: frozenset[int] = frozenset()
         self._kept: list[int | None] = []
+        self._varying: list[Varies] = []
 
     def cut(self, joint: torch.fx.GraphModule, inputs: int, partition: Callable[[], Any]) -> Any:
         """Return the forward and the backward graph that `partition` makes of the joint graph, and note what the
@@ -61,7 +65,10 @@ class DifferentiableBackward:
         numbers = {
             n.name: number for n, number in self._saved.numbers.of(joint.graph).items() if n.op == "call_function"
         }
-        self._kept = [numbers.get(n.name) for n in _inputs(backward)]
+        kept = _inputs(backward)
+        self._kept = [numbers.get(n.name) for n in kept]
+        arguments = [*joint.graph.find_nodes(op="placeholder"), *(n for n in kept if n.name in numbers)]
+        self._varying = [varies(n.meta.get("val")) for n in arguments]
         return forward, backward
 
     def attach(self, function: Any) -> None:
@@ -101,22 +108,30 @@ class DifferentiableBackward:
         numbers = [number for number in self._kept if number is not None]
         saved = {number: k for k, number in enumerate(numbers, len(args))}
         args += [x.detach() for x, number in zip(kept, self._kept, strict=True) if number is not None]
-        key = (
-            wrt,
-            tuple((x.shape, x.stride(), x.dtype, x.requires_grad) if isinstance(x, torch.Tensor) else x for x in args),
-        )
-        known = self._compiled.get(key)
-        if known is None:
-            examples = [x.detach().requires_grad_(x.requires_grad) if isinstance(x, torch.Tensor) else x for x in args]
-            function = _GradientsOf(self._graph, self._results, wrt, self._changed)
+        varying = self._varying if len(self._varying) == len(args) else [False] * len(args)
+        key = wrt, *map(_key, args, varying)
+        variants = self._variants.get(key) or []
+        variant = next((v for v in variants if v.holds(args)), None)
+        if variant is None:
             taken = Saved((*self._saved.positions, saved), self._saved.numbers)
-            known = self._compile(function, examples, taken), taken.read
-            self._compiled.put(key, known)
-        compiled, read = known
+            examples, guard = symbolic(args, varying)
+            compiled = self._compile(_GradientsOf(self._graph, self._results, wrt, self._changed), examples, taken)
+            variant = Variant(guard(), compiled, taken.read)
+            self._variants.put(key, [variant, *variants[:_MOST_VARIANTS]])
+        read = variant.read
         if any(k in read and isinstance(x, torch.Tensor) and x._version != was for k, (x, was) in enumerate(inputs)):
             raise GradientError(_REFUSED + "an input was changed in place since the forward pass")
-        out = iter(compiled(*args))
+        out = iter(variant.call(*args))
         return [next(out) if has else None for has in wrt]
+
+
+def _key(x: Any, varying: Varies) -> Any:
+    """Return what is constant of an argument; the sizes that vary are None."""
+    if not isinstance(x, torch.Tensor):
+        return None if varying else x
+    if not isinstance(varying, tuple) or not any(varying):
+        return x.shape, x.stride(), x.dtype, x.requires_grad
+    return tuple(None if v else n for n, v in zip(x.shape, varying, strict=True)), x.dtype, x.requires_grad
 
 
 def _inputs(graph: torch.fx.GraphModule) -> list[FxNode]:
