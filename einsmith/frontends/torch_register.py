@@ -46,6 +46,14 @@ _AUTOCAST = {"cpu": torch._C.DispatchKey.AutocastCPU, "cuda": torch._C.DispatchK
 _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
 
 
+def is_wanted(node: Any) -> bool:
+    """Return whether autograd goes on to a node, or returns its gradient, in the backward pass that is running."""
+    try:
+        return torch._C._will_engine_execute_node(node)
+    except RuntimeError:  # a leaf whose gradient torch.autograd.grad returns; PyTorch says no of others
+        return True
+
+
 class _Derived(_SingleLevelFunction):
     """A call of an operator at one level of differentiation: (definition, call below autograd, program, tensors)."""
 
@@ -65,7 +73,8 @@ class _Derived(_SingleLevelFunction):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple:
         inputs = ctx.saved_tensors
-        wrt = [i for i, needed in enumerate(ctx.needs_input_grad[3:]) if needed]
+        nodes = [node for node, _ in ctx.next_functions]
+        wrt = [i for i, needed in enumerate(ctx.needs_input_grad[3:]) if needed and is_wanted(nodes[i])]
         cotangents = [
             inputs[0].new_zeros(shape, dtype=dtype) if g is None else g
             for g, (shape, dtype) in zip(grads, ctx.outputs, strict=True)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+import einsmith as es
 import einsmith.frontends.torch  # noqa: F401  registers the backend
 from einsmith.base.errors import GradientError
 
@@ -237,3 +238,23 @@ def test_inputs_that_the_forward_changes() -> None:
         return [*forces(f, x, v), v]
 
     same(run, f)
+
+
+def test_operators_compute_the_gradients_that_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    from einsmith.frontends import torch_operator
+
+    programs = []
+    run = torch_operator._Definition.run
+    monkeypatch.setattr(torch_operator._Definition, "run", lambda d, p, x: programs.append(p) or run(d, p, x))
+    f = torch_operator.operator(es.op("y[] = sum[i,j](w[j]*sin(x[i]*v[j]))\nreturn y"))
+    x, v, w = (torch.randn(n, requires_grad=True) for n in (5, 3, 3))
+
+    def step(g: Any) -> list[Any]:
+        (force,) = torch.autograd.grad(g(x=x, v=v, w=w), x, create_graph=True)
+        return [force.detach(), *torch.autograd.grad((force**2).sum(), [v, w])]
+
+    got = step(f)
+    assert programs == ["", "|3:1", "|3:1|4:0,2"]
+    torch.testing.assert_close(got, step(lambda x, v, w: (w * (x[:, None] * v).sin()).sum()))
+    (f(x=x, v=v, w=w) + 0 * v.sum()).backward()
+    assert programs[-1] == "|3:0,1,2"

@@ -24,6 +24,7 @@ from einsmith.base.errors import GradientError
 from einsmith.frontends.torch_compile.reused import Saved, is_random, take_saved
 from einsmith.frontends.torch_compile.varying import Variant, Varies, symbolic, varies
 from einsmith.frontends.torch_nodes import line_of, operator_name
+from einsmith.frontends.torch_register import is_wanted
 
 _OWN = OutputType.non_alias, OutputType.unsafe_view_alias, OutputType.custom_function_view
 """Kinds of results whose gradients come in as they are."""
@@ -103,7 +104,7 @@ class DifferentiableBackward:
         if self._why:
             raise GradientError(_REFUSED + self._why)
         values = [x for x, _ in inputs]
-        wrt = tuple(isinstance(x, torch.Tensor) and _is_wanted(x) for x in values)
+        wrt = tuple(map(_is_wanted, values))
         args = [*values, *incoming]
         numbers = [number for number in self._kept if number is not None]
         saved = {number: k for k, number in enumerate(numbers, len(args))}
@@ -139,15 +140,10 @@ def _inputs(graph: torch.fx.GraphModule) -> list[FxNode]:
     return [n for n in graph.graph.find_nodes(op="placeholder") if "tangents" not in str(n.target)]
 
 
-def _is_wanted(x: torch.Tensor) -> bool:
-    """Return whether autograd goes on to a tensor, or returns its gradient, in the backward pass that is running."""
-    if not x.requires_grad:
+def _is_wanted(x: Any) -> bool:
+    if not isinstance(x, torch.Tensor) or not x.requires_grad:
         return False
-    node = torch.autograd.graph.get_gradient_edge(x).node
-    try:
-        return torch._C._will_engine_execute_node(node)
-    except RuntimeError:  # a leaf whose gradient torch.autograd.grad returns; PyTorch says no of others
-        return True
+    return is_wanted(torch.autograd.graph.get_gradient_edge(x).node)
 
 
 class _GradientsOf(torch.nn.Module):
