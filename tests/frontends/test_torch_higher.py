@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from einsmith.base.errors import GradientError
 @pytest.fixture(autouse=True)
 def fresh() -> Any:
     torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
     torch.manual_seed(0)
     yield
     torch._dynamo.reset()
@@ -129,6 +131,32 @@ def test_numbers_of_edges_share_a_graph(monkeypatch: pytest.MonkeyPatch) -> None
         if n == 40:
             assert len(traced) == 1
     assert len(traced) <= 4  # and for no edge, one atom, and as many edges as atoms
+
+
+def inside(net: Any, x: torch.Tensor) -> torch.Tensor:
+    e = net(x).sum()
+    (force,) = torch.autograd.grad(e, x, create_graph=True)
+    return (force**2).sum() + 0.1 * e**2
+
+
+def by_func(net: Any, x: torch.Tensor) -> torch.Tensor:
+    force, e = torch.func.grad_and_value(lambda x: net(x).sum())(x)
+    return (force**2).sum() + 0.1 * e**2
+
+
+@pytest.mark.parametrize("loss", [inside, by_func])
+@pytest.mark.parametrize("traced", [False, True])
+def test_forces_inside_of_a_compiled_function(loss: Any, traced: bool) -> None:
+    net, x = Net().double(), torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
+    f = torch.compile(lambda x: loss(net, x), backend="einsmith")
+
+    def run(f: Any) -> Any:
+        return torch.autograd.grad(f(x), [x, *net.parameters()])
+
+    with warnings.catch_warnings(), torch._dynamo.config.patch(trace_autograd_ops=traced):
+        warnings.filterwarnings("error", message="Dynamo detected")
+        torch.testing.assert_close(run(f), run(lambda x: loss(net, x)), rtol=1e-10, atol=1e-12)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 2
 
 
 def test_gradient_penalties() -> None:

@@ -87,12 +87,15 @@ class DifferentiableBackward:
             ctx.inputs = [(x, x._version if isinstance(x, torch.Tensor) else 0) for x in args]
             return forward(ctx, args, *more)
 
+        # Dynamo would trace what autograd calls where the pass begins in a compiled function.
+        @torch._dynamo.disable
         def drop_inputs(args: Any, ctx: Any, *more: Any) -> Any:
             out = backward(args, ctx, *more)
             if not torch._C._autograd._get_current_graph_task_keep_graph():
                 ctx.inputs = None
             return out
 
+        @torch._dynamo.disable
         def differentiable(ctx: Any, _: Callable[..., Any], args: list[Any]) -> Any:
             count = len(self._kept)
             return function._bw_epilogue_fn(self._run(ctx.inputs, args[count:], args[:count]))
