@@ -84,7 +84,7 @@ class DifferentiableBackward:
         forward, backward = function._fwd_fn, function._bwd_fn
 
         def keep_inputs(ctx: Any, args: Sequence[Any], *more: Any) -> Any:
-            ctx.inputs = [(x, x._version if isinstance(x, torch.Tensor) else 0) for x in args]
+            ctx.inputs, ctx.versions = args, [getattr(x, "_version", 0) for x in args]
             return forward(ctx, args, *more)
 
         # Dynamo would trace what autograd calls where the pass begins in a compiled function.
@@ -98,17 +98,16 @@ class DifferentiableBackward:
         @torch._dynamo.disable
         def differentiable(ctx: Any, _: Callable[..., Any], args: list[Any]) -> Any:
             count = len(self._kept)
-            return function._bw_epilogue_fn(self._run(ctx.inputs, args[count:], args[:count]))
+            return function._bw_epilogue_fn(self._run(ctx, args[count:], args[:count]))
 
         function._fwd_fn, function._bwd_fn, function._double_backward = keep_inputs, drop_inputs, differentiable
 
-    def _run(self, inputs: Sequence[tuple[Any, int]], incoming: Sequence[Any], kept: Sequence[Any]) -> list[Any]:
+    def _run(self, ctx: Any, incoming: Sequence[Any], kept: Sequence[Any]) -> list[Any]:
         """Return the gradients, as results of an operator that autograd knows."""
         if self._why:
             raise GradientError(_REFUSED + self._why)
-        values = [x for x, _ in inputs]
-        wrt = tuple(map(_is_wanted, values))
-        args = [*values, *incoming]
+        wrt = tuple(map(_is_wanted, ctx.inputs))
+        args = [*ctx.inputs, *incoming]
         numbers = [number for number in self._kept if number is not None]
         saved = {number: k for k, number in enumerate(numbers, len(args))}
         args += [x.detach() for x, number in zip(kept, self._kept, strict=True) if number is not None]
@@ -123,7 +122,8 @@ class DifferentiableBackward:
             variant = Variant(guard(), compiled, taken.read)
             self._variants.put(key, [variant, *variants[:_MOST_VARIANTS]])
         read = variant.read
-        if any(k in read and isinstance(x, torch.Tensor) and x._version != was for k, (x, was) in enumerate(inputs)):
+        versions = enumerate(zip(ctx.inputs, ctx.versions, strict=True))
+        if any(k in read and getattr(x, "_version", 0) != was for k, (x, was) in versions):
             raise GradientError(_REFUSED + "an input was changed in place since the forward pass")
         out = iter(variant.call(*args))
         return [next(out) if has else None for has in wrt]
