@@ -133,6 +133,22 @@ def test_numbers_of_edges_share_a_graph(monkeypatch: pytest.MonkeyPatch) -> None
     assert len(traced) <= 4  # and for no edge, one atom, and as many edges as atoms
 
 
+def test_results_that_share_memory() -> None:
+    net, x = Net().double(), torch.randn(6, 3, dtype=torch.float64)
+
+    def shared(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        h = net(x) * x
+        return h[:, 0], h[:, 1:], h.view(-1), x.flatten()
+
+    def run(f: Any) -> Any:
+        z = x.clone().requires_grad_()
+        a, b, c, d = f(z)
+        (force,) = torch.autograd.grad(a.sum() + (b**2).sum() + (d**2 * c).sum(), z, create_graph=True)
+        return [force.detach(), *torch.autograd.grad((force**2).sum() + b.sum(), [z, *net.parameters()])]
+
+    same(run, shared)
+
+
 def inside(net: Any, x: torch.Tensor) -> torch.Tensor:
     e = net(x).sum()
     (force,) = torch.autograd.grad(e, x, create_graph=True)

@@ -28,6 +28,10 @@ from einsmith.frontends.torch_register import is_wanted
 
 _OWN = OutputType.non_alias, OutputType.unsafe_view_alias, OutputType.custom_function_view
 """Kinds of results whose gradients come in as they are."""
+_VIEWS = OutputType.alias_of_intermediate_save_as_output, OutputType.alias_of_intermediate
+"""Kinds of results that are views; the gradients of what they are views of come in last."""
+_Result = tuple[int, bool]
+"""The number of a result that gradients come in for; whether for what it is a view of."""
 _MODE = torch._C._set_grad_enabled
 _REFUSED = "the backward pass of a compiled function cannot be differentiated: "
 _BACKWARDS = Bound("backward passes of PyTorch that are differentiated", 256)
@@ -47,7 +51,8 @@ class DifferentiableBackward:
         self._graph, self._compile, self._saved = graph, compile, saved
         self._variants: Cache[tuple, list[Variant]] = Cache(_BACKWARDS)
         self._why = "AOTAutograd made no joint graph of it"
-        self._results: list[int] = []
+        self._results: list[_Result] = []
+        self._incoming = 0
         self._changed: frozenset[int] = frozenset()
         self._kept: list[int | None] = []
         self._varying: list[Varies] = []
@@ -66,6 +71,7 @@ class DifferentiableBackward:
         numbers = {
             n.name: number for n, number in self._saved.numbers.of(joint.graph).items() if n.op == "call_function"
         }
+        self._incoming = len(joint.graph.find_nodes(op="placeholder")) - len(_inputs(joint))
         kept = _inputs(backward)
         self._kept = [numbers.get(n.name) for n in kept]
         arguments = [*joint.graph.find_nodes(op="placeholder"), *(n for n in kept if n.name in numbers)]
@@ -75,11 +81,12 @@ class DifferentiableBackward:
     def attach(self, function: Any) -> None:
         """Let the gradients of AOTAutograd's function be differentiated."""
         known = function.metadata
-        if known.num_intermediate_bases or any(x.mutates_data and x.requires_grad for x in known.input_info):
-            self._why = self._why or "results share memory, or an input is changed in place that has a gradient"
-        self._results = [
-            k for k, x in enumerate(known.output_info) if x.output_type in _OWN and x.requires_grad_for_backward
-        ]
+        own = [k for k, x in enumerate(known.output_info) if x.output_type in _OWN and x.requires_grad_for_backward]
+        bases = {x.base_idx: k for k, x in enumerate(known.output_info) if x.output_type in _VIEWS}
+        self._results = [(k, False) for k in own]
+        self._results += [(bases[k], True) for k in range(known.num_intermediate_bases)]
+        if len(self._results) != self._incoming:
+            self._why = self._why or "an input is changed in place that has a gradient"
         self._changed = frozenset(k for k, x in enumerate(known.input_info) if x.mutates_data or x.mutates_metadata)
         forward, backward = function._fwd_fn, function._bwd_fn
 
@@ -151,10 +158,12 @@ def _is_wanted(x: Any) -> bool:
 
 class _GradientsOf(torch.nn.Module):
     """The function from inputs and incoming gradients to the gradients of some inputs. graph: whose results they are;
-    results: numbers of those that gradients come in for; wrt: which inputs' gradients are returned; changed: numbers
+    results: those that gradients come in for; wrt: which inputs' gradients are returned; changed: numbers
     of inputs that it changes in place. What follows the incoming gradients among the arguments is not read."""
 
-    def __init__(self, graph: Callable[..., Any], results: Sequence[int], wrt: Sequence[bool], changed: frozenset[int]):
+    def __init__(
+        self, graph: Callable[..., Any], results: Sequence[_Result], wrt: Sequence[bool], changed: frozenset[int]
+    ):
         super().__init__()
         self._of, self._results, self._wrt = (graph,), results, wrt  # a tuple, as the parameters are inputs
         self._changed = changed
@@ -167,7 +176,7 @@ class _GradientsOf(torch.nn.Module):
         with patch.object(AutogradFunctionApply, "__call__", _apply):
             results = self._of[0](*inputs)
             return torch.autograd.grad(
-                [results[k] for k in self._results],
+                [results[k]._base if is_base else results[k] for k, is_base in self._results],
                 [x for x, has in zip(inputs, self._wrt, strict=True) if has],
                 args[count : count + len(self._results)],
                 create_graph=True,
