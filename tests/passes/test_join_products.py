@@ -436,3 +436,28 @@ def test_training_steps_are_the_same(always, monkeypatch):
     np.testing.assert_allclose(losses, want_losses, rtol=1e-5)
     for n, a in state.items():
         np.testing.assert_allclose(a, want[n], rtol=1e-4, atol=1e-6, err_msg=n)
+
+
+def test_kernels_are_priced_with_what_they_read_first() -> None:
+    """A tensor that reads the first of three products, the second, and a function of the second."""
+
+    def f(x, w, u):
+        h = F.tanh(u @ x)
+        g = F.tanh(u @ h)
+        near, mid, deep = x @ w, h @ w, g @ w
+        r = F.tanh(mid)
+        both = F.tanh(near * mid + r)
+        return F.tanh(near).sum(0), both.sum(0), (both * r).sum(0), r.sum(0), (deep * r).sum(0), (h * g).sum(0)
+
+    seen = []
+
+    def cost(kernel, target):
+        for number, stage in enumerate(kernel.stages):
+            before = [ref[1] for ref in stage.args if ref[0] == "stage"]
+            assert all(k < number for k in before)
+            seen.extend(before)
+        return float(whole_sum(kernel.root) is not None)
+
+    arrays = [np.random.default_rng(0).standard_normal(s) for s in ((4, 8), (8, 1), (4, 4))]
+    joined(f, arrays, PassContext(cost=cost))
+    assert seen

@@ -53,6 +53,7 @@ class JoinDecisions:
         readers = [r for r in every if isinstance(r, Compute) and any(is_fusible(r, m) for m in members)]
         latest = max(siblings.depth[m] for m in members)  # a reader of later tensors is none of a member's kernel
         readers = [r for r in readers if all(siblings.depth[a] <= latest for a in r.args)]
+        readers.sort(key=siblings.depth.__getitem__)  # one may read another
         producers = [a for w in wholes for a in w.args if isinstance(a, Compute) and a in siblings.role]
         producers = [a for a in producers if a not in fusion and any(is_fusible(w, a) for w in wholes)]
         moved = {r: rewire(r, fusion, {}) for r in readers}
