@@ -149,6 +149,17 @@ def test_results_that_share_memory() -> None:
     same(run, shared)
 
 
+def test_incoming_gradients_of_any_layout() -> None:
+    x, w = torch.randn(2, 4, 4, dtype=torch.float64)
+
+    def run(f: Any) -> Any:
+        z, v = x.clone().requires_grad_(), w.clone().requires_grad_()
+        (force,) = torch.autograd.grad((f(z).T * v.exp()).sum(), z, create_graph=True)
+        return torch.autograd.grad((force**2).sum(), [z, v])
+
+    same(run, lambda x: (x @ x.T).sin() * x[:, :1])
+
+
 def inside(net: Any, x: torch.Tensor) -> torch.Tensor:
     e = net(x).sum()
     (force,) = torch.autograd.grad(e, x, create_graph=True)

@@ -88,26 +88,26 @@ class DifferentiableBackward:
         if len(self._results) != self._incoming:
             self._why = self._why or "an input is changed in place that has a gradient"
         self._changed = frozenset(k for k, x in enumerate(known.input_info) if x.mutates_data or x.mutates_metadata)
-        forward, backward = function._fwd_fn, function._bwd_fn
+        forward, backward, epilogue = function._fwd_fn, function._bwd_fn, function._bw_epilogue_fn
+        first = known.num_mutated_inp_runtime_indices  # gradients of results come behind those of inputs' new values
+        places = [first + k for k in own]
+        places += range(first + known.num_outputs, first + known.num_outputs + known.num_intermediate_bases)
 
         def keep_inputs(ctx: Any, args: Sequence[Any], *more: Any) -> Any:
             ctx.inputs, ctx.versions = args, [getattr(x, "_version", 0) for x in args]
             return forward(ctx, args, *more)
 
-        # Dynamo would trace what autograd calls where the pass begins in a compiled function.
-        @torch._dynamo.disable
-        def drop_inputs(args: Any, ctx: Any, *more: Any) -> Any:
+        @torch._dynamo.disable  # which would trace it where the pass begins in a compiled function
+        def run_backward(args: Any, ctx: Any, *more: Any) -> Any:
+            if torch.is_grad_enabled():
+                kept = *ctx.symints, *ctx.saved_tensors, *getattr(ctx, "_tensors_no_vc_check", ())
+                return epilogue(self._run(ctx, [args[0][k] for k in places], kept))
             out = backward(args, ctx, *more)
             if not torch._C._autograd._get_current_graph_task_keep_graph():
                 ctx.inputs = None
             return out
 
-        @torch._dynamo.disable
-        def differentiable(ctx: Any, _: Callable[..., Any], args: list[Any]) -> Any:
-            count = len(self._kept)
-            return function._bw_epilogue_fn(self._run(ctx, args[count:], args[:count]))
-
-        function._fwd_fn, function._bwd_fn, function._double_backward = keep_inputs, drop_inputs, differentiable
+        function._fwd_fn, function._bwd_fn = keep_inputs, run_backward
 
     def _run(self, ctx: Any, incoming: Sequence[Any], kept: Sequence[Any]) -> list[Any]:
         """Return the gradients, as results of an operator that autograd knows."""
@@ -235,7 +235,7 @@ def attaching(backward: DifferentiableBackward) -> Any:
 
     def post_compile(self: RuntimeWrapper, compiled: Callable[..., Any], *args: Any, **options: Any) -> Any:
         function = getattr(compiled, "__self__", None)
-        if hasattr(function, "_double_backward"):
+        if hasattr(function, "_bwd_fn"):
             backward.attach(function)
         return own(self, compiled, *args, **options)
 
