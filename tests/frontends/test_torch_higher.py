@@ -160,6 +160,20 @@ def test_incoming_gradients_of_any_layout() -> None:
     same(run, lambda x: (x @ x.T).sin() * x[:, :1])
 
 
+@pytest.mark.parametrize("f", [torch.linalg.inv, lambda x: torch.linalg.eigvals(x).abs()])
+def test_operators_with_checks_in_order(f: Any) -> None:
+    x = torch.randn(3, 3, dtype=torch.float64)
+    run = lambda f: forces(f, x)  # noqa: E731
+    torch.testing.assert_close(run(torch.compile(f, backend="einsmith")), run(f))
+
+
+def test_derivatives_that_depend_on_values_are_refused() -> None:
+    x, i = torch.randn(4, 3), torch.tensor([0, 2, 0])
+    f = torch.compile(lambda x: x.index_reduce(0, i, x[:3] ** 2, "prod"), backend="einsmith")
+    with pytest.raises(GradientError, match="depends on values"):
+        forces(f, x)
+
+
 def inside(net: Any, x: torch.Tensor) -> torch.Tensor:
     e = net(x).sum()
     (force,) = torch.autograd.grad(e, x, create_graph=True)

@@ -17,11 +17,12 @@ import torch
 from torch._functorch._aot_autograd.runtime_wrappers import RuntimeWrapper
 from torch._functorch._aot_autograd.schemas import OutputType
 from torch._functorch.autograd_function import AutogradFunctionApply
+from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.fx import Node as FxNode
 
 from einsmith.base.caches import Bound, Cache
 from einsmith.base.errors import GradientError
-from einsmith.frontends.torch_compile.reused import Saved, is_random, take_saved
+from einsmith.frontends.torch_compile.reused import Saved, inputs_of, is_random, take_saved
 from einsmith.frontends.torch_compile.varying import Variant, Varies, symbolic, varies
 from einsmith.frontends.torch_nodes import line_of, operator_name
 from einsmith.frontends.torch_register import is_wanted
@@ -71,10 +72,10 @@ class DifferentiableBackward:
         numbers = {
             n.name: number for n, number in self._saved.numbers.of(joint.graph).items() if n.op == "call_function"
         }
-        self._incoming = len(joint.graph.find_nodes(op="placeholder")) - len(_inputs(joint))
+        self._incoming = len(inputs_of(joint.graph)) - len(_inputs(joint))
         kept = _inputs(backward)
         self._kept = [numbers.get(n.name) for n in kept]
-        arguments = [*joint.graph.find_nodes(op="placeholder"), *(n for n in kept if n.name in numbers)]
+        arguments = [*inputs_of(joint.graph), *(n for n in kept if n.name in numbers)]
         self._varying = [varies(n.meta.get("val")) for n in arguments]
         return forward, backward
 
@@ -101,7 +102,8 @@ class DifferentiableBackward:
         def run_backward(args: Any, ctx: Any, *more: Any) -> Any:
             if torch.is_grad_enabled():
                 kept = *ctx.symints, *ctx.saved_tensors, *getattr(ctx, "_tensors_no_vc_check", ())
-                return epilogue(self._run(ctx, [args[0][k] for k in places], kept))
+                gradients = self._run(ctx, [args[0][k] for k in places], kept)
+                return epilogue([*gradients, *[None] * known.num_backward_tokens])
             out = backward(args, ctx, *more)
             if not torch._C._autograd._get_current_graph_task_keep_graph():
                 ctx.inputs = None
@@ -125,7 +127,10 @@ class DifferentiableBackward:
         if variant is None:
             taken = Saved((*self._saved.positions, saved), self._saved.numbers)
             examples, guard = symbolic(args, varying)
-            compiled = self._compile(_GradientsOf(self._graph, self._results, wrt, self._changed), examples, taken)
+            try:
+                compiled = self._compile(_GradientsOf(self._graph, self._results, wrt, self._changed), examples, taken)
+            except DataDependentOutputException as e:
+                raise GradientError(f"{_REFUSED}its own derivative depends on values by {e.func}") from e
             variant = Variant(guard(), compiled, taken.read)
             self._variants.put(key, [variant, *variants[:_MOST_VARIANTS]])
         read = variant.read
@@ -147,7 +152,7 @@ def _key(x: Any, varying: Varies) -> Any:
 
 def _inputs(graph: torch.fx.GraphModule) -> list[FxNode]:
     """Return the inputs of a graph but incoming gradients."""
-    return [n for n in graph.graph.find_nodes(op="placeholder") if "tangents" not in str(n.target)]
+    return [n for n in inputs_of(graph.graph) if "tangents" not in str(n.target)]
 
 
 def _is_wanted(x: Any) -> bool:

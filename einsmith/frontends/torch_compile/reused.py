@@ -13,14 +13,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch._functorch._aot_autograd.descriptors import BackwardTokenAOTInput, ForwardTokenAOTInput
 from torch.fx import Node as FxNode
 
 from einsmith.frontends.torch_compile.reasons import is_view
 
-__all__ = ["Numbers", "Saved", "is_random", "take_saved"]
+__all__ = ["Numbers", "Saved", "inputs_of", "is_random", "take_saved"]
 
 _COPIES = {torch.ops.aten.clone.default, torch.ops.aten.detach.default, torch.ops.aten.alias.default}
 """Operators whose results have the values of their operands."""
+
+
+def inputs_of(graph: torch.fx.Graph) -> list[FxNode]:
+    """Return the inputs of a graph, without the tokens that order operators with effects."""
+    inputs = graph.find_nodes(op="placeholder")
+    return [n for n in inputs if not isinstance(n.meta.get("desc"), (ForwardTokenAOTInput, BackwardTokenAOTInput))]
 
 
 class Numbers:
@@ -34,10 +41,11 @@ class Numbers:
         writes, and constants, only to themselves."""
         out: dict[FxNode, int] = {}
         drawn: Counter[Hashable] = Counter()
-        for position, n in enumerate(graph.nodes):
+        position = {n: k for k, n in enumerate(inputs_of(graph))}
+        for n in graph.nodes:
             key: Hashable = (_key(n.args, out), _key(n.kwargs, out), n.target)
-            if n.op == "placeholder":
-                key = position
+            if n in position:
+                key = position[n]
             elif is_random(n):
                 drawn[key] += 1
                 key = key, drawn[key]
@@ -83,7 +91,7 @@ class Saved:
 
 def take_saved(graph: torch.fx.Graph, saved: Saved) -> None:
     """Let inputs be read for nodes whose values they are."""
-    inputs = graph.find_nodes(op="placeholder")
+    inputs = inputs_of(graph)
     for positions in saved.positions:
         for n, number in saved.numbers.of(graph).items():
             value = inputs[positions[number]] if number in positions else None

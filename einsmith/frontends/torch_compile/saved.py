@@ -26,6 +26,7 @@ from einsmith.cost.recomputation import POINTWISE_SECONDS, Option, kept_tensors,
 from einsmith.frontends.aten import TABLE
 from einsmith.frontends.torch_compile.options import Options
 from einsmith.frontends.torch_compile.reasons import COPY, is_number, is_view, reason
+from einsmith.frontends.torch_compile.reused import inputs_of
 from einsmith.frontends.torch_nodes import operator_name
 
 _ONCE = CheckpointPolicy.MUST_SAVE
@@ -96,7 +97,7 @@ def copy_inputs(graph: torch.fx.Graph, forward_outputs: int, options: Options, c
     def is_backward(n: FxNode) -> bool:
         return n in late or n not in needed
 
-    inputs = [n for k, n in enumerate(graph.find_nodes(op="placeholder")) if k not in constant]
+    inputs = [n for k, n in enumerate(inputs_of(graph)) if k not in constant]
     for n in [n for n in inputs if n not in late and not is_number(n)]:
         if n not in written and any(map(is_backward, _readers(n))):
             continue
