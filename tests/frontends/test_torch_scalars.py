@@ -134,3 +134,33 @@ def test_imported_modules_round_them_too():
     x = edges(torch.float16, 0.1)
     results = from_torch(Every(), x)(x.numpy())
     check([torch.tensor(np.asarray(y)) for y in results], Every()(x), OPERATORS)
+
+
+FLOATS_OF_INTEGERS: dict[str, Callable] = {
+    "mul": lambda n: 0.1 * n,
+    "add": lambda n: n + 0.1,
+    "sqrt": torch.sqrt,
+    "div": lambda n: n / 3,
+    "where": lambda n: torch.where(n > 1, 0.1, 0.3),
+    "sinc": torch.sinc,
+    "digamma": torch.digamma,
+    "full": lambda n: torch.full((3,), 0.1),
+    "zeros": lambda n: torch.zeros(3) + n,
+    "arange": lambda n: torch.arange(0.1, 3) + n,
+    "linspace": lambda n: torch.linspace(0, 1, 7),
+    "tensor": lambda n: n * torch.tensor(0.1),
+    "rand": lambda n: torch.rand(3).lt(1) * 0.1 * n,
+    "bool": lambda n: (n > 1) * 0.1,
+}
+
+
+def test_floats_of_integers_have_the_default_type():
+    torch.set_default_dtype(torch.float64)
+    try:
+        n = torch.tensor([1, 2, 5])
+        results = compiled(lambda n: [f(n) for f in FLOATS_OF_INTEGERS.values()])(n)
+        for name, ours in zip(FLOATS_OF_INTEGERS, results, strict=True):
+            wanted = FLOATS_OF_INTEGERS[name](n)
+            torch.testing.assert_close(ours, wanted, rtol=1e-14, atol=1e-15, msg=lambda text, k=name: f"{k}: {text}")
+    finally:
+        torch.set_default_dtype(torch.float32)

@@ -8,7 +8,7 @@ from typing import Any
 from einsmith import ops as F
 from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType
-from einsmith.frontends.aten.promotion import DEFAULT, convert, type_of
+from einsmith.frontends.aten.promotion import convert, default_float, type_of
 from einsmith.frontends.aten.table import aten, enter
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
@@ -37,9 +37,9 @@ _NOTHING = "0, for uninitialized tensors"
 enter(
     "_efficientzerotensor.default empty.memory_format",
     _NOTHING,
-    lambda size, dtype=None: full(size, 0, dtype or DEFAULT),
+    lambda size, dtype=None: full(size, 0, dtype or default_float()),
 )
-enter("empty_strided.default", _NOTHING, lambda size, stride, dtype=None: full(size, 0, dtype or DEFAULT))
+enter("empty_strided.default", _NOTHING, lambda size, stride, dtype=None: full(size, 0, dtype or default_float()))
 enter("empty_like.default", _NOTHING, lambda x, dtype=None: full(x.shape, 0, dtype or x.dtype))
 enter("new_empty.default", _NOTHING, lambda x, size, dtype=None: full(size, 0, dtype or x.dtype))
 enter("new_empty_strided.default", _NOTHING, lambda x, size, stride, dtype=None: full(size, 0, dtype or x.dtype))
@@ -55,7 +55,7 @@ def arange(start: float, end: float, step: float = 1, dtype: DType | None = None
 @aten("linspace.default linspace.Tensor_Tensor linspace.Tensor_Scalar linspace.Scalar_Tensor")
 def linspace(start: Any, end: Any, steps: int, dtype: DType | None = None) -> Value:
     """start + step*i in the first half, end - step*(steps - 1 - i) in the second"""
-    kind = dtype or DEFAULT
+    kind = dtype or default_float()
     exact = kind if kind.is_float else dt.f64
     numbers = (v if isinstance(v, Value) else builder.full((), float(v), dt.f64) for v in (start, end))
     first, last = (v.astype(kind).astype(exact) for v in numbers)

@@ -11,7 +11,7 @@ from einsmith import ops as F
 from einsmith.api.transforms import vjp
 from einsmith.base.errors import ArgumentError
 from einsmith.frontends.aten.contractions import convolution
-from einsmith.frontends.aten.promotion import DEFAULT, convert
+from einsmith.frontends.aten.promotion import convert, default_float
 from einsmith.frontends.aten.table import TABLE, aten, enter
 from einsmith.lang import builder, views
 from einsmith.lang.builder import Value
@@ -53,8 +53,8 @@ def polygamma(n: int, x: Value) -> Value:
     if not 0 <= n <= 4:
         raise ArgumentError(f"polygamma of order {n} is not supported; 0 to 4 are")
     if n == 0:
-        return F.digamma(x if x.dtype.is_float else x.astype(DEFAULT))
-    value, pullback = vjp(lambda v: polygamma(n - 1, v), x if x.dtype.is_float else x.astype(DEFAULT))
+        return F.digamma(x if x.dtype.is_float else x.astype(default_float()))
+    value, pullback = vjp(lambda v: polygamma(n - 1, v), x if x.dtype.is_float else x.astype(default_float()))
     return pullback(F.ones_like(value))[0]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from einsmith.base.errors import DtypeError, ShapeError, TraceError
 from einsmith.frontends.aten import conditions
+from einsmith.frontends.aten.promotion import expecting
 from einsmith.frontends.aten.refused import REFUSED
 from einsmith.frontends.aten.table import TABLE
 from einsmith.frontends.graph import Kind, Ref, evaluating
@@ -163,7 +164,8 @@ def apply(node: AtenNode, values: Mapping[str, Any], sizes: Mapping[str, int]) -
     args = [_value(x, values) for x in node.args]
     with evaluating(node.layer, f"aten.{node.operator}{_at(node)}"):
         kwargs = {k: _value(v, values) for k, v in node.kwargs}
-        result = keep_wide((args, kwargs), TABLE[node.operator].run(*args, **kwargs))
+        with expecting(node.kind.dtype if node.kind is not None else ""):
+            result = keep_wide((args, kwargs), TABLE[node.operator].run(*args, **kwargs))
     if node.kind is not None:
         _verify(node, node.kind, result, sizes)
     return result

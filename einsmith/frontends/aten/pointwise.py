@@ -12,7 +12,7 @@ from einsmith import ops as F
 from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType
 from einsmith.base.errors import ArgumentError
-from einsmith.frontends.aten.promotion import DEFAULT, convert, promote, result_type, tensor
+from einsmith.frontends.aten.promotion import convert, default_float, promote, result_type, tensor
 from einsmith.frontends.aten.table import aten, enter
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
@@ -230,7 +230,7 @@ _bits("xor", "p + q - 2*p*q", lambda p, q: p + q - 2 * p * q, logical_xor)
 @aten("angle.default")
 def angle(x: Value) -> Value:
     """pi where x < 0, else 0; NaN stays NaN"""
-    y = x if x.dtype.is_float else x.astype(DEFAULT)
+    y = x if x.dtype.is_float else x.astype(default_float())
     return builder.where(y < 0, pi, builder.where(y == y, 0.0, builder.stop_gradient(y))).astype(y.dtype)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import reduce
 from typing import Any
 
@@ -11,15 +14,34 @@ from einsmith.base.symbolic import hint, is_symbolic, literal, to_whole
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
 
-DEFAULT = dt.f32
-"""The type of floats made of integers: torch.get_default_dtype() as it is unless set."""
+_default: ContextVar[DType] = ContextVar("the type of floats that have none", default=dt.f32)
 
-_NUMBERS = {bool: dt.bool_, int: dt.i64, float: DEFAULT}
+
+def default_float() -> DType:
+    """Return the type of floats made of integers and numbers, which is that of torch.get_default_dtype()."""
+    return _default.get()
+
+
+@contextmanager
+def expecting(dtype: str) -> Iterator[None]:
+    """Within the context, floats have float64 by default if an operator's result has it, and otherwise float32.
+
+    Graphs do not record PyTorch's default, but a result that it decides has its type. It cannot change a result that
+    another operand decides.
+    """
+    token = _default.set(dt.f64 if dtype == dt.f64.name else dt.f32)
+    try:
+        yield
+    finally:
+        _default.reset(token)
 
 
 def type_of(x: Any) -> DType:
     """Return the element type of a tensor, or the default type of a Python number."""
-    return x.dtype if isinstance(x, Value) else _NUMBERS[type(hint(x))]
+    if isinstance(x, Value):
+        return x.dtype
+    kind = type(hint(x))
+    return dt.bool_ if kind is bool else dt.i64 if kind is int else default_float()
 
 
 def _join(higher: DType | None, lower: DType | None) -> DType | None:
@@ -63,7 +85,7 @@ def promote(*operands: Any, floats: bool = False, wide: bool = False) -> tuple[l
     """
     common = result_type(*operands)
     if floats and not common.is_float:
-        common = DEFAULT
+        common = default_float()
     types = [common] * len(operands)
     if wide and common.is_float and not getattr(operands[1], "ndim", 0):
         types = [common.arithmetic] * len(operands)

@@ -12,6 +12,7 @@ from typing import Any
 from einsmith import ops as F
 from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType
+from einsmith.frontends.aten.promotion import default_float
 from einsmith.frontends.aten.table import aten
 from einsmith.frontends.graph import layer
 from einsmith.lang import builder
@@ -47,7 +48,7 @@ def native_dropout(x: Value, p: float, train: bool | None = True) -> tuple[Value
 @aten("rand.default")
 def rand(size: Sequence[int], dtype: DType | None = None) -> Value:
     """uniform numbers in [0, 1)"""
-    return _uniform(size, dtype or dt.f32)
+    return _uniform(size, dtype or default_float())
 
 
 @aten("rand_like.default")
@@ -60,7 +61,7 @@ def rand_like(x: Value, dtype: DType | None = None) -> Value:
 def randn(size: Sequence[int], dtype: DType | None = None) -> Value:
     """normal numbers: sqrt(-2*log(u))*cos(2*pi*v) for uniform u and v"""
     return (builder.sqrt(-2.0 * builder.log(_share(size))) * builder.cos(_share(size) * (2 * pi))).astype(
-        dtype or dt.f32
+        dtype or default_float()
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from einsmith import ops as F
 from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType
-from einsmith.frontends.aten.promotion import DEFAULT
+from einsmith.frontends.aten.promotion import default_float
 from einsmith.frontends.aten.table import aten, enter
 from einsmith.frontends.aten.views import select
 from einsmith.lang import builder
@@ -80,7 +80,7 @@ def vector_norm(x: Value, ord: float = 2, dim: Dims = None, keepdim: bool = Fals
 @aten("logsumexp.default")
 def logsumexp(x: Value, dim: Dims, keepdim: bool = False) -> Value:
     """log(sum[dim](exp(x))), without overflow"""
-    y = x if x.dtype.is_float else x.astype(DEFAULT)
+    y = x if x.dtype.is_float else x.astype(default_float())
     return F.logsumexp(y, dimensions(dim, y.ndim, "dim"), keepdim) if y.ndim else y
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType
 from einsmith.frontends.aten.losses import REDUCTIONS
-from einsmith.frontends.aten.promotion import promote
+from einsmith.frontends.aten.promotion import convert, default_float, promote
 from einsmith.frontends.aten.table import enter
 from einsmith.lang.builder import Value
 from einsmith.ops.operator import OperatorRow
@@ -52,9 +52,12 @@ def _entry(row: OperatorRow, flag: str) -> Callable[..., Any]:
             settings[flag] = True
         if not row.converts:
             return row.call(**operands, **settings)
-        values, common = promote(*operands.values()) if len(operands) > 1 else (operands.values(), None)
+        values, common = promote(*operands.values()) if len(operands) > 1 else ([*operands.values()], None)
+        common = common or values[0].dtype
+        if not common.is_float and default_float() is dt.f64:  # the result has this type; formulas give float32
+            values, common = [convert(x, dt.f64) for x in values], dt.f64
         result = row.call(**dict(zip(operands, values, strict=True)), **settings)
-        return _typed(result, common or next(iter(values)).dtype)
+        return _typed(result, common)
 
     run.__signature__ = places  # type: ignore[attr-defined]
     return run
