@@ -21,6 +21,8 @@ MODELS: dict[str, tuple[str, Callable[[bool], Trained]]] = {
     "PaiNN": ("schnetpack", networks.painn),
     "MACE": ("mace", networks.mace),
     "ScaleShiftMACE": ("mace", networks.scale_shift_mace),
+    "SchNet with forces": ("schnetpack", networks.schnet_with_forces),
+    "ScaleShiftMACE with forces": ("mace", networks.scale_shift_mace_with_forces),
     "e3nn": ("e3nn", networks.e3nn),
     "TensorNet": ("torchmdnet", networks.tensornet),
     "EquivariantTransformer": ("torchmdnet", networks.equivariant_transformer),
@@ -28,7 +30,8 @@ MODELS: dict[str, tuple[str, Callable[[bool], Trained]]] = {
     "WGAN-GP": ("", residuals.gradient_penalty),
     "MAML": ("", residuals.meta_learning),
 }
-"""The package of each, and its maker: a function of whether it is small."""
+"""The package of each, and its maker: a function of whether it is small. Those "with forces" compute them in the model
+itself; of the others, energies are differentiated outside of it."""
 
 
 def get(name: str, size: str = "small", dtype: torch.dtype = torch.float32, changing: bool = False) -> Trained:

@@ -65,11 +65,21 @@ class Molecules:
 def loss_of_forces(energy: Energy) -> Energy:
     """Return the loss of energies and of forces, by a function of (model, batch) that returns energies."""
 
-    def loss(f: Callable, batch: Batch) -> torch.Tensor:
-        batch = {**batch, "positions": batch["positions"].detach().requires_grad_()}
+    def results(f: Callable, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         energies = energy(f, batch)
         (gradient,) = torch.autograd.grad(energies.sum(), batch["positions"], create_graph=True)
-        errors = (energies - batch["energies"]) ** 2, (gradient + batch["forces"]) ** 2
+        return energies, -gradient
+
+    return loss_of_results(results)
+
+
+def loss_of_results(results: Callable[[Callable, Batch], tuple[torch.Tensor, torch.Tensor]]) -> Energy:
+    """Return the loss of energies and of forces, by a function of (model, batch) that returns both."""
+
+    def loss(f: Callable, batch: Batch) -> torch.Tensor:
+        batch = {**batch, "positions": batch["positions"].detach().requires_grad_()}
+        energies, forces = results(f, batch)
+        errors = (energies - batch["energies"]) ** 2, (forces - batch["forces"]) ** 2
         return errors[0].mean() + FORCES * errors[1].mean()
 
     return loss

@@ -15,18 +15,19 @@ from torch import nn
 from torch.nn import functional as tf
 
 from benchmarks.models_of_others import Batch, Trained
-from benchmarks.potentials.molecules import ELEMENTS, Molecules, loss_of_forces, mean_degree, sums
+from benchmarks.potentials.molecules import ELEMENTS, Molecules, loss_of_forces, loss_of_results, mean_degree, sums
 
 SMALL = Molecules(3, 6, 2.0)
 
 
-def _mace(small: bool, name: str, width: int, **more: Any) -> Trained:
+def _mace(small: bool, name: str, width: int, own: bool = False, **more: Any) -> Trained:
     """A model of mace.modules, prepared for torch.compile by its own mace.tools.compile.
 
     Args:
         small: whether it is small.
         name: of the class.
         width: channels of l = 0, and of l = 1.
+        own: whether the model itself returns forces.
         more: arguments of this class alone.
     """
     os.environ.setdefault("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")  # e3nn 0.4.4 reads its constants with slices
@@ -51,6 +52,12 @@ def _mace(small: bool, name: str, width: int, **more: Any) -> Trained:
     def energy(f: Callable, batch: Batch) -> torch.Tensor:
         return f(_graphs(batch, molecules), compute_force=False)["energy"]
 
+    def results(f: Callable, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        of_model = f(_graphs(batch, molecules), training=True)
+        return of_model["energy"], of_model["forces"]
+
+    if own:
+        return Trained(model, molecules, loss_of_results(results))
     return Trained(model, molecules, loss_of_forces(energy))
 
 
@@ -77,8 +84,12 @@ def scale_shift_mace(small: bool) -> Trained:
     return _mace(small, "ScaleShiftMACE", 4 if small else 32, atomic_inter_scale=0.8, atomic_inter_shift=0.1)
 
 
-def _schnetpack(small: bool, name: str, width: int) -> Trained:
-    """A representation of schnetpack with its own module of energies, as its training has them."""
+def scale_shift_mace_with_forces(small: bool) -> Trained:
+    return _mace(small, "ScaleShiftMACE", 4 if small else 32, True, atomic_inter_scale=0.8, atomic_inter_shift=0.1)
+
+
+def _schnetpack(small: bool, name: str, width: int, own: bool = False) -> Trained:
+    """A representation of schnetpack with its own module of energies and, for `own`, of forces, as its training has."""
     torch.utils.data.dataloader.T_co = TypeVar("T_co", covariant=True)  # what schnetpack takes of older versions
     from schnetpack import atomistic, representation
     from schnetpack import nn as layers
@@ -92,7 +103,7 @@ def _schnetpack(small: bool, name: str, width: int) -> Trained:
         atomistic.PairwiseDistances(), made, atomistic.Atomwise(n_in=width, output_key="energy", aggregation_mode="sum")
     )
 
-    def energy(f: Callable, batch: Batch) -> torch.Tensor:
+    def run(f: Callable, batch: Batch) -> dict[str, torch.Tensor]:
         senders, receivers = batch["edges"]
         return f(
             {
@@ -104,9 +115,20 @@ def _schnetpack(small: bool, name: str, width: int) -> Trained:
                 "_idx_m": batch["molecule"],
                 "_n_atoms": torch.full((molecules.count,), molecules.atoms),
             }
-        )["energy"]
+        )
 
-    return Trained(model, molecules, loss_of_forces(energy))
+    if own:
+        model.append(atomistic.Forces())
+        return Trained(model, molecules, loss_of_results(lambda f, batch: _energy_and_forces(run(f, batch))))
+    return Trained(model, molecules, loss_of_forces(lambda f, batch: run(f, batch)["energy"]))
+
+
+def _energy_and_forces(results: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    return results["energy"], results["forces"]
+
+
+def schnet_with_forces(small: bool) -> Trained:
+    return _schnetpack(small, "SchNet", 8 if small else 128, True)
 
 
 def schnet(small: bool) -> Trained:

@@ -1,11 +1,11 @@
 """Models that are trained on derivatives, such as forces, through `torch.compile(model, backend="einsmith")`.
 
-    python -m tests.frontends.potentials [NAME ..] [--dtype float32] [--steps 50] [--changing] [--json FILE]
+    python -m tests.frontends.potentials [NAME ..] [--dtype float32] [--steps 50] [--changing]
 
 Each model of `benchmarks.potentials` takes steps of Adam in eager execution and compiled, from the same weights. Losses
 and weights of the compiled one are to be those of eager execution: in float64 within 1e-10 of the largest element of a
-tensor, in float32 within 1e-4 while the steps are few. `--changing`: each batch has edges of its own, and no model is
-compiled more often than Dynamo does it for other sizes.
+tensor, in float32 within 1e-4. A line of JSON says what was seen of a model. `--changing`: each batch has edges of its
+own.
 """
 
 from __future__ import annotations
@@ -31,8 +31,10 @@ from benchmarks.potentials import MODELS, get
 CLOSE = {"float64": 1e-10, "float32": 1e-4}
 """Most that a loss or a weight may be off, relative to the largest element of the tensor."""
 RATE, EPS = 1e-3, 1e-5
-"""Adam's rate, and what it adds to a gradient's size: so much that rounding alone moves no weight whose gradient is 0."""
+"""Adam's rate, and what it adds to a gradient's size: with it, rounding alone moves no weight whose gradient is 0."""
 STEPS = 50
+Trajectory = tuple[list[float], list[torch.Tensor]]
+"""The loss of each step, and the weights after the last one."""
 Compile = Callable[[torch.nn.Module], Any]
 
 
@@ -94,13 +96,18 @@ def compare(name: str, dtype: str, steps: int = STEPS, changing: bool = False, f
     breaks = [why.partition("\n")[0] for why in counters["graph_break"]]
     return Training(
         name,
-        max(_relative(torch.tensor(a), torch.tensor(b)) for a, b in zip(ours, losses, strict=True)),
-        max(_relative(a, b) for a, b in zip(ends, weights, strict=True)),
+        *differences((ours, ends), (losses, weights)),
         tuple(dict.fromkeys(breaks)),
         tuple(dict.fromkeys(said)),
         seconds,
         (losses[0], losses[-1]),
     )
+
+
+def differences(got: Trajectory, wanted: Trajectory) -> tuple[float, float]:
+    """Return the greatest relative differences of a loss and of a weight."""
+    steps = [torch.tensor(x, dtype=torch.float64).unbind() for x in (got[0], wanted[0])]
+    return max(map(_relative, *steps)), max(_relative(a, b) for a, b in zip(got[1], wanted[1], strict=True))
 
 
 def _relative(got: torch.Tensor, wanted: torch.Tensor) -> float:
