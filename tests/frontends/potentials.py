@@ -92,7 +92,7 @@ def compare(name: str, dtype: str, steps: int = STEPS, changing: bool = False, f
             lambda m: torch.compile(m, backend="einsmith", options={"fallback": fallback}),
         )  # fmt: skip
         seconds = time.perf_counter() - begun
-    said = [str(w.message).partition("\n")[0] for w in messages if "einsmith" in str(w.message)]
+    said = [x for x in (str(w.message).partition("\n")[0] for w in messages) if x.startswith("einsmith")]
     breaks = [why.partition("\n")[0] for why in counters["graph_break"]]
     return Training(
         name,
