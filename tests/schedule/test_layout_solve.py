@@ -79,6 +79,17 @@ def test_dominated_values_go():
     assert alive[0].tolist() == [True, False, False], "the first of equal values stays"
 
 
+def test_factors_that_stay_are_compared_once(monkeypatch):
+    """A star whose outer variables lose a value each: at each loss the inner variable's other factors are as before."""
+    count, calls, compare = 30, [], solve._distances
+    monkeypatch.setattr(solve, "_distances", lambda f, v: calls.append((f.over, v)) or compare(f, v))
+    stars = [Factor((0, v), np.array([[0.0, 5.0, 1.0], [1.0, 5.0, 0.0]])) for v in range(1, count + 1)]
+    alive = [np.ones(2, bool), *(np.ones(3, bool) for _ in range(count))]
+    solve.prune(stars, alive)
+    assert all(x.tolist() == [True, False, True] for x in alive[1:])
+    assert len(calls) <= 5 * count
+
+
 def test_costs_of_single_changes():
     sizes, factors = random_problem(1)
     found = minimize(sizes, factors)

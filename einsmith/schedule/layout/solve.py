@@ -179,12 +179,16 @@ def prune(factors: Sequence[Factor], alive: list[np.ndarray]) -> list[Factor]:
     for k, f in enumerate(tables):
         for v in f.over:
             met.setdefault(v, []).append(k)
+    distances: dict[tuple[int, int], np.ndarray] = {}  # (factor, variable) -> `_distances`, until the factor changes
     todo = {v for v in met if len(alive[v]) > 1}
     while todo:
         v = min(todo)
         todo.remove(v)
         with np.errstate(invalid="ignore"):  # inf - inf: worse by one factor, better by another
-            dominates = sum([_distances(tables[k], v) for k in met[v]], np.zeros([len(alive[v])] * 2)) <= 0
+            for k in met[v]:
+                if (k, v) not in distances:
+                    distances[k, v] = _distances(tables[k], v)
+            dominates = sum([distances[k, v] for k in met[v]], np.zeros([len(alive[v])] * 2)) <= 0
         np.fill_diagonal(dominates, False)
         gone = False
         for b in range(len(dominates) - 1, -1, -1) if dominates.any() else ():
@@ -195,6 +199,8 @@ def prune(factors: Sequence[Factor], alive: list[np.ndarray]) -> list[Factor]:
             costs = costs.copy()
             costs.swapaxes(0, over.index(v))[~alive[v]] = inf
             tables[k] = Factor(over, costs)
+            for x in over:
+                distances.pop((k, x), None)
             todo.update(x for x in over if x != v and len(alive[x]) > 1)
     return tables
 
