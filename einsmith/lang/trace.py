@@ -75,22 +75,28 @@ both this lock and the guard of parameters takes the guard first."""
 
 
 @contextmanager
-def compiling() -> Iterator[None]:
-    """Hold LOCK and suspend the cycle collector while tracing and compiling.
+def uncollected() -> Iterator[None]:
+    """Suspend the cycle collector.
 
     Objects created and dropped in the block are freed by reference counting; the collector's scans every few hundred
     objects take a tenth of the time.
     """
-    with LOCK:
-        if not gc.isenabled():
+    if not gc.isenabled():
+        yield
+        return
+    with locks.undone(gc.enable):
+        gc.disable()
+        try:
             yield
-            return
-        with locks.undone(gc.enable):
-            gc.disable()
-            try:
-                yield
-            finally:
-                gc.enable()
+        finally:
+            gc.enable()
+
+
+@contextmanager
+def compiling() -> Iterator[None]:
+    """Hold LOCK and suspend the cycle collector while tracing and compiling."""
+    with LOCK, uncollected():
+        yield
 
 
 _version = object()

@@ -28,6 +28,7 @@ from einsmith.frontends.torch_compile.writes import find_lost_write
 from einsmith.frontends.torch_decompositions import NORMS, decompositions, decompositions_of
 from einsmith.frontends.torch_nodes import line_of
 from einsmith.frontends.torch_whole import keep_whole
+from einsmith.lang.trace import uncollected
 
 
 @cache
@@ -79,7 +80,8 @@ def _compiled(
 
     def compiler(graph: torch.fx.GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
         try:
-            return make_boxed_func(split(graph, settings))
+            with uncollected():
+                return make_boxed_func(split(graph, settings))
         except Exception as e:  # a graph that cannot be split runs in PyTorch
             if settings.fallback == "error":
                 raise
@@ -99,6 +101,7 @@ def _compiled(
         keep_inference_input_mutations=True,
     )
     with ExitStack() as stack:
+        stack.enter_context(uncollected())
         stack.enter_context(keep_whole())
         stack.enter_context(attaching(gradients))
         # A graph may run its backward twice, so saved tensors must not be overwritten.
