@@ -294,6 +294,15 @@ def test_inputs_that_have_changed_are_refused() -> None:
         torch.autograd.grad(e, x, create_graph=True)
 
 
+def test_inputs_with_another_history_are_refused() -> None:
+    x = torch.randn(5, requires_grad=True)
+    z = x * 1
+    e = compiled(torch.tanh)(z).sum()
+    z.mul_(2)
+    with pytest.raises(GradientError, match="changed in place since"):
+        torch.autograd.grad(e, x, create_graph=True)
+
+
 def test_inputs_that_the_forward_changes() -> None:
     def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         y = x.sin() * w.exp()

@@ -69,9 +69,7 @@ class DifferentiableBackward:
             raise GradientError(f"{_REFUSED}{name} draws random numbers, which would be others")
         self._why = "" if len(_inputs(joint)) == inputs else "inputs share memory, and are changed in place"
         forward, backward = partition()
-        numbers = {
-            n.name: number for n, number in self._saved.numbers.of(joint.graph).items() if n.op == "call_function"
-        }
+        numbers = {n.name: number for n, number in self._saved.numbers.of(joint.graph).items() if _is_computed(n)}
         self._incoming = len(inputs_of(joint.graph)) - len(_inputs(joint))
         kept = _inputs(backward)
         self._kept = [numbers.get(n.name) for n in kept]
@@ -101,7 +99,7 @@ class DifferentiableBackward:
         @torch._dynamo.disable  # which would trace it where the pass begins in a compiled function
         def run_backward(args: Any, ctx: Any, *more: Any) -> Any:
             if torch.is_grad_enabled():
-                kept = *ctx.symints, *ctx.saved_tensors, *getattr(ctx, "_tensors_no_vc_check", ())
+                kept = *ctx.symints, *ctx.saved_tensors, *getattr(ctx, "_tensors_no_vc_check", ()), *ctx.opaque_objects
                 gradients = self._run(ctx, [args[0][k] for k in places], kept)
                 return epilogue([*gradients, *[None] * known.num_backward_tokens])
             out = backward(args, ctx, *more)
@@ -115,7 +113,9 @@ class DifferentiableBackward:
         """Return the gradients, as results of an operator that autograd knows."""
         if self._why:
             raise GradientError(_REFUSED + self._why)
-        wrt = tuple(map(_is_wanted, ctx.inputs))
+        edges = iter(ctx.next_functions)  # one for each tensor; where none is needed, its node is None
+        nodes = (next(edges)[0] if isinstance(x, torch.Tensor) else None for x in ctx.inputs)
+        wrt = tuple(node is not None and is_wanted(node) for node in nodes)
         args = [*ctx.inputs, *incoming]
         numbers = [number for number in self._kept if number is not None]
         saved = {number: k for k, number in enumerate(numbers, len(args))}
@@ -133,9 +133,8 @@ class DifferentiableBackward:
                 raise GradientError(f"{_REFUSED}its own derivative depends on values by {e.func}") from e
             variant = Variant(guard(), compiled, taken.read)
             self._variants.put(key, [variant, *variants[:_MOST_VARIANTS]])
-        read = variant.read
-        versions = enumerate(zip(ctx.inputs, ctx.versions, strict=True))
-        if any(k in read and getattr(x, "_version", 0) != was for k, (x, was) in versions):
+        versions = enumerate(zip(ctx.inputs, ctx.versions, wrt, strict=True))
+        if any((has or k in variant.read) and getattr(x, "_version", 0) != was for k, (x, was, has) in versions):
             raise GradientError(_REFUSED + "an input was changed in place since the forward pass")
         out = iter(variant.call(*args))
         return [next(out) if has else None for has in wrt]
@@ -155,10 +154,8 @@ def _inputs(graph: torch.fx.GraphModule) -> list[FxNode]:
     return [n for n in inputs_of(graph.graph) if "tangents" not in str(n.target)]
 
 
-def _is_wanted(x: Any) -> bool:
-    if not isinstance(x, torch.Tensor) or not x.requires_grad:
-        return False
-    return is_wanted(torch.autograd.graph.get_gradient_edge(x).node)
+def _is_computed(n: FxNode) -> bool:
+    return n.op == "call_function" and isinstance(n.meta.get("val"), torch.Tensor)
 
 
 class _GradientsOf(torch.nn.Module):
