@@ -23,7 +23,7 @@ from torch.fx import Node as FxNode
 from einsmith.base.caches import Bound, Cache
 from einsmith.base.errors import GradientError
 from einsmith.frontends.torch_compile.reused import Saved, inputs_of, is_random, take_saved
-from einsmith.frontends.torch_compile.varying import Variant, Varies, symbolic, varies
+from einsmith.frontends.torch_compile.varying import ForSizes, Varies, symbolic, varies
 from einsmith.frontends.torch_nodes import line_of, operator_name
 from einsmith.frontends.torch_register import is_wanted
 
@@ -50,7 +50,7 @@ class DifferentiableBackward:
 
     def __init__(self, graph: Callable[..., Any], compile: Compile, saved: Saved):
         self._graph, self._compile, self._saved = graph, compile, saved
-        self._variants: Cache[tuple, list[Variant]] = Cache(_BACKWARDS)
+        self._variants: Cache[tuple, list[ForSizes]] = Cache(_BACKWARDS)
         self._why = "AOTAutograd made no joint graph of it"
         self._results: list[_Result] = []
         self._incoming = 0
@@ -131,7 +131,7 @@ class DifferentiableBackward:
                 compiled = self._compile(_GradientsOf(self._graph, self._results, wrt, self._changed), examples, taken)
             except DataDependentOutputException as e:
                 raise GradientError(f"{_REFUSED}its own derivative depends on values by {e.func}") from e
-            variant = Variant(guard(), compiled, taken.read)
+            variant = ForSizes(guard(), compiled, taken.read)
             self._variants.put(key, [variant, *variants[:_MOST_VARIANTS]])
         versions = enumerate(zip(ctx.inputs, ctx.versions, wrt, strict=True))
         if any((has or k in variant.read) and getattr(x, "_version", 0) != was for k, (x, was, has) in versions):

@@ -11,7 +11,7 @@ from torch._dynamo.source import ConstantSource
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-__all__ = ["Variant", "Varies", "symbolic", "varies"]
+__all__ = ["ForSizes", "Varies", "symbolic", "varies"]
 
 Varies = tuple[bool, ...] | bool
 """Which dimensions of a tensor vary, or whether a number does."""
@@ -29,7 +29,7 @@ Holds = Callable[[Sequence[Any]], bool]
 
 
 @dataclass(frozen=True)
-class Variant:
+class ForSizes:
     """A function compiled for some sizes, and the positions of the arguments that it needs."""
 
     holds: Holds
