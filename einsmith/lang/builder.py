@@ -32,7 +32,7 @@ from einsmith.ir.nodes import Const as _Const
 from einsmith.ir.nodes import Tensor, leaf, template
 from einsmith.ir.origins import Origin
 from einsmith.ir.rebuild import rebuild
-from einsmith.lang import formula, trace, views
+from einsmith.lang import folds, formula, trace, views
 from einsmith.lang.array_methods import ArrayMethods
 from einsmith.lang.formula import AxisVar, Form, WeakForm
 from einsmith.lang.lower import lower
@@ -329,7 +329,7 @@ def _reduction_function(combiner: str) -> Callable[..., Any]:
             if not isinstance(a, Ex) or not isinstance(a.form, formula.Index):
                 raise FormulaError(f"{combiner} reduces over axes, made by es.axes(extent)")
             reduced_axes.append(a.form.axis)
-        return Ex(formula.fold(combiner, reduced_axes, as_form(x)))
+        return Ex(folds.reduce(combiner, reduced_axes, as_form(x)))
 
     reduce.__name__ = reduce.__qualname__ = combiner
     reduce.__doc__ = (
@@ -349,6 +349,7 @@ def _is_dim(over: Any) -> bool:
 sum, mean, prod = _reduction_function("sum"), _reduction_function("mean"), _reduction_function("prod")
 max, min = _reduction_function("max"), _reduction_function("min")
 argmax, argmin = _reduction_function("argmax"), _reduction_function("argmin")
+logsumexp = _reduction_function("logsumexp")
 
 
 # --------------------------------------------------------------------------------------------------------- elementwise
@@ -515,6 +516,12 @@ def minimum(a: Any, b: Any) -> Any:
     return _apply("min", a, b)
 
 
+@_accept_arrays
+def logaddexp(a: Any, b: Any) -> Any:
+    """Return log(exp(a) + exp(b)), without overflow; -inf is the neutral element."""
+    return _apply("logaddexp", a, b)
+
+
 def random_bits(k0: Any, k1: Any, c0: Any, c1: Any) -> Any:
     """Return 32 random bits as an int32: a function of the key (k0, k1) and the counter (c0, c1) (`ir.random`)."""
     return _apply("random_bits", k0, k1, c0, c1)
@@ -601,7 +608,7 @@ def _reduce(combiner: str, v: Value, axis: Any, keepdims: bool) -> Value:
                 out.append(a)
             elif keepdims:
                 out.append(AxisVar(a.name, 1))
-        return Value(lower(out, formula.fold(combiner, [all_axes[d] for d in dims], body)))
+        return Value(lower(out, folds.reduce(combiner, [all_axes[d] for d in dims], body)))
 
     return _trace_one(("reduce", combiner, dims, keepdims), [v], build)
 
@@ -640,6 +647,7 @@ def matmul(x: Any, y: Any) -> Value:
 
 __all__ = [
     "Ex", "Value", "abs", "argmax", "argmin", "as_value", "axes", "broadcast_to", "cast", "compute", "cos", "erf",
-    "exp", "expm1", "floor", "log", "log1p", "matmul", "max", "maximum", "mean", "min", "minimum", "prod", "relu",
+    "exp", "expm1", "floor", "log", "log1p", "logaddexp", "logsumexp", "matmul", "max", "maximum", "mean", "min",
+    "minimum", "prod", "relu",
     "rsqrt", "sigmoid", "sign", "sin", "softplus", "sqrt", "stop_gradient", "sum", "tanh", "where",
 ]  # fmt: skip

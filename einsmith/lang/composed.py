@@ -7,6 +7,7 @@ derivative is that of its adjoint rule, not of the operations that preserve prec
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -53,11 +54,30 @@ def relu(x: Expr) -> Expr:
     return apply("where", apply("le", x, zero), zero, x)
 
 
+def _difference(x: Expr, y: Expr) -> Expr:
+    """Build x - y, which is 0 for two infinities of one sign."""
+    infinite = apply("eq", apply("abs", x), Const(float("inf"), x.dtype))
+    return apply("where", apply("and", infinite, apply("eq", x, y)), Const(0.0, x.dtype), apply("sub", x, y))
+
+
+def logaddexp(x: Expr, y: Expr) -> Expr:
+    """Build log(exp(x) + exp(y)) without the exponential of a positive number; -inf is the neutral element."""
+    rest = log1p(apply("exp", apply("neg", apply("abs", _difference(x, y)))))
+    return apply("add", apply("max", x, y), rest)
+
+
+def _share(of: int) -> Any:
+    """Return the adjoint rule of an operand of logaddexp."""
+    return lambda g, a, out: mul(g, apply("sigmoid", _difference(a[of], a[1 - of])))
+
+
 for _build, _numpy, _adjoint in (
     (relu, lambda x: np.where(x <= 0, 0, x), ()),  # the derivative of the composition
     (log1p, np.log1p, (lambda g, a, out: apply("div", g, apply("add", _one(a[0]), a[0])),)),
     (expm1, np.expm1, (lambda g, a, out: mul(g, apply("exp", a[0])),)),
     (softplus, lambda x: np.logaddexp(0.0, x), (lambda g, a, out: mul(g, apply("sigmoid", a[0])),)),
+    (logaddexp, np.logaddexp, (_share(0), _share(1))),
 ):
     _name = _build.__name__
-    add_function(ScalarFunction(_name, 1, floats, _numpy, adjoint=_adjoint, call=_name, composition=_build))
+    _arity = max(len(_adjoint), 1)
+    add_function(ScalarFunction(_name, _arity, floats, _numpy, adjoint=_adjoint, call=_name, composition=_build))

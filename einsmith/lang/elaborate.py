@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from einsmith.base.errors import BoundsError, DtypeError, FormulaError, ShapeError
 from einsmith.lang import formula
+from einsmith.lang.folds import reduce
 from einsmith.lang.formula import AxisVar, Form, Literal
 from einsmith.lang.syntax import Ast, Cast, Name, Number, ParsedApply, ParsedRead, ParsedReduction, ShapeOf, SizeOf
 
@@ -92,6 +93,6 @@ class Elaborator:
         if isinstance(node, ParsedReduction):
             if self.axis is None:
                 raise FormulaError("a reduction cannot stand here")
-            return formula.fold(node.combiner, [self.axis(a) for a in node.axes], args[0], (self.text, node.at))
+            return reduce(node.combiner, [self.axis(a) for a in node.axes], args[0], (self.text, node.at))
         assert isinstance(node, ParsedApply)
         return formula.op(node.fn, *args)

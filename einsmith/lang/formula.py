@@ -537,11 +537,11 @@ def convert(x: Form, dtype: DType) -> Form:
 def fold(combiner: str, axes: Sequence[AxisVar], body: Form, at=None) -> Form:
     """Return the reduction of `body` over the box of `axes`.
 
-    Sums and products of integers and conditions are int64, argmax and argmin are int32. A mean is a sum divided by the
-    number of elements. Nested sums, products, maxima or minima of one type are merged into one reduction.
+    Sums and products of integers and conditions are int64, argmax and argmin are int32. Nested sums, products, maxima
+    or minima of one type are merged into one reduction.
 
     Args:
-        combiner: sum, prod, max, min, argmax, argmin or mean.
+        combiner: sum, prod, max, min, argmax or argmin.
         axes: the axes that the reduction binds, at least one.
         body: the form that is reduced.
         at: (text of the formula, offset in it) for messages.
@@ -556,23 +556,15 @@ def fold(combiner: str, axes: Sequence[AxisVar], body: Form, at=None) -> Form:
         raise FormulaError(f"{combiner} names an axis twice")
     if not axes:
         raise FormulaError(f"{combiner} needs at least one axis")
-    if combiner == "mean":
-        n = math.prod(a.extent for a in axes)
-        if n == 0:
-            raise FormulaError(f"mean over no elements: {_show_extents(axes)}")
-        if is_bool(body.ty):
-            body = op("where", body, Literal(1), Literal(0))
-        terms = body if not is_integer(body.ty) else op("div", body, Literal(1.0))
-        return op("div", fold("sum", axes, terms, at), Literal(n))
     if combiner not in ("sum", "prod") and any(a.extent == 0 for a in axes):
-        raise FormulaError(f"{combiner} over no elements: {_show_extents(axes)}")
+        raise FormulaError(f"{combiner} over no elements: {show_extents(axes)}")
     ty = body.ty
     if combiner not in ("sum", "prod") and is_bool(ty):
         raise DtypeError(f"{combiner} of a bool; use where(c, 1, 0)")
     if combiner in ("argmax", "argmin"):
         if (points := math.prod(a.extent for a in axes)) > 2**31:
             raise FormulaError(
-                f"{combiner} over {points} elements has positions that exceed int32, its type: {_show_extents(axes)}",
+                f"{combiner} over {points} elements has positions that exceed int32, its type: {show_extents(axes)}",
                 hint=f"take {combiner} over some of the axes, then over the others",
             )
         return FormulaFold(combiner, axes, body, dt.i32, at)
@@ -585,7 +577,7 @@ def fold(combiner: str, axes: Sequence[AxisVar], body: Form, at=None) -> Form:
     return FormulaFold(combiner, axes, body, ty, at)
 
 
-def _show_extents(axes: Sequence[AxisVar]) -> str:
+def show_extents(axes: Sequence[AxisVar]) -> str:
     """Return the names and extents of axes for a message."""
     return ", ".join(f"axis {a.name} has extent {a.extent}" for a in axes)
 

@@ -32,15 +32,14 @@ from einsmith.lang.syntax import (
 )
 from einsmith.lang.tokenizer import Token, tokenize
 
-REDUCTIONS = ("sum", "mean", "max", "min", "prod", "argmax", "argmin")
+REDUCTIONS = ("sum", "mean", "max", "min", "prod", "argmax", "argmin", "logsumexp")
 CASTS = {d.name: d for d in dt.ALL}
 FUNCTIONS = {**{name: f.arity for name, f in CALLS.items()}, **dict.fromkeys(CASTS, 1), "size": 1}
 """Number of arguments of each function of the language. Functions that are added from outside are in CALLS alone: their
 names stay free for tensors."""
 WRITTEN = {
     "softmax": "e[i,j] = exp(x[i,j] - max[m](x[i,m])) on a line of its own, then e[i,j]/sum[m](e[i,m])",
-    "log_softmax": "x[i,j] - max[m](x[i,m]) - log(sum[n](exp(x[i,n] - max[m](x[i,m]))))",
-    "logsumexp": "max[m](x[i,m]) + log(sum[j](exp(x[i,j] - max[m](x[i,m]))))",
+    "log_softmax": "x[i,j] - logsumexp[m](x[i,m])",
     "norm": "sqrt(sum[j](x[i,j]**2))",
     "var": "m[i] = mean[j](x[i,j]) on a line of its own, then mean[j]((x[i,j] - m[i])**2)",
     "std": "m[i] = mean[j](x[i,j]) on a line of its own, then sqrt(mean[j]((x[i,j] - m[i])**2))",
@@ -55,7 +54,6 @@ WRITTEN = {
     "log2": "log(x)/0.6931471805599453",
     "log10": "log(x)/2.302585092994046",
     "exp2": "2.0**x",
-    "logaddexp": "max(x, y) + log1p(exp(-abs(x - y)))",
     "square": "x*x",
     "reciprocal": "1/x",
     "clamp": "min(max(x, low), high)",

@@ -239,9 +239,7 @@ def lerp(input: Tensor, end: Tensor, weight: Tensor) -> Value:
 @operator(aten="logaddexp.default")
 def logaddexp(input: Floats, other: Floats) -> Value:
     """Return log(exp(input) + exp(other)), without overflow."""
-    x, y = input, other
-    value = builder.where(x == y, x + _log(2), builder.maximum(x, y) + builder.log1p(builder.exp(-builder.abs(x - y))))
-    return builder.differentiate_as(value, y + builder.softplus(x - y))
+    return builder.logaddexp(input, other)
 
 
 @operator(aten="logaddexp2.default")

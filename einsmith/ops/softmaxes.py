@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from math import inf
 from typing import Any
 
 from einsmith.base import dtypes as dt
@@ -94,21 +93,7 @@ def logsumexp(input: Any, dim: int | tuple[int, ...], keepdim: bool = False) -> 
         x = x.astype(dt.f32)
     if not x.ndim:
         return x
-    dims = dimensions(dim, x.ndim, "logsumexp")
-    if not x.size:
-        shape = tuple(1 if d in dims else n for d, n in enumerate(x.shape)) if keepdim else without(x.shape, dims)
-        return builder.full(shape, -inf, x.dtype)
-    over = builder.axes(*(x.shape[d] for d in dims))
-    rest = without(x.shape, dims)
-
-    def at(i: tuple) -> Any:
-        return x[merge(x.ndim, dims, over, i)]
-
-    top = builder.compute(rest, lambda *i: builder.max(builder.stop_gradient(at(i)), over=over))
-    top = builder.where((top == inf) | (top == -inf), 0.0, top)  # then exp and log alone give the infinite result
-    total = builder.compute(rest, lambda *i: builder.sum(builder.exp(at(i) - (top[i] if i else top)), over=over))
-    y = builder.log(total) + top
-    return y.reshape(tuple(1 if d in dims else n for d, n in enumerate(x.shape))) if keepdim else y
+    return builder.logsumexp(x, axis=dimensions(dim, x.ndim, "logsumexp"), keepdims=keepdim)
 
 
 @operator()

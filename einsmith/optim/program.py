@@ -15,12 +15,12 @@ from itertools import count
 from typing import NamedTuple
 
 from einsmith.base.errors import FormulaError
+from einsmith.lang.parser import REDUCTIONS
 
 _TOKEN = re.compile(
     r"(?P<skip>[ \t\r]+|\#[^\n]*)|(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)|(?P<name>[A-Za-z_]\w*)"
     r"|(?P<line>\n)|(?P<sign>\*\*|//|<=|>=|==|!=|\+=|.)"
 )
-_REDUCTIONS = ("sum", "mean", "max", "min", "prod", "argmax", "argmin")
 _WORDS = ("and", "or", "not", "True", "False", "inf", "nan")
 
 
@@ -107,7 +107,7 @@ class RuleProgram:
                 if token.kind != "name" or (n and s.body[n - 1].text == "."):
                     continue
                 after = s.body[n + 1].text if n + 1 < len(s.body) else ""
-                if after == "[" and token.text not in _REDUCTIONS:
+                if after == "[" and token.text not in REDUCTIONS:
                     if token.text not in written and token.text not in read:
                         read[token.text] = self._index(s.body, n + 2)
                 elif after not in ("[", "(", ".") and token.text not in bound and token.text not in _WORDS:
@@ -159,7 +159,7 @@ class RuleProgram:
         """Return the axes that reductions in `body` bind."""
         axes: set[str] = set()
         for n, token in enumerate(body):
-            if token.text in _REDUCTIONS and n + 1 < len(body) and body[n + 1].text == "[":
+            if token.text in REDUCTIONS and n + 1 < len(body) and body[n + 1].text == "[":
                 axes.update(RuleProgram._index(body, n + 2))
         return axes
 
@@ -215,7 +215,7 @@ class RuleProgram:
             elif text == "]" and open_brackets:
                 open_brackets.pop()
             elif token.kind == "name" and before != ".":
-                if after in ("[", ".") and text not in _REDUCTIONS:
+                if after in ("[", ".") and text not in REDUCTIONS:
                     text = names.get(text, text)
                 elif spread and open_brackets and open_brackets[-1]:
                     if before not in ("[", ",") or after not in ("]", ","):

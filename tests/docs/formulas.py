@@ -27,6 +27,7 @@ MEANINGS = {
     "log1p": "`log(1 + x)`, exact near 0",
     "expm1": "`exp(x) - 1`, exact near 0",
     "softplus": "`log(1 + exp(x))`, without overflow",
+    "logaddexp": "`log(exp(x) + exp(y))`, without overflow; -inf is the neutral element",
     "pow": "`x**y`",
     "min": "smallest of two or more; NaN if one is NaN",
     "max": "largest of two or more; NaN if one is NaN",
@@ -38,6 +39,7 @@ MEANINGS = {
     "prod": "product",
     "argmax": "position of the first largest element, int32, over one axis or several in order",
     "argmin": "position of the first smallest element",
+    "logsumexp": "`log(sum[i,j](exp(...)))`, without overflow; -inf where all elements are, with derivatives of 0",
 }
 
 

@@ -349,8 +349,8 @@ class Generator:
         return self.fold(scope, depth)
 
     def fold(self, scope: Scope, depth: int) -> str:
-        combiner = self.pick(("sum",) * 4 + ("max", "mean", "min", "prod", "argmax", "argmin"))
-        if self.exact and combiner == "mean":
+        combiner = self.pick(("sum",) * 4 + ("max", "mean", "min", "prod", "argmax", "argmin", "logsumexp"))
+        if self.exact and combiner in ("mean", "logsumexp"):
             combiner = "sum"
         if self.smooth and combiner.startswith("arg"):
             combiner = combiner[3:]

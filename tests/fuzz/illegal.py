@@ -174,7 +174,7 @@ def _text(text: str, rng: random.Random) -> str:
 
 _CLASSES = (
     ("+", "-", "*", "//", "%", "/", "**"), ("<", "<=", "==", "!=", ">", ">="), ("and", "or"),
-    ("sum", "max", "min", "mean", "prod", "argmax", "argmin"), ("=", "+=", "max=", "min="),
+    ("sum", "max", "min", "mean", "prod", "argmax", "argmin", "logsumexp"), ("=", "+=", "max=", "min="),
     ("exp", "log", "tanh", "sigmoid", "sqrt", "rsqrt", "erf", "abs", "sign", "floor", "relu", "sin", "cos", "f32",
      "f64", "f16", "u8", "i8", "i16", "i32", "i64", "bool", "stop_gradient"),
 )  # fmt: skip

@@ -72,7 +72,7 @@ _COMPARE: Mapping[type, Callable] = {
     ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
 }  # fmt: skip
-_REDUCTIONS = ("sum", "mean", "max", "min", "prod", "argmax", "argmin")
+_REDUCTIONS = ("sum", "mean", "max", "min", "prod", "argmax", "argmin", "logsumexp")
 _CASTS = ("f16", "bf16", "f32", "f64", "u8", "i8", "i16", "i32", "i64", "bool")
 
 
@@ -249,6 +249,8 @@ class _Formula:
             return getattr(x, name)(-1)
         if name == "mean":
             return x.to(torch.float64).mean(-1)
+        if name == "logsumexp":
+            return x.to(torch.float64).logsumexp(-1)
         found = getattr(x, name.removeprefix("arg"))(-1)
         return found.indices if name.startswith("arg") else found.values
 

@@ -248,8 +248,8 @@ class Writer:
             self.define(list(reversed(left)), self.chain(t, left, 1))
 
     def combiner(self, summed: int = 3) -> str:
-        found = self.pick(("sum",) * summed + ("max", "mean", "min", "argmax", "argmin"))
-        return "sum" if found == "mean" and self.exact else found
+        found = self.pick(("sum",) * summed + ("max", "mean", "min", "argmax", "argmin", "logsumexp"))
+        return "sum" if found in ("mean", "logsumexp") and self.exact else found
 
     # ---------------------------------------------------------------------------------------------------------- case
 

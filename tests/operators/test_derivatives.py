@@ -30,7 +30,7 @@ UNARY = {
 """Names -> whether the derivative differs at x, on purpose or at infinities."""
 BINARY = {
     "xlogy": lambda x, y: x == 0 and (y == 0 or y == inf),  # the limits, 0, in place of NaN and infinity
-    "logaddexp": lambda x, y: False, "logaddexp2": lambda x, y: False,
+    **dict.fromkeys(("logaddexp", "logaddexp2"), lambda x, y: isinf(x) or isinf(y)),  # the limits, in place of NaN
     "atan2": lambda y, x: isinf(x) or isinf(y),  # the limit, 0, in place of NaN
 }  # fmt: skip
 VECTORS = [(3.0, 4.0), (0.0, 0.0), (0.0, 2.0), (inf, 1.0), (-inf, -inf), (-inf, 1.0), (nan, 1.0), (1.0, 1.0), (5.0,)]

@@ -81,6 +81,14 @@ def _limit(order: int, wrt: int, at: tuple) -> str | None:
     return LIMIT if order and (not np.any(at) or np.isinf(at).any()) else None
 
 
+FAR = "the limit, in place of NaN"
+
+
+def _far(order: int, wrt: int, at: tuple) -> str | None:
+    x, y = at
+    return FAR if order and (isinf(x) or isinf(y)) and not isnan(x + y if x != -y else 0.0) else None
+
+
 def _abs_cubed(order: int, wrt: int, at: tuple) -> str | None:
     return NAN_CHOICE if order and isnan(at[0]) else None
 
@@ -157,6 +165,8 @@ BINARY = [
          [(0.0, -0.0), (1.0, 1.0), (nan, 1.0), (1.0, nan)]),
     Case("pow(x, y)", "z[i] = pow(x[i], y[i])", lambda torch: torch.pow, ALL_PAIRS,
          [(0.0, 0.0), (0.0, 1.0), (0.0, -1.0), (-2.0, 3.0), (-2.0, 0.5), (nan, 0.0), (1.0, nan)], _pow),
+    Case("logaddexp(x, y)", "z[i] = logaddexp(x[i], y[i])", lambda torch: torch.logaddexp, ALL_PAIRS,
+         [(1.0, 1.0), (-inf, 1.0), (-inf, -inf), (inf, 1.0), (inf, inf)], _far),
     Case("x/y", "z[i] = x[i]/y[i]", lambda torch: torch.div, ALL_PAIRS, [(1.0, 0.0), (0.0, 0.0), (1.0, inf)]),
     Case("x*y", "z[i] = x[i]*y[i]", lambda torch: torch.mul, ALL_PAIRS, [(0.0, inf)]),
     Case("x % y", "z[i] = x[i] % y[i]", lambda torch: torch.remainder, ALL_PAIRS,
@@ -209,6 +219,10 @@ def _prod(order: int, wrt: int, at: tuple) -> str | None:
     return PROD_QUOTIENT if odd and order else None
 
 
+def _no_terms(order: int, wrt: int, at: tuple) -> str | None:
+    return FAR if order and max(at[0]) == -inf else None
+
+
 def _amax(order: int, wrt: int, at: tuple) -> str | None:
     return NAN_AMAX if order == 1 and any(map(isnan, at[0])) else None
 
@@ -223,6 +237,7 @@ def _reductions() -> list[Case]:
             ("sum", lambda torch: torch.sum, [((inf, -inf, 1.0),)], lambda *_: None),
             ("mean", lambda torch: torch.mean, (), lambda *_: None),
             ("prod", lambda torch: torch.prod, zeros, _prod),
+            ("logsumexp", lambda torch: lambda x: torch.logsumexp(x, 0), [((-inf, -inf, -inf),)], _no_terms),
         )
     ]
     for n in ("amax", "amin", "max", "min"):
