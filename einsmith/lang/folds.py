@@ -35,14 +35,14 @@ def reduce(combiner: str, axes: Sequence[AxisVar], body: Form, at: Any = None) -
     """
     if combiner not in ("mean", "logsumexp"):
         return fold(combiner, axes, body, at)
+    if combiner == "mean" and is_bool(body.ty):
+        body = op("where", body, Literal(1), Literal(0))
+    terms = op("div", body, Literal(1.0)) if is_integer(body.ty) else body
     if combiner == "logsumexp":
-        return _logsumexp(tuple(axes), op("div", body, Literal(1.0)) if is_integer(body.ty) else body, at)
+        return _logsumexp(tuple(axes), terms, at)
     n = math.prod(a.extent for a in axes)
     if n == 0:
         raise FormulaError(f"mean over no elements: {show_extents(axes)}")
-    if is_bool(body.ty):
-        body = op("where", body, Literal(1), Literal(0))
-    terms = body if not is_integer(body.ty) else op("div", body, Literal(1.0))
     return op("div", fold("sum", axes, terms, at), Literal(n))
 
 

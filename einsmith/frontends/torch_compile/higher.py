@@ -117,16 +117,16 @@ class DifferentiableBackward:
         nodes = (next(edges)[0] if isinstance(x, torch.Tensor) else None for x in ctx.inputs)
         wrt = tuple(node is not None and is_wanted(node) for node in nodes)
         args = [*ctx.inputs, *incoming]
-        numbers = [number for number in self._kept if number is not None]
-        saved = {number: k for k, number in enumerate(numbers, len(args))}
+        first = len(args)
         args += [x.detach() for x, number in zip(kept, self._kept, strict=True) if number is not None]
-        varying = self._varying if len(self._varying) == len(args) else [False] * len(args)
-        key = wrt, *map(_key, args, varying)
+        key = wrt, *map(_key, args, self._varying)
         variants = self._variants.get(key) or []
         variant = next((v for v in variants if v.holds(args)), None)
         if variant is None:
+            numbers = (number for number in self._kept if number is not None)
+            saved = {number: k for k, number in enumerate(numbers, first)}
             taken = Saved((*self._saved.positions, saved), self._saved.numbers)
-            examples, guard = symbolic(args, varying)
+            examples, guard = symbolic(args, self._varying)
             try:
                 compiled = self._compile(_GradientsOf(self._graph, self._results, wrt, self._changed), examples, taken)
             except DataDependentOutputException as e:
@@ -143,8 +143,8 @@ class DifferentiableBackward:
 def _key(x: Any, varying: Varies) -> Any:
     """Return what is constant of an argument; the sizes that vary are None."""
     if not isinstance(x, torch.Tensor):
-        return None if varying else x
-    if not isinstance(varying, tuple) or not any(varying):
+        return None if any(varying) else x
+    if not any(varying):
         return x.shape, x.stride(), x.dtype, x.requires_grad
     return tuple(None if v else n for n, v in zip(x.shape, varying, strict=True)), x.dtype, x.requires_grad
 

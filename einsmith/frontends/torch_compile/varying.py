@@ -13,15 +13,13 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 
 __all__ = ["ForSizes", "Varies", "symbolic", "varies"]
 
-Varies = tuple[bool, ...] | bool
-"""Which dimensions of a tensor vary, or whether a number does."""
+Varies = tuple[bool, ...]
+"""Which dimensions of a tensor vary; of a number one element, whether it does."""
 
 
 def varies(example: Any) -> Varies:
     """Return what varies of an argument with this example."""
-    if isinstance(example, torch.Tensor):
-        return tuple(isinstance(n, torch.SymInt) for n in example.shape)
-    return isinstance(example, torch.SymInt)
+    return tuple(isinstance(n, torch.SymInt) for n in _sizes(example))
 
 
 Holds = Callable[[Sequence[Any]], bool]
@@ -40,7 +38,7 @@ class ForSizes:
 def symbolic(args: Sequence[Any], varying: Sequence[Varies]) -> tuple[list[Any], Callable[[], Holds]]:
     """Return examples for arguments of which some dimensions vary, and what tells, once a function is traced with
     them, which arguments it is right for. Equal sizes are taken for the same, and 0 and 1 for constant."""
-    if not any(any(which) if isinstance(which, tuple) else which for which in varying):
+    if not any(map(any, varying)):
         return [_leaf(x) for x in args], lambda: lambda _: True
     shapes = ShapeEnv()
     mode = FakeTensorMode(shape_env=shapes)
@@ -48,11 +46,10 @@ def symbolic(args: Sequence[Any], varying: Sequence[Varies]) -> tuple[list[Any],
     for k, (x, which) in enumerate(zip(args, varying, strict=True)):
         source = ConstantSource(f"argument_{k}")
         if isinstance(x, torch.Tensor):
-            sizes = which if isinstance(which, tuple) else (which,) * x.ndim
-            context = StatelessSymbolicContext([DimDynamic.DUCK if v else DimDynamic.STATIC for v in sizes])
+            context = StatelessSymbolicContext([DimDynamic.DUCK if v else DimDynamic.STATIC for v in which])
             examples.append(mode.from_tensor(_leaf(x), source=source, symbolic_context=context))
         else:
-            symbol = shapes.create_symbol(x, source) if which else None
+            symbol = shapes.create_symbol(x, source) if any(which) else None
             examples.append(x if symbol is None else shapes.create_symintnode(symbol, hint=x, source=source))
 
     def guard() -> Holds:
