@@ -26,27 +26,26 @@ def slow(points=4 * 10**6):
 
 
 OFTEN = 0.002
-"""Seconds between two looks whether a run is under way."""
+"""Seconds between two signals."""
 
 
 @contextmanager
 def during(handler):
-    """Call a handler once in the middle of the first long run within, which looks for signals all the time: a signal
-    that comes before the run is sent again, and at the latest the one after it falls into the run, however fast or
-    busy the machine is."""
+    """Call a handler once in the middle of the first long run within, which looks for signals all the time: signals
+    come until one of them falls into the run, however fast or busy the machine is. Those that come before it may wait
+    for the end of a step, as `signals.Deferred` lets them."""
     came = []
 
     def called(number, frame):
         if signals.is_handling() and not came:
+            signal.setitimer(signal.ITIMER_REAL, 0)
             came.append(True)
             handler()
-        elif not came:
-            signal.setitimer(signal.ITIMER_REAL, OFTEN)
 
     interval = watch.WATCH_WORDS.index("interval")
     interrupts.WORDS[interval] = 0
     before = signal.signal(signal.SIGALRM, called)
-    signal.setitimer(signal.ITIMER_REAL, OFTEN)
+    signal.setitimer(signal.ITIMER_REAL, OFTEN, OFTEN)
     try:
         yield
     finally:
