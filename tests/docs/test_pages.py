@@ -23,7 +23,10 @@ from tests.docs.blocks import ROOT, blocks, is_shown, run
 ELSEWHERE = {"docs/patterns.md", "docs/configurations.md"}  # test_patterns.py runs their programs one by one
 SLOW = {
     f"docs/{page}.md"
-    for page in ("export", "kernel_methods", "pytorch", "quantization", "recurrences", "trainers", "training")
+    for page in (
+        *("export", "kernel_methods", "pytorch", "quantization", "recurrences", "trainers", "training"),
+        *("fields/chemistry", "fields/language", "fields/physics", "fields/speech"),
+    )
 }  # pages whose programs take about two seconds or more
 PAGES = sorted(
     p

@@ -46,9 +46,10 @@ def prose(path: Path) -> Iterator[str]:
     yield from re.findall(r"#(.*)", text)
 
 
-def missing_documents(text: str) -> list[str]:
+def missing_documents(text: str, folder: Path = ROOT) -> list[str]:
+    """The documents named that are neither in this folder nor among the others."""
     named = (m for m in DOCUMENT.findall(text) if m.rpartition("/")[2] not in PROGRAMS)
-    return [m for m in named if not (ROOT / m).exists() and not (ROOT / "docs" / m).exists()]
+    return [m for m in named if not any((at / m).exists() for at in (ROOT, ROOT / "docs", folder))]
 
 
 def missing_files(text: str) -> list[str]:
@@ -73,7 +74,7 @@ def missing_modules(text: str) -> list[str]:
 def missing(path: Path) -> set[str]:
     found: set[str] = set()
     for text in prose(path):
-        found.update(missing_documents(text), missing_modules(text))
+        found.update(missing_documents(text, path.parent), missing_modules(text))
         if path.suffix == ".md":
             found.update(missing_files(text))
     return found
