@@ -175,9 +175,9 @@ def _adaptive(rng: Generator, b: int, c: int, d: int, k: int, h: int, w: int) ->
     return {"x": x, "f": f, "W": rng.standard_normal((k, c, 3, 3))}
 
 
-def _stereo(rng: Generator, b: int, c: int, h: int, w: int, u: int) -> dict[str, ndarray]:
+def _stereo(rng: Generator, b: int, c: int, h: int, w: int) -> dict[str, ndarray]:
     f, g = (rng.standard_normal((b, c, h, w)) for _ in range(2))
-    return {"f": f, "g": g, "shift": np.arange(u)}
+    return {"f": f, "g": g}
 
 
 SHOWPIECES = (
@@ -317,13 +317,14 @@ SHOWPIECES = (
         "cost volume of a stereo pair",
         "vision",
         "Kendall et al. 2017, GC-Net, section 3.2, with absolute differences",
-        "y[b,u,i,j] = sum[c](where(j >= shift[u], abs(f[b,c,i,j] - g[b,c,i,j-shift[u]]), 0))",
+        "y[b,u,i,j] = sum[c](where(j >= u, abs(f[b,c,i,j] - g[b,c,i,j-u]), 0))",
         _stereo,
-        {"2 x 32 x 64 x 128, 48 disparities": dict(b=2, c=32, h=64, w=128, u=48)},
-        dict(b=(1, 3, 2), c=(5, 1, 8), h=(3, 1, 5), w=(1, 17, 8), u=(1, 5, 7)),
+        {"2 x 32 x 64 x 128, 48 disparities": dict(b=2, c=32, h=64, w=128)},
+        dict(b=(1, 3, 2), c=(5, 1, 8), h=(3, 1, 5), w=(1, 17, 49)),
         {
             "windows": Peer(peers.volume_windows, "views of the padded right image"),
-            "slices": Peer(peers.volume_slices, "a slice for each disparity"),
+            "slices": Peer(peers.volume_slices, "a slice for each disparity", compiles=False),
         },
+        extents=lambda sizes: {"u": peers.DISPARITIES},
     ),
 )

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-TILE = 16
-"""Pixels along a side of a tile of the splatting by tiles, as in the authors' program."""
+DISPARITIES = 48
+"""Shifts of the right image in the cost volume (pixels)."""
 
 
 def _windows(n: int, size: int) -> Tensor:
@@ -57,7 +57,8 @@ _kept_mask = cache(_mask)
 def neighbours_masked(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Neighbourhood attention in two dimensions, as attention under a mask."""
     mask = (_mask if torch.compiler.is_compiling() else _kept_mask)(tuple(q.shape[1:3]), (7, 7))
-    y = F.scaled_dot_product_attention(*(x.flatten(1, 2)[None] for x in (q, k, v)), attn_mask=mask)
+    Q, K, V = (x.flatten(1, 2)[None] for x in (q, k, v))
+    y = F.scaled_dot_product_attention(Q, K, V, attn_mask=mask)
     return y.view(q.shape)
 
 
@@ -227,16 +228,15 @@ def adaptive_unfold(x: Tensor, f: Tensor, W: Tensor) -> Tensor:
     return (W.flatten(1) @ taken.flatten(1, 2)).view(b, -1, h - 2, w - 2)
 
 
-def volume_windows(f: Tensor, g: Tensor, shift: Tensor) -> Tensor:
+def volume_windows(f: Tensor, g: Tensor) -> Tensor:
     """Cost volume by views of the padded right image."""
-    most = len(shift)
-    moved = F.pad(g, (most - 1, 0)).unfold(3, most, 1).flip(4)  # sample, channel, row, column, disparity
-    inside = torch.arange(f.shape[3])[:, None] >= torch.arange(most)
+    moved = F.pad(g, (DISPARITIES - 1, 0)).unfold(3, DISPARITIES, 1).flip(4)  # sample, channel, row, column, disparity
+    inside = torch.arange(f.shape[3])[:, None] >= torch.arange(DISPARITIES)
     return torch.where(inside, (f[..., None] - moved).abs().sum(1), 0).movedim(3, 1)
 
 
-def volume_slices(f: Tensor, g: Tensor, shift: Tensor) -> Tensor:
+def volume_slices(f: Tensor, g: Tensor) -> Tensor:
     """Cost volume by a slice for each disparity, as published."""
     width = f.shape[3]
-    moved = [F.pad((f[..., u:] - g[..., : width - u]).abs().sum(1), (u, 0)) for u in range(len(shift))]
-    return torch.stack(moved, 1)
+    shifts = [min(u, width) for u in range(DISPARITIES)]
+    return torch.stack([F.pad((f[..., u:] - g[..., : width - u]).abs().sum(1), (u, 0)) for u in shifts], 1)
