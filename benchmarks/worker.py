@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -35,6 +36,7 @@ TVM_FOLDER = "BENCHMARKS_TVM_FOLDER"
 """Variable with the folder of TVM's databases, which outlives the fresh caches of a run: tuning takes minutes."""
 LEAST_CAPS = {"tvm-tuned": 7200.0}
 """Seconds that a peer may take in all where the cap is less: measuring candidates is its first call."""
+SERVER = "benchmarks.worker:PeerServer"
 PATIENCE = 10
 """How many times longer than its limit a process may take where other work keeps it from the processors."""
 
@@ -129,10 +131,10 @@ class PeerProcess(workers.Worker):
     """A `PeerServer` in a process. Between two requests it is stopped by a signal: libraries whose idle threads spin
     would otherwise take the cores of the peer whose turn it is.
 
-    `version`: of the library, once it is imported."""
+    `version`: of the library, once it is imported. server: the class, a `StepServer`."""
 
-    def __init__(self, peer: str, threads: int, caches: Path | None):
-        super().__init__("benchmarks.worker:PeerServer")
+    def __init__(self, peer: str, threads: int, caches: Path | None, server: str = SERVER):
+        super().__init__(server)
         self.peer, self.version = peer, ""
         self._arguments = peer, threads, None if caches is None else str(caches)
 
@@ -188,21 +190,21 @@ class PeerProcess(workers.Worker):
 class Crew:
     """The processes of a run, one for each peer, started when they are first needed and again after a failure.
 
-    caches: folder of their code; None for the user's own caches."""
+    caches: folder of their code; None for the user's own caches. server: as in `PeerProcess`."""
 
-    def __init__(self, threads: int, caches: Path | None):
+    def __init__(self, threads: int, caches: Path | None, server: str = SERVER):
         self.threads = threads
-        self._caches = caches
+        self._caches, self._server = caches, server
         self._workers: dict[str, PeerProcess] = {}
 
     def caches(self, peer: str) -> Path | None:
         """Return where that peer's code is kept; None for the user's own caches."""
-        return None if self._caches is None else self._caches / peer
+        return None if self._caches is None else self._caches / re.sub(r"[^\w-]+", "-", peer)
 
     def start(self, peer: str) -> PeerProcess:
         """Return the peer's process."""
         if peer not in self._workers:
-            self._workers[peer] = PeerProcess(peer, self.threads, self.caches(peer))
+            self._workers[peer] = PeerProcess(peer, self.threads, self.caches(peer), self._server)
         return self._workers[peer]
 
     def keep_calibration(self, peers: Sequence[str] = ("einsmith",)) -> None:

@@ -1,1 +1,1 @@
-"""Forms of the operators of the gallery in PyTorch and JAX, by the field of the operator."""
+"""Forms of the showpieces in other libraries, written from their papers: functions of the inputs in their order."""
