@@ -13,7 +13,8 @@ GRAPH_ATTENTION = """
 z[n,h,k] = sum[d](x[n,d]*W[d,h,k])
 s[n,h] = sum[k](a[h,k]*z[n,h,k])
 t[n,h] = sum[k](b[h,k]*z[n,h,k])
-l[e,h] = max(s[dst[e],h] + t[src[e],h], 0.2*(s[dst[e],h] + t[src[e],h]))
+g[e,h] = s[dst[e],h] + t[src[e],h]
+l[e,h] = max(g[e,h], 0.2*g[e,h])
 top[n,h] = max[e](where(row[n] <= e and e < row[n+1], stop_gradient(l[e,h]), -inf))
 p[e,h] = exp(l[e,h] - top[dst[e],h])
 q[dst[e],h] += p[e,h]
