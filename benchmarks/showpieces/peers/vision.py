@@ -148,25 +148,24 @@ def render_jax(s: Any, d: Any, c: Any) -> Any:
     return jnp.einsum("bn,bnk->bk", jnp.exp(-before) * (1 - jnp.exp(-depth)), c)
 
 
-def _power(m: Any, q: Any, X: Any, Y: Any) -> Any:
-    """Exponents of all Gaussians n at all pixels, [n, i, j], of PyTorch or JAX."""
-    dx, dy = X - m[..., 0, None], Y - m[..., 1, None]
-    columns, rows = (q[..., 0, None] * dx * dx)[..., None, :], (q[..., 2, None] * dy * dy)[..., :, None]
-    return -0.5 * (columns + rows) - (q[..., 1, None] * dy)[..., :, None] * dx[..., None, :]
+def _opacities(m: Tensor, q: Tensor, o: Tensor, X: Tensor, Y: Tensor) -> Tensor:
+    """Opacities of all Gaussians n at all pixels, [i, j, n]: cumulative operations run along memory."""
+    dx, dy = X[:, None] - m[:, 0], (Y[:, None] - m[:, 1])[:, None]
+    return (o * (-0.5 * (q[:, 0] * dx * dx + q[:, 2] * dy * dy) - q[:, 1] * dy * dx).exp()).clamp(max=0.99)
 
 
 def splat_product(m: Tensor, q: Tensor, o: Tensor, c: Tensor, X: Tensor, Y: Tensor) -> Tensor:
     """Splatting of all Gaussians at all pixels, by a cumulative product."""
-    a = (o[:, None, None] * _power(m, q, X, Y).exp()).clamp(max=0.99)
-    clear = torch.cat([torch.ones_like(a[:1]), 1 - a[:-1]]).cumprod(0)
-    return torch.einsum("nij,nk->ijk", clear * a, c)
+    a = _opacities(m, q, o, X, Y)
+    clear = F.pad(1 - a[..., :-1], (1, 0), value=1.0).cumprod(2)
+    return (clear * a) @ c
 
 
 def splat_sum(m: Tensor, q: Tensor, o: Tensor, c: Tensor, X: Tensor, Y: Tensor) -> Tensor:
     """Splatting of all Gaussians at all pixels, by a cumulative sum of logarithms."""
-    a = (o[:, None, None] * _power(m, q, X, Y).exp()).clamp(max=0.99)
-    clear = torch.cat([torch.zeros_like(a[:1]), torch.log1p(-a[:-1])]).cumsum(0).exp()
-    return torch.einsum("nij,nk->ijk", clear * a, c)
+    a = _opacities(m, q, o, X, Y)
+    clear = F.pad(torch.log1p(-a[..., :-1]), (1, 0)).cumsum(2).exp()
+    return (clear * a) @ c
 
 
 def splat_scan(m: Any, q: Any, o: Any, c: Any, X: Any, Y: Any) -> Any:
@@ -176,7 +175,8 @@ def splat_scan(m: Any, q: Any, o: Any, c: Any, X: Any, Y: Any) -> Any:
 
     def step(carried: Any, gaussian: Any) -> Any:
         (clear, image), (m, q, o, c) = carried, gaussian
-        a = jnp.minimum(o * jnp.exp(_power(m, q, X, Y)), 0.99)
+        dx, dy = X - m[0], (Y - m[1])[:, None]
+        a = jnp.minimum(o * jnp.exp(-0.5 * (q[0] * dx * dx + q[2] * dy * dy) - q[1] * dy * dx), 0.99)
         return (clear * (1 - a), image + (clear * a)[..., None] * c), None
 
     start = jnp.ones((len(Y), len(X)), c.dtype), jnp.zeros((len(Y), len(X), c.shape[1]), c.dtype)
