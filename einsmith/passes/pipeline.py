@@ -24,6 +24,7 @@ from einsmith.passes.algebra.factor_hoisting import factor_hoisting
 from einsmith.passes.algebra.fold_into_scatter import fold_into_scatter
 from einsmith.passes.algebra.gather_layouts import gather_layouts
 from einsmith.passes.algebra.horizontal_fusion import horizontal_fusion
+from einsmith.passes.algebra.implied_checks import implied_checks
 from einsmith.passes.algebra.inline import inline
 from einsmith.passes.algebra.join_products import join_products
 from einsmith.passes.algebra.length_limits import length_limits
@@ -187,6 +188,7 @@ def _of_step(context: PassContext) -> PassContext:
 PASSES = check_order(
     (
         replace(graph_pass("simplify", simplify, provides="simplified"), is_optional=False),
+        priced_pass("implied checks", implied_checks, "simplified", on="data index"),
         priced_pass(CHUNK_FORM, _chunk_form, "simplified", on="recurrence"),
         priced_pass("skew", _skew, "simplified", on="recurrence"),
         graph_pass("read forwarding", read_forwarding, "simplified", on="pieces"),

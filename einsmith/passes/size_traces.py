@@ -23,22 +23,15 @@ from einsmith.ir.nodes import (
     Leaf,
     Read,
     Recurrence,
-    Reduce,
     Template,
-    Tensor,
     apply,
-    postorder,
-    template,
 )
 from einsmith.ir.rebuild import (
     map_bodies,
     map_templates,
     rebuild,
     replace,
-    substitute,
-    whole_sum,
 )
-from einsmith.ir.rewrite.simplify import simplify_template
 from einsmith.passes.analysis.index_checks import index_checks
 
 
@@ -64,29 +57,14 @@ class TracedSize:
     """A traced graph, and the arrays that hold the values of captured leaves. live: those of them that may change.
 
     Decisions of the trace that depend on a size are undone: factors that are powers of two are divisors again, as a
-    division by a power of two is traced as a product, and the axes of checks are in the order of their first reads, not
-    by extents. All checks of indices are there, those that a program's compilation adds as well.
+    division by a power of two is traced as a product. All checks of indices are there, those that a program's
+    compilation adds as well.
     """
 
     def __init__(self, graph: Graph, bind: Mapping[Leaf, np.ndarray], live: Iterable[np.ndarray] = ()):
         every = dict((*graph.checks, *index_checks(graph.roots)))
-        checks = tuple((_order_axes(t), message) for t, message in every.items())
-        graph = Graph(graph.inputs, graph.outputs, graph.updates, checks, graph.gradients)
+        graph = Graph(graph.inputs, graph.outputs, graph.updates, tuple(every.items()), graph.gradients)
         self.graph, self.bind, self.live = replace(graph, _divide), bind, set(map(id, live))
-
-
-def _order_axes(t: Tensor) -> Tensor:
-    """Return a sum of integers with its axes in the order in which the body has them."""
-    if not isinstance(t, Compute) or t.shape or not t.dtype.is_int:
-        return t
-    piece = whole_sum(t.template)
-    if piece is None:
-        return t
-    axes = [e.position for e in postorder(piece.bodies) if isinstance(e, Axis)]
-    axes += [n for n in range(len(piece.domain)) if n not in axes]
-    body = substitute(piece.bodies[0], {a: Axis(n) for n, a in enumerate(axes)})
-    extents = tuple(piece.domain[a] for a in axes)
-    return Compute(simplify_template(template((), t.template.params, Reduce("sum", extents, (body,)))), t.args)
 
 
 def _divide(node: Any) -> Any:

@@ -165,3 +165,20 @@ def test_elementwise(dtype):
         < pattern.floor(kernel, WIDE)
         <= min(pattern.cost(kernel, c, WIDE).seconds for c in pattern.configs(kernel, WIDE))
     )
+
+
+def test_elements_at_positions_from_data_are_read_again_in_outer_loops():
+    """All rows of x for each position, or all positions for each row."""
+    rows, positions = 512, 64
+    params = [(dt.f32, (rows, 8, 16)), (dt.i32, (positions,))]
+
+    def again(first) -> float:
+        i, j, u = axes(3)
+        row, at = (j, i) if first == "positions" else (i, j)
+        body = read(0, row, read(1, at, dtype=dt.i32), u)
+        shape = (positions, rows) if first == "positions" else (rows, positions)
+        (box,) = boxes_of(plain(shape, params, Reduce("sum", (16,), (body,))))
+        return costs.reloaded_bytes(schedule(box, ROW), replace(WIDE, l2=1 << 14))
+
+    tensor = 4 * rows * 8 * 16
+    assert again("rows") == 0 and again("positions") == pytest.approx((positions / 8 - 1) * tensor)

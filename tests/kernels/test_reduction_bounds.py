@@ -9,7 +9,7 @@ from einsmith.base import dtypes as dt
 from einsmith.ir.functions import identity
 from einsmith.ir.nodes import apply, cast
 from einsmith.kernels import autoconfig
-from einsmith.kernels.reduction.axes import MIN_BOUNDED_POINTS, boxes_of, find_bounds
+from einsmith.kernels.reduction.axes import MIN_BOUNDED_POINTS, boxes_of, choose_column_axis, find_bounds
 from einsmith.kernels.reduction.pattern import Reduction
 from tests import nest_interp
 from tests.kernels.runner import WIDE, check, poisoned, random_array, sampled
@@ -176,6 +176,44 @@ def test_groups_without_terms_are_left_out(nested, rng):
         base[0] = row
         counts.append(loads(kernel, config, poisoned(kernel, base, {})))
     assert counts[0] < 0.25 * counts[1]
+
+
+def segments_of_places(places, segments, width):
+    """Few segments, each with a row: places have those of their own from low[i] up to high[i]."""
+    i, k, u = axes(3)
+    guard = both(le(word(0, i), k), lt(k, word(1, i)))
+    body = guarded("sum", guard, mul(read(2, k, u), read(3, i, u)))
+    params = [(dt.i32, (places,)), (dt.i32, (places,)), (dt.f32, (segments, width)), (dt.f32, (places, width))]
+    return plain((places,), params, over("sum", (segments, width), body))
+
+
+@sampled(3)
+@pytest.mark.parametrize("width", [3, 4, 16, 17, 33])
+def test_short_axis_around_others(width, rng):
+    low = rng.integers(-2, 9, 7).astype(np.int32)
+    for high in (low + 1, (low + rng.integers(-2, 7, 7)).astype(np.int32)):
+        check(PATTERN, segments_of_places(7, 9, width), rng, inputs=[low, high])
+        check(PATTERN, segments_of_places(7, 9, width), rng, inputs=[low, high], native=True)
+
+
+def test_only_segments_of_a_place_are_read(rng):
+    kernel = segments_of_places(20, 9, 32)
+    base = [random_array(rng, b) for b in kernel.buffers]
+    config, counts = PATTERN.best(kernel, WIDE), []
+    for first, last in ((4, 5), (0, 9)):
+        base[:2] = np.full(20, first, np.int32), np.full(20, last, np.int32)
+        counts.append(loads(kernel, config, poisoned(kernel, base, {})))
+    assert counts[0] < 0.3 * counts[1]
+
+
+def test_lanes_leave_bounds_to_loops():
+    """Along the rows, whose ends differ, every lane would walk all elements."""
+    r, u, k = axes(3)
+    guard = both(le(word(0, r), k), lt(k, word(0, add(r, 1))))
+    params = [(dt.i32, (10,)), (dt.f32, (137,)), (dt.f32, (15, 32)), (dt.i32, (137,))]
+    body = guarded("sum", guard, mul(read(1, k), read(2, word(3, k), u)))
+    (box,) = boxes_of(plain((9, 32), params, over("sum", (137,), body)))
+    assert choose_column_axis(box, 16) == 1
 
 
 def test_sums_that_end_so_are_priced_so():

@@ -19,10 +19,12 @@ from einsmith.autodiff.adjoint.gather import gather_adjoint
 from einsmith.autodiff.adjoint.scatter import (
     CHOSEN_COST,
     SCATTER_COST,
+    hold_somewhere,
     is_coupled,
     is_opaque,
     position,
     report_choice,
+    row_major_position,
     select_attaining,
     substitute_position,
 )
@@ -45,7 +47,6 @@ from einsmith.base.errors import GradientError
 from einsmith.ir.adjoint_rules import Under, both, choose, constant, mul
 from einsmith.ir.analysis.bounds import Facts
 from einsmith.ir.analysis.in_bounds import inside, out_of_bounds, proven
-from einsmith.ir.analysis.linear import LinearForm
 from einsmith.ir.functions import FUNCTIONS
 from einsmith.ir.nodes import (
     Apply,
@@ -222,7 +223,7 @@ class Adjoint:
 
     def _compare_position(self, position: Read, part: Piece) -> Expr:
         """Return the condition that a point of the reduction box is at a row-major position that a tensor holds."""
-        condition = apply("eq", position, _row_major_position(part))
+        condition = apply("eq", position, row_major_position(part))
         self.positions[condition] = position
         return condition
 
@@ -490,36 +491,45 @@ class Adjoint:
     ) -> bool:
         """Sum a contribution with an opaque index over the axes that the index does not mention, then add the sum.
 
-        Returns whether this was done. It is not done if there are no such axes. Guards that mention such axes no longer
-        protect the index; if there are any, it is not done either where the index may rely on them, or where a Scatter
-        of the sum would cost less than sums over fibres.
+        Returns whether this was done; it is not if there are no such axes. Guards that mention some stay inside the
+        sum. If they keep the index in bounds, or a Scatter costs less than sums over fibres, the sum is added where
+        they hold for some term, but not done if they mention all axes: each position may then have a single term.
         """
         used = sorted(frozenset[int]().union(*map(axes_of, index)))
         loops = [p for p in range(len(domain)) if p not in used and domain[p] > 1]
-        # A guard that mentions the loops stays inside the sum: outside of it, it does not keep the index in bounds.
+        if not loops:
+            return False
         conditions = [p for g in guards for p in conjuncts(g)]
         outer = tuple(g for g in conditions if axes_of(g).isdisjoint(loops))
         dropped = [g for g in conditions if g not in outer]
-        if not loops or any(reads(g) and not axes_of(g).isdisjoint(used) for g in dropped):
-            return False
-        if dropped and any(reads(i) for e in index for r in reads(e) for i in r.index):
-            return False
         kept = [p for p in range(len(domain)) if p not in loops]
         move: dict[int, Expr] = {p: Axis(n) for n, p in enumerate(kept + loops)}
         box = tuple(domain[p] for p in kept)
         index, outer = (tuple(substitute(e, move) for e in es) for es in (index, outer))
         body = substitute(guard(guards, value), move)
-        if dropped:
-            facts = Facts.of(box, outer)
-            if not all(self._is_readable(e, facts) for e in index):
+        relies = any(reads(g) and not axes_of(g).isdisjoint(used) for g in dropped)
+        if relies or (dropped and not self._is_gathered_unguarded(box, slot, index, outer)):
+            if axes_of(*dropped).issuperset(loops):
                 return False
-            points = sum(f.points for fibres in self._fibres(slot, box, index, outer) for f in fibres)
-            if points > prod(self.t.params[slot][1]) + SCATTER_COST * prod(box):
-                return False
+            needed = dropped if all(self._is_readable_unguarded(g, domain) for g in dropped) else conditions
+            moved = [substitute(g, move) for g in needed]
+            outer = (*outer, hold_somewhere(self.out, [domain[p] for p in kept + loops], len(kept), moved))
         sums = template(box, (), Reduce("sum", tuple(domain[p] for p in loops), (body,))).parts
         total = self.out.read(self.out.add(box, sums), [Axis(n) for n in range(len(box))])
         self._invert(box, slot, index, outer, total)
         return True
+
+    def _is_gathered_unguarded(self, box: tuple[int, ...], slot: int, index: tuple[Expr, ...], outer: Guards) -> bool:
+        """Return whether sums over fibres cost at most as much as a Scatter, and `outer` keeps the index in bounds."""
+        reads_by_data = any(reads(i) for e in index for r in reads(e) for i in r.index)
+        if reads_by_data or not all(self._is_readable(e, Facts.of(box, outer)) for e in index):
+            return False
+        points = sum(f.points for fibres in self._fibres(slot, box, index, outer) for f in fibres)
+        return points <= prod(self.t.params[slot][1]) + SCATTER_COST * prod(box)
+
+    def _is_readable_unguarded(self, e: Expr, domain: tuple[int, ...]) -> bool:
+        """Return whether all that an expression reads is in bounds all over a box, which no tensor decides."""
+        return not any(reads(i) for r in reads(e) for i in r.index) and self._is_readable(e, Facts.of(domain))
 
     def _shape(self, r: Read) -> tuple[int, ...]:
         """Return the shape of the tensor of the plan that is read."""
@@ -555,16 +565,6 @@ def _build_product_of_others(part: Piece, member: int) -> Piece:
         is_omitted = both(is_omitted, apply("eq", Axis(n + k), Axis(rank + k)))
     others = Reduce("prod", part.body.extents, (choose(is_omitted, constant(1.0, body), body),))
     return Piece((0,) * n, (1,) * n, part.domain, others)
-
-
-def _row_major_position(part: Piece) -> Expr:
-    """Return the row-major position of a point in the reduction box of a piece, an expression of the axes."""
-    out, stride = LinearForm(), 1
-    rank = len(part.extents)
-    for k, extent in reversed(list(enumerate(part.domain[rank:]))):
-        out = out + LinearForm(0, {Axis(rank + k): stride} if extent > 1 else {})
-        stride *= extent
-    return out.expr()
 
 
 def _find_conditions_on_result(body: Expr | Reduce, result: Read) -> dict[Expr, Expr]:

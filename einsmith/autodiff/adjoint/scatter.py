@@ -14,13 +14,28 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from einsmith.autodiff.adjoint.terms import guard
 from einsmith.autodiff.plan import AdjointPlan
 from einsmith.base import dtypes as dt
 from einsmith.base import environment, messages
 from einsmith.ir.adjoint_rules import choose, constant
 from einsmith.ir.analysis.linear import LinearForm
 from einsmith.ir.interned import Node
-from einsmith.ir.nodes import Apply, Axis, Const, Expr, Piece, Read, Scatter, Template, apply, axes_of, postorder
+from einsmith.ir.nodes import (
+    Apply,
+    Axis,
+    Const,
+    Expr,
+    Piece,
+    Read,
+    Reduce,
+    Scatter,
+    Template,
+    apply,
+    axes_of,
+    postorder,
+    template,
+)
 from einsmith.ir.rebuild import substitute
 
 SCATTER_COST = 4
@@ -61,6 +76,19 @@ def position(part: Piece | Scatter) -> tuple[Expr, ...]:
     )
 
 
+def hold_somewhere(out: AdjointPlan, extents: Sequence[int], rank: int, conditions: Sequence[Expr]) -> Expr:
+    """Return the condition, on the first `rank` axes of a box, that conditions hold at some points along the others.
+    `extents` are those of the box; a tensor that counts the points is added to the plan `out`."""
+    axes = sorted(axes_of(*conditions))
+    place = [a for a in axes if a < rank]
+    move: dict[int, Expr] = {a: Axis(n) for n, a in enumerate(axes)}
+    one, zero = Const(1, dt.i32), Const(0, dt.i32)
+    term = substitute(guard(tuple(conditions), one, zero), move)
+    sums = Reduce("sum", tuple(extents[a] for a in axes if a >= rank), (term,))
+    box = tuple(extents[a] for a in place)
+    return apply("lt", zero, out.read(out.add(box, template(box, (), sums).parts), [Axis(a) for a in place]))
+
+
 class AttainedPoints(NamedTuple):
     """The condition that a point of a part attains the final value at its position, and the number of points that
     do."""
@@ -91,6 +119,16 @@ def select_attaining(t: Template, out: AdjointPlan, result: int, part: Piece | S
         for p in t.parts
     ]
     return AttainedPoints(is_attained(part), out.read(out.add(t.shape, parts), position(part)))
+
+
+def row_major_position(part: Piece) -> Expr:
+    """Return the row-major position of a point in the reduction box of a piece, an expression of the axes."""
+    out, stride = LinearForm(), 1
+    rank = len(part.extents)
+    for k, extent in reversed(list(enumerate(part.domain[rank:]))):
+        out = out + LinearForm(0, {Axis(rank + k): stride} if extent > 1 else {})
+        stride *= extent
+    return out.expr()
 
 
 def split_position(part: Piece, position: Read) -> dict[int, Expr]:

@@ -94,6 +94,12 @@ class Box:
         return tuple(zip(self.flats, item_sizes(self.bodies), strict=True))
 
     @cached_property
+    def elements(self) -> Mapping[Any, int]:
+        """Return the elements of the buffer that the bodies read at each offset, by the offset's key."""
+        all_reads = [e for e in cached_postorder(self.bodies) if isinstance(e, Read) and e.index]
+        return {linear(r.index[0]).key: self.sizes[r.slot] for r in all_reads if r.slot < len(self.sizes)}
+
+    @cached_property
     def guarded(self) -> frozenset:
         """Keys of the offsets of reads that are in bounds only because of a guard around them."""
         domain, out = self.extents + self.reduce, set()

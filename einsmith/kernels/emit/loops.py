@@ -349,14 +349,14 @@ class Bounds(NamedTuple):
         """Return the estimated fraction of the axis inside the bounds.
 
         Two bounds at a constant distance give that distance. Two bounds that come from data are assumed to partition
-        the axis (as rows of a sparse matrix do). Any other bound halves the axis."""
+        the axis (as rows of a sparse matrix do), and to leave a point of it. Any other bound halves the axis."""
         ends = [x for x in (*self.low, *self.high) if axes_of(x) or has_read(x)]
         spans = (linear(y) - linear(x) for x in self.low for y in self.high)
         distance = min((x.const for x in spans if not x.terms), default=None)
         if distance is not None:
             return min(1.0, max(1, distance) / max(1, extents[axis]))
         if any(map(has_read, self.low)) and any(map(has_read, self.high)):
-            return 1 / max(2, prod(extents[a] for a in frozenset().union(*map(axes_of, ends))))
+            return 1 / max(2, min(extents[axis], prod(extents[a] for a in frozenset().union(*map(axes_of, ends)))))
         return 0.5 if ends else 1.0
 
     def emit_range(self, em: VectorEmitter, first: SSAValue | int, end: SSAValue | int) -> tuple[SSAValue, SSAValue]:

@@ -26,7 +26,8 @@ MAX_WINDOW = 16
 MAX_UNROLLED = 400
 """Most instructions emitted by unrolling reduction axes."""
 MIN_BOUNDED_POINTS = 2 * MAX_WINDOW
-"""Fewest points of a reduction axis whose loop is limited to the range that its guards allow."""
+"""Fewest points of a reduction axis, with the axes inside of it, whose loop is limited to the range that its guards
+allow."""
 
 
 class ReductionConfig(NamedTuple):
@@ -66,8 +67,9 @@ def reduced_axes(box: Box) -> range:
 
 @lru_cache(maxsize=1024)
 def find_bounds(box: Box, axis: int) -> Bounds:
-    """Return the bounds that the guards of all bodies put on a reduction axis; none for axes of few points."""
-    if box.reduce[axis - box.rank] < MIN_BOUNDED_POINTS or box.combiner is None:
+    """Return the bounds that the guards of all bodies put on a reduction axis; none where it and the axes inside of it
+    have few points."""
+    if prod(box.reduce[axis - box.rank :]) < MIN_BOUNDED_POINTS or box.combiner is None:
         return Bounds()
     extents, combiner = box.extents + box.reduce, box.combiner
     bounds_by_body = [find_guard_bounds(b, identity(combiner, b.dtype), axis, extents, box.sizes) for b in box.bodies]
@@ -83,6 +85,18 @@ def _access_costs(box: Box, axis: int, lanes: int) -> tuple[float, ...]:
     return tuple(boxes.access_cost([f], axis, lanes, box.guarded) for f in box.flats)
 
 
+def _estimate_walked(box: Box, axis: int, lanes: int) -> float:
+    """Return the estimated fraction of the reduction that loops run over with the lanes along `axis`: what bounds them
+    must not depend on it, and a range of its own begins and ends within vectors."""
+    extents, out = box.extents + box.reduce, 1.0
+    for a in reduced_axes(box):
+        bounds = find_bounds(box, a)
+        if any(bounds):
+            fraction = bounds.without({axis}).estimate_fraction(a, extents)
+            out *= min(1.0, fraction + lanes / extents[a]) if a == axis else fraction
+    return out
+
+
 @lru_cache(maxsize=4096)
 def choose_row_axis(box: Box, lanes: int) -> int | None:
     """Return the reduction axis that is cheapest to vectorise; None: there is none.
@@ -93,7 +107,8 @@ def choose_row_axis(box: Box, lanes: int) -> int | None:
         axes = axes[-1:]
 
     def cost(a: int) -> tuple[float, int]:
-        return (sum(_access_costs(box, a, lanes)) + 1) / boxes.lane_utilization(box.reduce[a - box.rank], lanes), -a
+        each = _estimate_walked(box, a, lanes) * (sum(_access_costs(box, a, lanes)) + 1)
+        return each / boxes.lane_utilization(box.reduce[a - box.rank], lanes), -a
 
     return min(axes, key=cost, default=None)
 
@@ -101,11 +116,11 @@ def choose_row_axis(box: Box, lanes: int) -> int | None:
 @lru_cache(maxsize=4096)
 def choose_column_axis(box: Box, lanes: int) -> int | None:
     """Return the output axis that is cheapest to vectorise; None: there is none."""
-    rest, weight = box.epilogue_flats, max(1, box.reduced)
+    rest = box.epilogue_flats
 
     def cost(a: int) -> tuple[float, int]:
-        each = weight * (sum(_access_costs(box, a, lanes)) + 1) + boxes.access_cost(rest, a, lanes)
-        return each / boxes.lane_utilization(box.extents[a], lanes), -a
+        each = max(1, box.reduced * _estimate_walked(box, a, lanes)) * (sum(_access_costs(box, a, lanes)) + 1)
+        return (each + boxes.access_cost(rest, a, lanes)) / boxes.lane_utilization(box.extents[a], lanes), -a
 
     return min(range(box.rank), key=cost, default=None)
 
@@ -231,7 +246,13 @@ class ReductionSchedule:
         """Return whether the lanes, along an output axis, take one whole step, and all reductions are unrolled."""
         axes = reduced_axes(self.box)
         whole = axis < self.box.rank and self.vectors // self.config.unroll == 1
-        return whole and count_unrolled(self.box, axes, None, self.copies) == len(axes)
+        return whole and self.count_unrolled(axes) == len(axes)
+
+    def count_unrolled(self, axes: Sequence[int], split_axis: int | None = None) -> int:
+        """Return how many of the innermost of these reduction axes are unrolled, none of which is bounded."""
+        count = count_unrolled(self.box, axes, split_axis, self.copies)
+        bounded = (n for n, a in enumerate(reversed(axes[len(axes) - count :])) if any(self.find_bounds(a)))
+        return next(bounded, count)
 
     @property
     def copies(self) -> int:

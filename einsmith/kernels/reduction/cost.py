@@ -191,7 +191,7 @@ def _mask_instructions(s: ReductionSchedule) -> float:
     The rows of a register tile share them. Where all reductions are unrolled, masks are computed once for many points.
     """
     box, axes = s.box, reduced_axes(s.box)
-    unrolled = count_unrolled(box, axes, None, s.copies)
+    unrolled = s.count_unrolled(axes)
     if s.along_row or s.axis is None or unrolled == len(axes):
         return 0.0
     adjacent, apart = INSTRUCTIONS.reduction_mask[unrolled > 0]
@@ -257,7 +257,8 @@ def reloaded_bytes(s: ReductionSchedule, target: Target) -> float:
     """Return the bytes that are reloaded from beyond L2.
 
     An operand that does not depend on an output axis is read again at each of its points, unless all that is read of
-    the operand inside that loop stays in L2."""
+    the operand inside that loop stays in L2. So are elements of the operand that several points read, such as those at
+    positions read from data."""
     box = s.box
     if max([item for _, item in box.sized_flats], default=0) * box.points * box.reduced <= target.l2:
         return 0.0
@@ -266,12 +267,14 @@ def reloaded_bytes(s: ReductionSchedule, target: Target) -> float:
     out, facts = 0.0, Facts((*box.extents, *box.reduce))
     for flat, item in box.sized_flats:
         inside, (low, high) = flat.axes, facts.interval(flat)
-        room = inf if low is None or high is None else item * (high - low + 1.0)  # windows and remainders overlap
+        most = inf if low is None or high is None else high - low + 1.0  # windows and remainders overlap
+        room = item * min(most, box.elements.get(flat.key, inf))
         reduced = [n * s.walked_fractions.get(a, 1.0) for a, n in enumerate(box.reduce, box.rank) if a in inside]
         span, times = min(room, item * prod(reduced)), 1.0
         for a in (*inner, *(a for a in reversed(range(box.rank)) if a not in inner)):
             n = box.extents[a]
             if a in inside:
+                times *= max(1.0, span * n / room) if span > target.l2 else 1.0
                 span = min(room, span * n)
             elif span > target.l2:
                 times *= -(-n // at_once.get(a, 1))

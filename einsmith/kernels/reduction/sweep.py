@@ -15,7 +15,7 @@ from einsmith.kernels.emit import loops
 from einsmith.kernels.emit.combine import Accumulators, Combine
 from einsmith.kernels.emit.loops import Ramps
 from einsmith.kernels.emit.vector import LanePattern, VectorEmitter
-from einsmith.kernels.reduction.axes import ReductionSchedule, count_unrolled, reduced_axes
+from einsmith.kernels.reduction.axes import ReductionSchedule, reduced_axes
 from einsmith.kernels.reduction.windows_of_two import list_pair_vectors, merge_pairs
 from einsmith.schedule.kernel import row_major
 
@@ -43,7 +43,7 @@ class Sweep:
         s = self.s
         vectorised = s.last if s.transposed_reads or s.paired_box else s.axis
         loops = [a for a in reduced_axes(self.box) if a != vectorised]
-        unrolled = 0 if s.transposed_reads else count_unrolled(self.box, loops, s.split_axis, s.copies)
+        unrolled = 0 if s.transposed_reads else s.count_unrolled(loops, s.split_axis)
         split = len(loops) - unrolled
         return self._emit_loops(loops[:split], loops[split:], states, inner)
 

@@ -44,8 +44,8 @@ from einsmith.ir.nodes import (
 from einsmith.ir.rebuild import guarded, map_parts, prune_args, replace, substitute
 
 MIN_SEGMENTS = 64
-"""Fewest segments for which a lookup pays: kernels walk short axes from end to end
-(`kernels.reduction.axes.MIN_BOUNDED_POINTS`), in vectors, which takes little time."""
+"""Fewest points of the segments' axis, with the axes inside of it, for which a lookup pays: kernels walk short axes
+from end to end (`kernels.reduction.axes.MIN_BOUNDED_POINTS`), in vectors, which takes little time."""
 MIN_GAIN = 16
 """Fewest points of a sum per element of the tables computed for it; with fewer, the tables do not pay."""
 
@@ -103,7 +103,7 @@ def _match_axes(n: int, t: Template, guards: Sequence[Expr], segment: int, place
     """Return axis `segment` of part n as segments of axis `place`; None if the guards do not bound these segments from
     both sides, cannot be evaluated outside of the part, or bounds do not pay."""
     domain = t.parts[n].domain
-    if domain[segment] < MIN_SEGMENTS:
+    if prod(domain[segment:]) < MIN_SEGMENTS:
         return None
     ends: dict[Expr, AxisEnd] = {}
     for c in guards:

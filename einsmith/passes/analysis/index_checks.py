@@ -13,7 +13,6 @@ import numpy as np
 
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import mark
-from einsmith.base.symbolic import hint
 from einsmith.ir.analysis.bounds import Facts
 from einsmith.ir.analysis.in_bounds import proven
 from einsmith.ir.analysis.predicates import guarded_reads
@@ -204,8 +203,7 @@ def _count_violation(guards: Sequence[Expr], index: Expr, extent: int) -> Expr:
 def _build_check(node: Compute, condition: _IndexCondition) -> tuple[Tensor, str]:
     """Return (the number of points at which a condition is violated, message)."""
     domain, guards, index, extent = condition.domain, condition.guards, condition.index, condition.extent
-    # A read and the read of its gradient under equal guards share one check: axes and guards are sorted.
-    used = sorted(axes_of(index, *guards), key=lambda a: (hint(domain[a]), a))
+    used = sorted(axes_of(index, *guards))
     new_axes = {a: Axis(i) for i, a in enumerate(used)}
     conjuncts = list(dict.fromkeys(substitute(c, new_axes) for g in guards for c in operands(g, "and")))
     facts = Facts.of([domain[a] for a in used])
