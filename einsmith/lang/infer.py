@@ -418,6 +418,9 @@ class ExtentInference:
         hint = f'add extents={{"{axis}": {value}}}'
         if value == "N":
             hint += ', N an int or a string such as "X.shape[0]//2"'
+        left = (i for i in line.statement.index if not isinstance(i, Name))
+        if any(isinstance(n, Name) and n.id == axis for i in left for n in walk(i)):
+            hint += f"; or, if {axis} is a parameter, give it a default, es.op(..., {axis}=N)"
         if self.pending and key not in self.known:
             hint += f" (the given extents of {', '.join(self.pending)} could not be computed)"
         return FormulaError(message, self.program.text, at, hint)

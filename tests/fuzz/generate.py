@@ -121,7 +121,7 @@ class Generator:
 
     def statement(self) -> None:
         name = f"T{sum(n.startswith('T') for n in self.shapes)}"
-        form = self.pick(("plain",) * 6 + ("interleaved", "stacked", "accumulated"))
+        form = self.pick(("plain",) * 5 + ("divided", "interleaved", "stacked", "accumulated"))
         if form == "plain":
             self.now = _Statement()
             scope = self.left(self.pick((1, 2, 0, 3)))
@@ -131,6 +131,14 @@ class Generator:
                 self.conditions.add(name)
             self.finish(f"{name}[{', '.join(scope)}] = {body}")
             shape = tuple(scope.values())
+        elif form == "divided":
+            self.now = _Statement()
+            scope = self.left(2)
+            (a, b), (m, n) = list(scope), list(scope.values())
+            rest = self.left(self.pick((0, 1)))
+            left = ", ".join((f"{n}*{a} + {b}", *rest))
+            self.finish(f"{name}[{left}] = {self.expression({**scope, **rest}, 3)}")
+            shape = (m * n, *rest.values())
         elif form == "interleaved":
             parts = 2 + self.choose(2)
             lead = self.pick((0, 1))
