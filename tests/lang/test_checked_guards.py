@@ -62,8 +62,7 @@ def test_neighbours_within_lists(rng, lengths):
         before[e] = where(e > row[s[e]], x[e-1], 0)
         after[e] = where(e + 1 < row[s[e]+1], x[e+1], 0)
         total[t] = sum[e](where(row[t] < e and e < row[t+1], x[e]*x[e-1], 0))
-        """,
-        extents={"t": "row.shape[0]-1"},
+        """
     )
     before = [x[e - 1] if e > row[s[e]] else 0 for e in range(len(s))]
     after = [x[e + 1] if e + 1 < row[s[e] + 1] else 0 for e in range(len(s))]
