@@ -29,7 +29,7 @@ IDS = np.array([0, 4, 2])
         ("Y[i, k] = X[i]", [V], {}, es.FormulaError, r'axis k is not determined(.|\n)*extents=\{"k"'),
         ("Y[i] = sum[k](X[i+k])", [V], {}, es.FormulaError, r'axes i and k are not(.|\n)*extents=\{"i"'),
         ("Y[i] = X[i] * W[i]", [V, V[:4]], {}, es.ShapeError, "X has extent 5.*W has extent 4"),
-        ("Y[i] = X[i+1] - X[i]", [V], {}, es.BoundsError, r'runs from 1 to 5(.|\n)*extents=\{"i": "X.shape\[0\]-1"\}'),
+        ("Y[i] = X[i+1] - Z[i]", [V, V], {}, es.BoundsError, r'runs from 1 to 5(.|\n)*"i": "X.shape\[0\]-1"'),
         ("Y[i] = sum[r](X[i+r] * W[r])", [V[:3], V], {}, es.BoundsError, "no extent of i keeps the read of X"),
         ("Y[i] = X[i]", [M], {}, es.ShapeError, r"X has shape \(3, 4\), 2-d, but .* 1-d"),
         ("Y[i] = X[i]", [V.astype(np.complex64)], {}, es.DtypeError, "complex64.*not supported; convert.*float32"),

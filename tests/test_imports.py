@@ -34,7 +34,7 @@ THIRD_PARTY = {
     "mpi4py": ["distributed/mpi.py", "cli/workers.py"],
     "distributed": ["cli/workers.py"],
     "onnx": ["frontends/onnx*"],
-    "ml_dtypes": ["frontends/onnx/types.py"],
+    "ml_dtypes": ["base/dtypes.py", "frontends/onnx/types.py"],
     "google": ["frontends/onnx/protos.py"],
     "safetensors": ["training/checkpoint.py"],
     "rich": ["base/bars.py", "tuning/*", "cli/*", "bench/compare.py"],

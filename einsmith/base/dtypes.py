@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from einsmith.base import locks
 from einsmith.base.errors import DtypeError
 from einsmith.base.locks import cached_property
 
@@ -33,8 +34,34 @@ class DType:
 
     @property
     def dtype(self) -> np.dtype:
-        """Return the NumPy type, by the name under which NumPy looks for it: `np.zeros(3, x.dtype)`."""
-        return self.numpy
+        """Return the NumPy type, by the name under which NumPy looks for it: `np.zeros(3, x.dtype)`.
+
+        Raises DtypeError for bfloat16 where ml_dtypes, which adds it to NumPy, is not installed.
+        """
+        if self is not bf16:
+            return self.numpy
+        try:
+            with locks.IMPORTING:
+                import ml_dtypes
+        except ImportError:
+            raise DtypeError(
+                "NumPy has no bfloat16: install ml_dtypes, or convert a float32 array in the traced function, as in "
+                "es.tensor(array).astype(x.dtype)"
+            ) from None
+        return np.dtype(ml_dtypes.bfloat16)
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether `other` is this type: itself, or the type by a name, of NumPy, Python or PyTorch."""
+        if isinstance(other, DType):
+            return self is other
+        if not isinstance(other, (str, type, np.dtype)) and not str(other).startswith("torch."):
+            return NotImplemented
+        try:
+            return dtype_of(other) is self
+        except DtypeError:
+            return False
+
+    __hash__ = object.__hash__
 
     @cached_property
     def arithmetic(self) -> DType:

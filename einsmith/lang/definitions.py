@@ -51,6 +51,8 @@ from einsmith.lang.syntax import Name, ParsedRead, ShapeOf
 _MAX_LISTED_ELEMENTS = 1_000_000
 """Most elements of a tensor for which a message names an element that no piece defines."""
 
+_APART = "define a tensor over all axes, and read it in a second statement, as in y[t] = z[t//4, t%4]"
+
 
 def tensors(
     program: FormulaProgram,
@@ -105,8 +107,8 @@ def _define(
 ) -> Value:
     """Return the tensor of a name. `dtype`: its element type, if that is not inferred; `pushed`: see `_Part`."""
     lines = [(k, program.lines[k]) for k in program.defined[name]]
-    parts = [_Part(program, k, line, extents, values, numbers, dtype, pushed) for k, line in lines]
     try:
+        parts = [_Part(program, k, line, extents, values, numbers, dtype, pushed) for k, line in lines]
         return _build_tensor(program, name, extents, parts)
     except (FormulaError, VerifyError, ShapeError, DtypeError) as e:
         raise _locate(e, program, lines[0][1].statement.at) from None
@@ -198,6 +200,8 @@ def _build_tensor(
     added = parts[len(plain) :]
     if len(parts) == 1 and plain and parts[0].is_plain:
         return Value(lower(parts[0].output_axes, parts[0].body))
+    if len(parts) == 1 and plain and parts[0].divided is not None:
+        return Value(lower([a for axes in parts[0].divided for a in axes], parts[0].body)).reshape(shape)
     pieces = [p.build_piece() for p in plain]
     if pieces:
         _check_partition(program, name, shape, pieces, [p.line.statement.at for p in plain])
@@ -218,6 +222,9 @@ class _Part:
     """One statement lowered to forms: the axes and indices of its left side, and its body, of type
     `dtype` unless it is None.
 
+    divided: where a left index of several axes divides a dimension, as y[4*n+i] does for i < 4, the axes of each
+    dimension, slowest first; else None. In a recurrence (`dtype` is given) the dimension has one axis t, and the body
+    has t//4 and t%4 in place of n and i, so that y[4*n+i-1] is the step before.
     `pushed`: repeat conditions around a reduction inside its body, so that the body reads nothing where its value is
     unused.
     """
@@ -237,8 +244,10 @@ class _Part:
         axes = {a: AxisVar(a, extents.axes[k, a]) for a in line.axes}
         self.output_axes = [axes[a] for a in line.output_axes]
 
+        quotients: dict[str, Form] = {}
+
         def name(node: Name) -> Form:
-            return Index(axes[node.id]) if node.id in axes else numbers[node.id]
+            return quotients.get(node.id) or (Index(axes[node.id]) if node.id in axes else numbers[node.id])
 
         def read(node: ParsedRead, index: Sequence[Form]) -> Form:
             v = values[node.name]
@@ -254,6 +263,14 @@ class _Part:
 
         build = Elaborator(program.text, name, read, shape, lambda a: extents.axes[k, a], axes.__getitem__)
         self.index = [build.form(i) for i in line.statement.index]
+        self.divided: list[list[AxisVar]] | None = None
+        if not line.statement.accumulate and any(len(i.free) > 1 for i in self.index):
+            if len(program.defined[line.statement.name]) > 1:
+                raise self._fail(0, "left indices of several axes define a whole tensor, in one statement", _APART)
+            self.divided = [self._divide(d) for d in range(len(self.index))]
+        if self.divided is not None and dtype is not None:
+            self.index = [_flatten(along, quotients) for along in self.divided]
+            self.output_axes = [i.axis for i in self.index if isinstance(i, Index)]
         body = build.form(line.statement.value)
         input_type = formula.join(
             v.dtype for v in (values[n] for n in program.inputs) if v.dtype.is_float and not v.weak
@@ -271,25 +288,66 @@ class _Part:
     def build_piece(self) -> tuple[list[int], list[int], list[AxisVar], Form]:
         """Return the offset, step and axis of each output dimension, and the body; a constant index gets an axis of
         extent 1."""
-        scope = TemplateScope(self.output_axes, float_type([self.body]))
         offset, step, out = [], [], []
-        for d, i in enumerate(self.index):
-            at = self.line.statement.index[d].at
-            if not formula.is_integer(i.ty) or i.loads:
-                raise FormulaError(
-                    "a left index is an integer expression of one axis",
-                    self.program.text,
-                    at,
-                    "accumulate with += at positions that are read from tensors",
-                )
-            form = linear(scope.convert(i, index_type(i)))
-            terms = list(form.terms.items())
-            if len(terms) > 1 or any(not isinstance(a, Axis) or c < 1 for a, c in terms):
-                raise FormulaError("a left index has the form step*axis + offset, step positive", self.program.text, at)
-            offset.append(form.const)
-            step.append(terms[0][1] if terms else 1)
-            out.append(scope.axes[terms[0][0].position] if terms else AxisVar(f"_{d}", 1))  # type: ignore[union-attr]
+        for d in range(len(self.index)):
+            start, steps = self._find_steps(d)
+            if len(steps) > 1:
+                raise self._fail(d, "a left index of a piece is an integer expression of one axis", _APART)
+            offset.append(start)
+            step.append(next(iter(steps.values()), 1))
+            out.append(next(iter(steps), AxisVar(f"_{d}", 1)))
         return offset, step, out, self.body
+
+    def _find_steps(self, d: int) -> tuple[int, dict[AxisVar, int]]:
+        """Return the first position of a left index, and how far a step of each axis moves it."""
+        i = self.index[d]
+        if not formula.is_integer(i.ty) or i.loads:
+            hint = "accumulate with += at positions that are read from tensors"
+            raise self._fail(d, "a left index is an integer expression of axes", hint)
+        scope = TemplateScope(self.output_axes, dt.f32)
+        form = linear(scope.convert(i, index_type(i)))
+        if any(not isinstance(a, Axis) or c < 1 for a, c in form.terms.items()):
+            raise self._fail(d, "a left index has the form step*axis + offset, step positive")
+        return form.const, {scope.axes[p]: c for p, c in form.coef.items()}
+
+    def _divide(self, d: int) -> list[AxisVar]:
+        """Return the axes of a left index, slowest first. Raises FormulaError where they do not number each position
+        of the dimension once: the fastest in steps of 1, each other in steps of the positions of all faster ones."""
+        start, steps = self._find_steps(d)
+        along = sorted((a for a in self.output_axes if a in self.index[d].free), key=lambda a: -steps.get(a, 0))
+        if start:
+            raise self._fail(d, f"a left index of several axes starts at position 0, not {start}", _APART)
+        filled, faster = 1, ""
+        for a in reversed(along):
+            if a.extent > 1 and steps.get(a) != filled and all(x.extent for x in along):
+                fault = "left out" if steps[a] > filled else "defined more than once"
+                message = f"a step of {a.name} is {steps[a]} positions" + (
+                    f", and {faster} takes {filled} of them: elements are {fault}"
+                    if faster
+                    else ": elements are left out"
+                )
+                raise self._fail(
+                    d, message, f"multiply {a.name} by {filled}" + (f", the extent of {faster}" if faster else "")
+                )
+            filled, faster = filled * a.extent, f"{a.name}*{faster}" if faster else a.name
+        return along
+
+    def _fail(self, d: int, message: str, hint: str | None = None) -> FormulaError:
+        """Return the error of a left index."""
+        return FormulaError(message, self.program.text, self.line.statement.index[d].at, hint)
+
+
+def _flatten(along: Sequence[AxisVar], quotients: dict[str, Form]) -> Form:
+    """Return the one axis of a dimension that several axes divide, and add to `quotients` the others' positions."""
+    if len(along) == 1:
+        return Index(along[0])
+    flat = Index(AxisVar("_".join(a.name for a in along), math.prod(a.extent for a in along)))
+    faster = 1
+    for a in reversed(along):
+        quotient = formula.op("floordiv", flat, Literal(faster)) if faster > 1 else flat
+        quotients[a.name] = formula.op("mod", quotient, Literal(a.extent)) if a is not along[0] else quotient
+        faster *= a.extent
+    return flat if along else Literal(0)
 
 
 def _check_partition(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from einsmith.base.errors import BoundsError, DtypeError, FormulaError, ShapeError
 from einsmith.lang import formula
-from einsmith.lang.folds import reduce
+from einsmith.lang.folds import add_exponentials, reduce
 from einsmith.lang.formula import AxisVar, Form, Literal
 from einsmith.lang.syntax import Ast, Cast, Name, Number, ParsedApply, ParsedRead, ParsedReduction, ShapeOf, SizeOf
 
@@ -95,4 +95,6 @@ class Elaborator:
                 raise FormulaError("a reduction cannot stand here")
             return reduce(node.combiner, [self.axis(a) for a in node.axes], args[0], (self.text, node.at))
         assert isinstance(node, ParsedApply)
+        if node.fn == "logaddexp" and len(args) > 2:
+            return add_exponentials(args)
         return formula.op(node.fn, *args)

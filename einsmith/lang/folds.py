@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,16 +16,18 @@ from einsmith.lang.formula import (
     Form,
     Index,
     Literal,
+    Ty,
     fold,
     is_bool,
     is_integer,
+    join,
     op,
     postorder,
     replace_args,
     show_extents,
 )
 
-__all__ = ["reduce"]
+__all__ = ["add_exponentials", "reduce"]
 
 
 def reduce(combiner: str, axes: Sequence[AxisVar], body: Form, at: Any = None) -> Form:
@@ -47,19 +50,34 @@ def reduce(combiner: str, axes: Sequence[AxisVar], body: Form, at: Any = None) -
 
 
 def _logsumexp(axes: tuple[AxisVar, ...], body: Form, at: Any) -> Form:
-    """Return the logarithm of the sum of exp(body), with the maximum taken out.
-
-    The maximum has axes of its own, which stand beside those of the sum that reads it, and is finite there. A sum that
-    has a finite maximum is 1 or more. Where all terms are -inf it is 0, and derivatives of any order are.
-    """
+    """Return the logarithm of the sum of exp(body), with the maximum taken out. The maximum has axes of its own, which
+    stand beside those of the sum that reads it."""
     if any(a.extent == 0 for a in axes):
         return Literal(-math.inf)
     own = {a: AxisVar(a.name, a.extent) for a in axes}
-    largest = Literal(float(np.finfo(np.float64 if body.ty is dt.f64 else np.float32).max))
-    most = op("stop_gradient", fold("max", tuple(own.values()), _exchange_axes(body, own), at))
+    most = fold("max", tuple(own.values()), _exchange_axes(body, own), at)
+    return _take_out(most, body.ty, lambda finite: fold("sum", axes, op("exp", op("sub", body, finite)), at))
+
+
+def add_exponentials(terms: Sequence[Form]) -> Form:
+    """Return the logarithm of the sum of the exponentials of several forms, with one maximum taken out for all."""
+    return _take_out(
+        functools.reduce(functools.partial(op, "max"), terms),
+        join(t.ty for t in terms),
+        lambda finite: functools.reduce(functools.partial(op, "add"), (op("exp", op("sub", t, finite)) for t in terms)),
+    )
+
+
+def _take_out(most: Form, ty: Ty, total: Callable[[Form], Form]) -> Form:
+    """Return log(total(m)) + m for a maximum m, of type `ty`, which `total` takes out of the terms that it sums.
+
+    There it is finite. A sum that has a finite maximum is 1 or more. Where all terms are -inf it is 0, and derivatives
+    of any order are.
+    """
+    largest = Literal(float(np.finfo(np.float64 if ty is dt.f64 else np.float32).max))
+    most = op("stop_gradient", most)
     finite = op("max", op("min", most, largest), op("neg", largest))
-    total = fold("sum", axes, op("exp", op("sub", body, finite)), at)
-    return op("add", op("log", op("max", total, Literal(0.5))), most)
+    return op("add", op("log", op("max", total(finite), Literal(0.5))), most)
 
 
 def _exchange_axes(root: Form, axes: Mapping[AxisVar, AxisVar]) -> Form:

@@ -1,11 +1,12 @@
 """Infer the extent of every axis of a formula from the shapes of its inputs: `infer`.
 
-In this order: `extents=`; dimensions that an axis indexes alone outside guards on it (all must agree); dimensions that
-an axis indexes alone under guards (where the guards hold the axis below a constant, only if nothing else determines it,
-the constant is not the dimension's own extent, and no read extends beyond it); the largest extent that keeps an
-unguarded read in bounds of which the axis is the only unknown; for a defined tensor, the largest position of the axes
-that index it alone under guards. The rules are repeated to a fixpoint. The formula's text decides which reads determine
-an extent, never the shapes. An extent that stays unknown is an error that shows the `extents=` to add.
+In this order: `extents=`; dimensions that an axis indexes alone outside guards on it (all must agree; a dimension that
+the statement also reads shifted and unguarded, as in x[g]*x[g+1], gives its extent less the largest shift); dimensions
+that an axis indexes alone under guards (where the guards hold the axis below a constant, only if nothing else
+determines it, the constant is not the dimension's own extent, and no read extends beyond it); the largest extent that
+keeps an unguarded read in bounds of which the axis is the only unknown; for a defined tensor, the largest position of
+the axes that index it alone under guards. The rules are repeated to a fixpoint. The formula's text decides which reads
+determine an extent, never the shapes. An extent that stays unknown is an error that shows the `extents=` to add.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from math import prod
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import BoundsError, FormulaError, ShapeError
 from einsmith.ir.analysis.bounds import bounds
-from einsmith.ir.analysis.linear import linear
+from einsmith.ir.analysis.linear import LinearForm, linear
 from einsmith.ir.nodes import Axis, Expr, postorder
 from einsmith.lang.elaborate import Elaborator, NotYet
 from einsmith.lang.formula import AxisVar, Form, Index, Literal, is_integer, type_name
@@ -67,6 +68,7 @@ class ExtentInference:
         self.scopes = [TemplateScope([AxisVar(a, 0) for a in line.axes], dt.f32) for line in program.lines]
         self.pending = dict(program.extents)
         self.exprs: dict[tuple[int, Ast], Expr] = {}
+        self.windows: list[tuple[int, str, int, Name, int, ReadSite]] = []  # see `fit_windows`
         for name, shape in shapes.items():
             for d, n in enumerate(shape):
                 self.known.assign(("dim", name, d), n, f"{name} has extent {n} in dimension {d}")
@@ -144,6 +146,7 @@ class ExtentInference:
         self.bind()
         while (
             self.apply_explicit()
+            or self.fit_windows()
             or self.cover_left_sides()
             or self.infer_under_guards()
             or self.solve_single_unknowns()
@@ -176,7 +179,8 @@ class ExtentInference:
         return Extents(axes, shapes)
 
     def bind(self) -> None:
-        """Equate axes with dimensions that they index alone, on the left and in reads outside guards on the axis."""
+        """Equate axes with dimensions that they index alone, on the left and in reads outside guards on the axis; not
+        with dimensions that the statement reads shifted, too."""
         uneven: set[tuple[str, int]] = set()
         for name, numbers in self.program.defined.items():
             for d in range(self.ranks[name]):
@@ -187,14 +191,49 @@ class ExtentInference:
                     for k, i in sides:
                         assert isinstance(i, Name)
                         self.known.union(("axis", k, i.id), ("dim", name, d), i.at)
+        shifts = self.find_shifts()
         cycle = {n: group for group in self.program.order for n in group}
         for k, site, d, i in self.read_indices():
             if (site.node.name, d) in uneven and site.node.name in cycle[self.program.lines[k].statement.name]:
                 continue  # y[t+1] = f(y[t]): reads at t extend as far as definitions at t+1
             if self.is_plain(k, i) and isinstance(i, Name) and i.id not in self.program.extents:
                 # where(t < n[b], x[b,t], 0) is a guard on t; b has one extent.
-                if not self.is_guarded(site, {i.id}, into_reads=False):
+                if self.is_guarded(site, {i.id}, into_reads=False):
+                    continue
+                if (k, site.node.name, d, i.id) in shifts:
+                    self.windows.append((k, site.node.name, d, i, *shifts[k, site.node.name, d, i.id]))
+                else:
                     self.known.union(("axis", k, i.id), ("dim", site.node.name, d), i.at)
+
+    def find_shifts(self) -> dict[tuple[int, str, int, str], tuple[int, ReadSite]]:
+        """Return the largest shift c > 0 at which a statement reads a dimension under no guard, as in x[g+c], with the
+        read, by (line, tensor, dimension, axis)."""
+        shifts: dict[tuple[int, str, int, str], tuple[int, ReadSite]] = {}
+        for k, site, d, i in self.read_indices():
+            axes = {n.id for n in walk(i) if isinstance(n, Name)}.intersection(self.program.lines[k].axes)
+            if isinstance(i, Name) or len(axes) != 1 or site.guards or not axes.isdisjoint(self.program.extents):
+                continue
+            e, place = self.expr(k, i), (k, site.node.name, d, axes.pop())
+            form = LinearForm() if e is None else linear(e)
+            if not form.atoms and list(form.coef.values()) == [1] and form.const > shifts.get(place, (0,))[0]:
+                shifts[place] = form.const, site
+        return shifts
+
+    def fit_windows(self) -> bool:
+        """Set axes that read a dimension both alone and shifted, as in x[g]*x[g+1], to the dimension's extent less the
+        largest shift; return whether any was set."""
+        ready = [w for w in self.windows if self.known.get(("dim", w[1], w[2])) is not None]
+        self.windows = [w for w in self.windows if w not in ready]
+        for k, name, d, i, shift, site in ready:
+            n = self.known.require(("dim", name, d))
+            if 0 < n <= shift:
+                e = self.expr(k, site.node.index[d])
+                assert e is not None
+                raise self.make_bounds_error(k, site, d, n, self.known.find(("axis", k, i.id)), e)
+            left = max(0, n - shift)
+            why = f"{name} has extent {n} in dimension {d} and is read up to {i.id}+{shift}, which leaves {left}"
+            self.known.assign(("axis", k, i.id), left, why, i.at)
+        return bool(ready)
 
     def read_indices(self) -> Iterator[tuple[int, ReadSite, int, Ast]]:
         """Yield (line, read, dimension, index) for every index of a read."""
@@ -418,6 +457,9 @@ class ExtentInference:
         hint = f'add extents={{"{axis}": {value}}}'
         if value == "N":
             hint += ', N an int or a string such as "X.shape[0]//2"'
+        left = (i for i in line.statement.index if not isinstance(i, Name))
+        if any(isinstance(n, Name) and n.id == axis for i in left for n in walk(i)):
+            hint += f"; or, if {axis} is a parameter, give it a default, es.op(..., {axis}=N)"
         if self.pending and key not in self.known:
             hint += f" (the given extents of {', '.join(self.pending)} could not be computed)"
         return FormulaError(message, self.program.text, at, hint)

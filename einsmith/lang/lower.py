@@ -10,15 +10,16 @@ sum[j](X[i-1,j]), 0)` sums `where(i > 0, X[i-1,j], 0)`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from einsmith.base import dtypes as dt
 from einsmith.base.caches import Bound, Cache
 from einsmith.base.dtypes import DType
 from einsmith.base.errors import BoundsError, DtypeError, FormulaError
-from einsmith.ir.analysis.bounds import bounds, prove
+from einsmith.ir.analysis.bounds import Facts, bounds, prove
 from einsmith.ir.analysis.ends import guards_around
+from einsmith.ir.analysis.in_bounds import is_compared_with_data
 from einsmith.ir.analysis.linear import linear
 from einsmith.ir.analysis.ranges import leaves
 from einsmith.ir.functions import FUNCTIONS
@@ -41,7 +42,6 @@ from einsmith.ir.nodes import (
     has_read,
     leaf,
 )
-from einsmith.ir.origins import SCATTERED, Origin
 from einsmith.ir.rebuild import guarded, map_bodies, rebuild, substitute
 from einsmith.ir.rewrite.simplify import canonical
 from einsmith.ir.verify import verify_template
@@ -67,6 +67,7 @@ from einsmith.lang.formula import (
     type_name,
     widen_index,
 )
+from einsmith.lang.index_origins import find_bound, origins_of
 from einsmith.lang.integers import check_extents
 from einsmith.lang.result_types import float_type, result_type
 from einsmith.lang.trace import current_trace, record_origins
@@ -399,15 +400,18 @@ def _apply_template(
     """
     check_extents(t.shape, [part.domain for part in t.parts])
     indexed: list[Load] = []
+    bound: Load | None = None
     for scope, root in roots:
         if root.loads:
-            loads = [n for n in postorder(root) if isinstance(n, Load) and any(i.loads for i in n.args)]
+            nodes = postorder(root)
+            loads = [n for n in nodes if isinstance(n, Load) and any(i.loads for i in n.args)]
             if any(n.computed for n in loads):  # the template's verification exempts indices read from tensors
                 _diagnose(scope, root)
-            indexed += loads
+            bound = bound or find_bound(nodes)
+            indexed += [n for n in nodes if isinstance(n, Load)] if bound else loads
     node = canonical(t, args)
     if (indexed or destinations) and current_trace() is not None:
-        record_origins(_origins_of(node, indexed, destinations, name))
+        record_origins(origins_of(node, indexed, destinations, name, bound))
     try:
         node.template.memo("verified", verify_template)
     except BoundsError:
@@ -576,38 +580,6 @@ def lower_scatter(
     return _apply_template(Template(tuple(shape), params, (*before, part)), args, [(scope, body)], index, name)
 
 
-def _origins_of(node: Compute, indexed: Sequence[Load], destinations: Sequence[Form], name: str) -> Iterator[Origin]:
-    """Yield the origin of each index of a tensor's formula that is read from another tensor.
-
-    Args:
-        node: the tensor
-        indexed: the reads of its formula that have such an index
-        destinations: of a scatter, the indices at which elements are combined
-        name: of a scatter, the name of the tensor, or ""
-    """
-    slots = {t: s for s, t in enumerate(node.args)}
-    indices = [(n.name, n.tensor.shape, slots.get(n.tensor), d, i) for n in indexed for d, i in enumerate(n.args)]
-    indices += [(name or "the result", node.shape, SCATTERED, d, i) for d, i in enumerate(destinations)]
-    for tensor, shape, slot, d, i in indices:
-        while isinstance(i, Convert):
-            (i,) = i.args
-        source = i if isinstance(i, Load) else next((n for n in postorder(i) if isinstance(n, Load)), None)
-        if source is not None and slot is not None and source.tensor in slots:
-            text, offset = source.at or (None, 0)
-            yield Origin(
-                tensor,
-                source.name,
-                shape,
-                d,
-                source.tensor.shape,
-                node.template,
-                slot,
-                slots[source.tensor],
-                text,
-                offset,
-            )
-
-
 # ---------------------------------------------------------------------------------------------------------- diagnosis
 
 
@@ -636,17 +608,18 @@ def _diagnose(scope: TemplateScope, root: Form) -> None:
 def _check_load(scope: TemplateScope, node: Load, guards: Guards, extents: list[int]) -> None:
     """Raise a BoundsError with a remedy if an index of a read is not proven in bounds under the guards around it.
 
-    Indices that read tensors are exempt, as they are checked when the program runs; not so where an index of the read
-    depends on floats (`Load.computed`). `extents` holds the extents of the scope's axes.
+    Indices that read tensors, or that guards compare with elements of tensors, are exempt, as they are checked when the
+    program runs; not so where an index of the read depends on floats (`Load.computed`). `extents` holds the extents of
+    the scope's axes.
     """
     conditions = []
     for c, holds in guards:
         e = scope.convert(c, dt.bool_)
         conditions.append(e if holds else apply("not", e))
     for d, (i, n) in enumerate(zip(node.args, node.tensor.shape, strict=True)):
-        if i.loads and not node.computed:
-            continue
         e = scope.convert(i, index_type(i))
+        if not node.computed and (i.loads or is_compared_with_data(e, Facts.of(extents, conditions))):
+            continue
         low = apply("le", Const(0, e.dtype), e)
         high = apply("lt", e, Const(n, e.dtype))
         if prove(low, extents, conditions) and prove(high, extents, conditions):

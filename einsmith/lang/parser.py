@@ -37,6 +37,8 @@ CASTS = {d.name: d for d in dt.ALL}
 FUNCTIONS = {**{name: f.arity for name, f in CALLS.items()}, **dict.fromkeys(CASTS, 1), "size": 1}
 """Number of arguments of each function of the language. Functions that are added from outside are in CALLS alone: their
 names stay free for tensors."""
+VARIADIC = ("min", "max", "logaddexp")
+"""Functions of two or more arguments."""
 WRITTEN = {
     "softmax": "e[i,j] = exp(x[i,j] - max[m](x[i,m])) on a line of its own, then e[i,j]/sum[m](e[i,m])",
     "log_softmax": "x[i,j] - logsumexp[m](x[i,m])",
@@ -358,7 +360,7 @@ class _Parser:
         if name in REDUCTIONS and (name not in FUNCTIONS or len(args) < 2):
             raise self.fail(f"{name} needs its axes in brackets", token.at, f"write {name}[i](...)")
         arity = FUNCTIONS[name] if spec is None else spec.arity
-        if len(args) != arity and not (name in ("min", "max") and len(args) > 2):
+        if len(args) != arity and not (name in VARIADIC and len(args) > 2):
             raise self.fail(f"{name} takes {arity} argument{'s' if arity > 1 else ''}, not {len(args)}", token.at)
         if name == "size":
             if not isinstance(args[0], Name):
@@ -367,6 +369,8 @@ class _Parser:
         if name in CASTS:
             return Cast(token.at, CASTS[name], args[0])
         assert spec is not None
+        if name == "logaddexp":
+            return ParsedApply(token.at, name, tuple(args))
         out = ParsedApply(token.at, spec.name, tuple(args[:arity]))
         for extra in args[arity:]:
             out = ParsedApply(token.at, spec.name, (out, extra))

@@ -119,16 +119,24 @@ def _find_parameters(s: Statement, extents: set[str]) -> set[str]:
     """Return the names in left indices that are parameters, not axes, such as st in `y[st*i+r] += z[i,r]`.
 
     A parameter occurs only in sums and products with axes. A name is an axis if it indexes a dimension alone, the body
-    uses it, or `extents` gives its extent.
+    uses it, or `extents` gives its extent. A factor of an axis that indexes a dimension alone is a parameter even where
+    the body uses it, such as L in `y[L*n+i] = x[n,i] + where(L*n+i > 0, y[L*n+i-1], 0)`.
     """
-    axes = {i.id for i in s.index if isinstance(i, Name)} | extents
+    alone = {i.id for i in s.index if isinstance(i, Name)} | extents
+    used: set[str] = set()
     for n in walk(s.value):
-        axes |= {n.id} if isinstance(n, Name) else {n.axis} if isinstance(n, SizeOf) else set()
+        used |= {n.id} if isinstance(n, Name) else {n.axis} if isinstance(n, SizeOf) else set()
+        alone |= {i.id for i in n.index if isinstance(i, Name)} if isinstance(n, ParsedRead) else set()
+        alone |= set(n.axes) if isinstance(n, ParsedReduction) else {n.axis} if isinstance(n, SizeOf) else set()
     parameters: set[str] = set()
     for i in s.index:
         names = {n.id for n in walk(i) if isinstance(n, Name)}
-        if names & axes:
-            parameters |= names - axes
+        if names & (used | alone):
+            parameters |= names - used - alone
+        for product in walk(i):
+            if isinstance(product, ParsedApply) and product.fn == "mul":
+                factors = {n.id for n in walk(product) if isinstance(n, Name)}
+                parameters |= factors - alone if factors & alone else set()
     return parameters
 
 
@@ -142,13 +150,9 @@ def _resolve_line(source: Source, s: Statement, known_parameters: set[str], exte
             raise FormulaError(
                 f"the left side names the axis {i.id} twice", text, i.at, "give each dimension its own axis"
             )
-        if not s.accumulate and len({n.id for n in names}) > 1:
-            raise FormulaError(
-                "a left index is an integer expression of one axis",
-                text,
-                i.at,
-                f"{' and '.join(dict.fromkeys(n.id for n in names))} stand here; give parameters a default in es.op",
-            )
+        repeated = [n for n in names if n.id in output_axes]
+        if repeated and not s.accumulate and len({n.id for n in names}) > 1:
+            raise FormulaError(f"the axis {repeated[0].id} stands in two left indices", text, repeated[0].at)
         output_axes += [x for x in dict.fromkeys(n.id for n in names) if x not in output_axes]
     axes = list(output_axes)
     reads: list[ReadSite] = []

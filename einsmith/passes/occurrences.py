@@ -7,6 +7,7 @@ Kinds of templates:
     positions        a reduction that gives positions (argmax, argmin)
     i64              a reduction in int64
     data index       an index that is read from a tensor
+    data bound       a comparison of an axis with an integer that is read from a tensor
     shifted index    an index that is not one of the axes
     joint index      an index of several axes
     condition        a comparison of integers, such as of an axis with a number
@@ -24,6 +25,7 @@ Kinds of graphs:
 from __future__ import annotations
 
 from einsmith.base import dtypes as dt
+from einsmith.ir.analysis.linear import linear
 from einsmith.ir.analysis.lines import COMPARISONS
 from einsmith.ir.analysis.pointwise import pointwise_body
 from einsmith.ir.loop import LoweredLoop
@@ -95,6 +97,9 @@ def _find_kinds(t: Template) -> frozenset[str]:
                 indices += e.index
             elif isinstance(e, Apply) and e.fn in COMPARISONS and e.args[0].dtype.is_int:
                 kinds.add("condition")
+                sides = linear(e.args[0]) - linear(e.args[1])
+                if sides.coef and any(map(has_read, sides.atoms)):
+                    kinds.add("data bound")
             elif isinstance(e, Apply) and is_elementwise and e.dtype.is_float and e.fn not in CHEAP_FUNCTIONS:
                 kinds.add("function")
             if isinstance(e, Apply) and not is_elementwise and e.fn in CLAMP_FUNCTIONS:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from einsmith.lang.parser import CASTS, FUNCTIONS, REDUCTIONS, WRITTEN, WRITTEN_NUMBERS
+from einsmith.lang.parser import CASTS, FUNCTIONS, REDUCTIONS, VARIADIC, WRITTEN, WRITTEN_NUMBERS
 from tests.docs.tables import cell
 
 PATH = Path(__file__).resolve().parents[2] / "docs" / "formulas.md"
@@ -52,7 +52,7 @@ def _tables() -> list[str]:
     lines = ["| function | arguments | meaning |", "| --- | --- | --- |"]
     for name, arity in FUNCTIONS.items():
         if name not in CASTS:
-            count = "2 or more" if name in ("min", "max") else arity
+            count = "2 or more" if name in VARIADIC else arity
             lines.append(f"| `{name}` | {count} | {cell(MEANINGS[name])} |")
     lines += ["", f"Casts: {', '.join(f'`{n}(x)`' for n in CASTS)}.", "", "| reduction | meaning |", "| --- | --- |"]
     for name in REDUCTIONS:

@@ -121,7 +121,7 @@ class Generator:
 
     def statement(self) -> None:
         name = f"T{sum(n.startswith('T') for n in self.shapes)}"
-        form = self.pick(("plain",) * 6 + ("interleaved", "stacked", "accumulated"))
+        form = self.pick(("plain",) * 5 + ("divided", "interleaved", "stacked", "accumulated"))
         if form == "plain":
             self.now = _Statement()
             scope = self.left(self.pick((1, 2, 0, 3)))
@@ -131,6 +131,14 @@ class Generator:
                 self.conditions.add(name)
             self.finish(f"{name}[{', '.join(scope)}] = {body}")
             shape = tuple(scope.values())
+        elif form == "divided":
+            self.now = _Statement()
+            scope = self.left(2)
+            (a, b), (m, n) = list(scope), list(scope.values())
+            rest = self.left(self.pick((0, 1)))
+            left = ", ".join((f"{n}*{a} + {b}", *rest))
+            self.finish(f"{name}[{left}] = {self.expression({**scope, **rest}, 3)}")
+            shape = (m * n, *rest.values())
         elif form == "interleaved":
             parts = 2 + self.choose(2)
             lead = self.pick((0, 1))
@@ -331,9 +339,11 @@ class Generator:
     # ------------------------------------------------------------------------------------------------- expressions
 
     def expression(self, scope: Scope, depth: int) -> str:
-        form = self.pick(("leaf",) * 2 + ("binary",) * 3 + ("fold",) * 3 + ("unary",) * 2 + ("where",))
+        form = self.pick(("leaf", "neighbours") + ("binary",) * 3 + ("fold",) * 3 + ("unary",) * 2 + ("where",))
         if depth == 0 or form == "leaf":
             return self.leaf(scope)
+        if form == "neighbours":
+            return self.neighbours(scope)
         if form == "unary":
             return self.pick(self.unary).format(self.expression(scope, depth - 1))
         if form == "binary":
@@ -347,6 +357,16 @@ class Generator:
             self.guards -= 1
             return f"where({c}, {a}, {b})"
         return self.fold(scope, depth)
+
+    def neighbours(self, scope: Scope) -> str:
+        """Two reads of an input at an axis and further on, which give the axis its extent."""
+        if not scope or self.guards:
+            return self.leaf(scope)
+        name, a, c = f"X{sum(n.startswith('X') for n in self.inputs)}", self.pick(list(scope)), 1 + self.choose(3)
+        self.inputs[name] = Input((scope[a] + c,), self.dtype)
+        self.shapes[name] = (scope[a] + c,)
+        self.bind(a)
+        return f"({name}[{a}] + 2*{name}[{a} + {c}])"
 
     def fold(self, scope: Scope, depth: int) -> str:
         combiner = self.pick(("sum",) * 4 + ("max", "mean", "min", "prod", "argmax", "argmin", "logsumexp"))

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+
+import ml_dtypes
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import einsmith as es
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import BoundsError, DtypeError, FormulaError, IndexOutOfRange, ShapeError, TraceError
 from einsmith.ir.nodes import Compute, Item, Reduce
@@ -340,4 +345,37 @@ def test_deep_formulas_need_no_recursion():
 
 def test_numpy_takes_the_types_of_traced_tensors():
     for dtype in dt.ALL:
-        assert np.zeros(3, value(3, dtype="float32").astype(dtype).dtype).dtype == dtype.numpy
+        kind = value(3, dtype="float32").astype(dtype).dtype
+        wanted = np.dtype(ml_dtypes.bfloat16) if dtype is dt.bf16 else dtype.numpy
+        assert np.zeros(3, kind).dtype == np.arange(3).astype(kind).dtype == np.dtype(kind) == wanted
+        assert np.issubdtype(kind, np.floating) == (dtype.is_float and dtype is not dt.bf16)
+
+
+def test_types_of_traced_tensors_equal_those_of_numpy_and_pytorch():
+    for dtype in dt.ALL:
+        name = "bfloat16" if dtype is dt.bf16 else str(dtype.numpy)
+        same = [name, dtype.name, getattr(torch, name), np.dtype(getattr(ml_dtypes, name, name))]
+        same += [] if dtype is dt.bf16 else [dtype.numpy, dtype.numpy.type]
+        assert all(dtype == x and x == dtype and not (dtype != x) for x in same)
+        others = [x for x in dt.ALL if x is not dtype] + ["nonsense", "complex64", np.dtype("c8"), None, 3]
+        assert not any(dtype == x or x == dtype for x in others)
+    assert dt.f64 in (int, float) and dt.bool_ in (bool,) and dt.f32 in (np.float64, np.float32)
+
+
+def test_arrays_of_the_type_of_a_traced_tensor_have_their_values():
+    for dtype in ("float32", "float64", "float16", ml_dtypes.bfloat16):
+        x = np.array([1, 2, 3]).astype(dtype)
+        got = es.jit(lambda a: (a * np.arange(3).astype(a.dtype) + es.full((3,), 1, dtype=a.dtype)).astype("float64"))(
+            x
+        )
+        assert got.tolist() == [1, 3, 7]
+
+
+def test_numpy_without_bfloat16_says_how_to_make_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    with pytest.raises(es.DtypeError, match=r"es.tensor\(array\).astype\(x.dtype\)"):
+        np.zeros(3, dt.bf16)
+    got = es.jit(lambda a: es.tensor(np.arange(3.0, dtype=np.float32)).astype(dt.bf16).astype("float32") * a)(
+        np.ones(3, np.float32)
+    )
+    assert got.tolist() == [0, 1, 2]

@@ -107,3 +107,26 @@ def test_no_terms_and_other_types() -> None:
         es.op("y[i] = logsumexp[j](x[i,j] > 0)\nreturn y")(np.zeros((2, 2)))
     with pytest.raises(EinsmithError, match="bound twice"):
         es.op("y[i] = logsumexp[j](x[i,j] - logsumexp[j](x[i,j]))\nreturn y")(np.zeros((2, 2)))
+
+
+def test_several_terms_with_derivatives_of_any_order() -> None:
+    """Terms that are -inf are neutral, as in the first cells of dynamic programs."""
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal((4, 9)) * np.array([1, 30, 300, 1e-3])[:, None]
+    f = es.op("y[i] = logaddexp(a[i,0], 2*a[i,1], a[i,2]*a[i,3], a[i,4])")
+    g = lambda t: torch.logsumexp(torch.stack([t[:, 0], 2 * t[:, 1], t[:, 2] * t[:, 3], t[:, 4]]), 0)  # noqa: E731
+    for a, b in zip(orders(f, x), torch_orders(g, x), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10 * np.abs(b).max())
+    h = es.op("y[i] = logaddexp(where(i > 0, a[i], -inf), where(i > 2, -a[i], -inf), where(i > 1, 2*a[i], -inf))")
+    a = rng.standard_normal(5)
+    want = [-np.inf, a[1], np.logaddexp(a[2], 2 * a[2]), *np.log(np.exp(a[3:]) + np.exp(-a[3:]) + np.exp(2 * a[3:]))]
+    np.testing.assert_allclose(h(a), want)
+    p = np.exp([a[3:], -a[3:], 2 * a[3:]])
+    slopes = [0, 1, *((p[0] - p[1] + 2 * p[2]) / p.sum(0))]
+    slopes.insert(2, (1 + 2 * np.exp(a[2])) / (1 + np.exp(a[2])))
+    np.testing.assert_allclose(es.vjp(h, a)[1](np.ones(5))[0], slopes)
+    got = es.op("y[] = logaddexp(n[], 0, 1)")(np.array(2))
+    np.testing.assert_allclose(got, np.log(np.exp([2, 0, 1]).sum()), rtol=1e-6)
+    assert es.op("y[i] = logaddexp(x[i], 1.0, x[i])")(np.array([np.nan, np.inf])).tolist()[1] == np.inf
+    with pytest.raises(EinsmithError, match="logaddexp takes 2 arguments, not 1"):
+        es.op("y[i] = logaddexp(x[i])")

@@ -225,7 +225,7 @@ M, V, N = (lambda: value(3, 4)), (lambda: value(5)), (lambda: value(3, dtype="in
         ("Y[i] = X[i]", [M], {}, ShapeError, r"X has shape \(3, 4\), 2-d.*1-d"),
         ("Y[i] = X[i] * W[i]", [V, lambda: value(4)], {}, ShapeError, "X has extent 5.*W has extent 4"),
         ("Y[i] = E[ids[i]]", [V, V], {}, DtypeError, "ids is f32.*index"),
-        ("Y[i] = X[i+1] - X[i]", [V], {}, BoundsError, r'extents={"i": "X.shape\[0\]-1"}'),
+        ("Y[i] = X[i+1] - Z[i]", [V, V], {}, BoundsError, r'extents={"i": "X.shape\[0\]-1"}'),
         ("Y[i] = X[2*i+1] - X[i]", [V], {}, BoundsError, r'extents={"i": "\(X.shape\[0\]-2\)//2\+1"}'),
         ("Y[i] = X[i] * X[7]", [V], {}, BoundsError, "shape \\(5,\\)"),
         ("Y[i] = where(i > 0, X[i-2], X[i])", [V], {}, BoundsError, "where"),

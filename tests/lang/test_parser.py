@@ -155,7 +155,6 @@ NAMES = [
     ("Y[i] = X[i] + X[i,0]", "X[i,0]", "1 dimensions elsewhere", None),
     ("Y[i] = X[i]\nY[i,j] = M[i,j]", "Y[i,j]", "1 dimensions above", None),
     ("Y[i] += X[i]\nY[i] = X[i]", "Y[i] =", "after it is accumulated", "first"),
-    ("Y[a*i+c] = X[i]*a*c", "+c", "one axis", "default"),
 ]
 
 

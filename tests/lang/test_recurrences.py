@@ -53,7 +53,7 @@ ILLEGAL = [
      " + where(k+1 < size(k), y[t,k+1], 0)", "y[", "reads y", (X,)),
     ("y[t] = x[t] + sum[k](where(t-k >= 0, y[t-k], 0))", "y[t-k]", "y reads itself at its own position", (V,)),
     ("s[t] = i64(x[t]) + where(t > 0, y[s[t-1]], 0)\ny[t] = s[t]\nreturn y", "s[t-1]",
-     "an index that s computes in the recurrence", (IDS,)),
+     "an index that s computes or guards in the recurrence", (IDS,)),
     ("y[ids[t]] += x[t] + where(t > 0, y[t-1], 0)", "y[t-1]", "y accumulates with \\+=", (IDS, V)),
     ("s[] = sum[t](y[t])\ny[t] = x[t] + s[]\nreturn y", "", "reads", (V,)),
 ]  # fmt: skip

@@ -179,9 +179,7 @@ operator(
     "mixture density network", "Bishop 1994, Mixture density networks, eq. 29",
     """d[b,k] = sum[j]((y[b,j] - m[b,k,j])**2)/exp(2*s[b,k])
        e[b,k] = a[b,k] - 0.5*d[b,k] - y.shape[1]*s[b,k]
-       top[b] = max[k](e[b,k])
-       z[b] = log(sum[k](exp(a[b,k])))
-       loss[] = -mean[b](top[b] + log(sum[k](exp(e[b,k] - top[b]))) - z[b])""",
+       loss[] = mean[b](logsumexp[k](a[b,k]) - logsumexp[k](e[b,k]))""",
     lambda torch, y, m, s, a: -torch.logsumexp(
         a.log_softmax(1) - 0.5 * ((y[:, None] - m) / s.exp()[..., None]).square().sum(-1) - y.shape[1] * s, 1
     ).mean(),
@@ -332,7 +330,7 @@ operator(
 operator(
     "proxy-NCA", "Movshovitz-Attias et al. 2017, No fuss distance metric learning using proxies, eq. 4",
     """d[b,k] = sum[i]((x[b,i] - p[k,i])**2)
-       loss[] = sum[b](d[b,y[b]] + log(sum[k](where(k == y[b], 0, exp(-d[b,k])))))""",
+       loss[] = sum[b](d[b,y[b]] + logsumexp[k](where(k == y[b], -inf, -d[b,k])))""",
     lambda torch, x, p, y: (
         (x - p[y]).square().sum()
         + torch.logsumexp(

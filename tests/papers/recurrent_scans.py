@@ -94,9 +94,7 @@ operator(
     """z[t,k] = -log(1 + exp(-a[t,k]))
        f[t,k] = -log(1 + exp(a[t,k]))
        v[t,k] = z[t,k] + where(x[t,k] >= 0, log(max(x[t,k], 0.0) + 0.5), -log(1 + exp(-x[t,k])))
-       p[t,k] = f[t,k] + where(t > 0, l[t-1,k], 0)
-       m[t,k] = max(p[t,k], v[t,k])
-       l[t,k] = m[t,k] + log(exp(p[t,k] - m[t,k]) + exp(v[t,k] - m[t,k]))
+       l[t,k] = logaddexp(f[t,k] + where(t > 0, l[t-1,k], 0), v[t,k])
        h[t,k] = exp(l[t,k])
        return h""",
     lambda T, a, x: _scan(T, lambda h, z, v: T.lerp(h, v, z), T.ones_like(x[0]), a.sigmoid(), T.where(
@@ -242,11 +240,8 @@ operator(
 
 operator(
     "forward algorithm in logarithms", "Rabiner 1989, A tutorial on hidden Markov models, eqs. 19 to 21",
-    """p[t,i,j] = where(t > 0, a[t-1,i] + A[i,j], 0)
-       m[t,j] = max[i](p[t,i,j])
-       a[t,j] = o[t,j] + where(t > 0, m[t,j] + log(sum[i](exp(p[t,i,j] - m[t,j]))), pi[j])
-       top[] = max[i](a[o.shape[0]-1,i])
-       L[] = top[] + log(sum[i](exp(a[o.shape[0]-1,i] - top[])))
+    """a[t,j] = o[t,j] + where(t > 0, logsumexp[i](a[t-1,i] + A[i,j]), pi[j])
+       L[] = logsumexp[i](a[o.shape[0]-1,i])
        return L""",
     lambda T, A, o, pi: (lambda s: [s := (s[:, None] + A).logsumexp(0) + o[t] for t in range(1,
         len(o))][-1].logsumexp(0))(
@@ -269,8 +264,8 @@ operator(
 
 operator(
     "log-partition of a conditional random field", "Lafferty, McCallum, Pereira 2001; Lample et al. 2016, eq. 1",
-    """a[t,b,j] = u[t,b,j] + where(t > 0, log(sum[i](exp(where(t > 0, a[t-1,b,i], 0) + A[i,j]))), 0)
-       z[b] = log(sum[j](exp(a[u.shape[0]-1,b,j])))
+    """a[t,b,j] = u[t,b,j] + where(t > 0, logsumexp[i](a[t-1,b,i] + A[i,j]), 0)
+       z[b] = logsumexp[j](a[u.shape[0]-1,b,j])
        g[b] = sum[t](u[t,b,y[t,b]]) + sum[t](where(t > 0, A[y[t-1,b],y[t,b]], 0))
        loss[] = mean[b](z[b] - g[b])""",
     lambda T, u, A, y: ((lambda a: [a := T.logsumexp(a[:, :, None] + A, 1) + v for v in u[1:]][-1].logsumexp(1))(u[0])
@@ -345,8 +340,8 @@ operator(
 
 operator(
     "soft local alignment", "Petti et al. 2023, End-to-end learning of multiple sequence alignments, eq. 2",
-    """f[i,j] = log(1.0 + exp(s[i,j])*where(i > 0 and j > 0, exp(f[i-1,j-1]), 1.0)
-                    + where(i > 0, exp(f[i-1,j] - 0.7), 0) + where(j > 0, exp(f[i,j-1] - 0.7), 0))
+    """m[i,j] = s[i,j] + where(i > 0 and j > 0, f[i-1,j-1], 0)
+       f[i,j] = logaddexp(0.0, m[i,j], where(i > 0, f[i-1,j] - 0.7, -inf), where(j > 0, f[i,j-1] - 0.7, -inf))
        out[] = f[s.shape[0]-1,s.shape[1]-1]
        return out""",
     lambda T, s: [h := {}] and [h.update({(i, j): T.logsumexp(T.stack(

@@ -9,7 +9,22 @@ from einsmith.ir.analysis.bounds import Facts
 from einsmith.ir.analysis.enumeration import holds_everywhere
 from einsmith.ir.analysis.guarded import reads_under
 from einsmith.ir.analysis.intervals import Interval
-from einsmith.ir.nodes import Apply, Axis, Const, Expr, Piece, Read, Scatter, Template, apply, postorder, reads
+from einsmith.ir.analysis.lines import COMPARISONS, lines_of
+from einsmith.ir.nodes import (
+    Apply,
+    Axis,
+    Const,
+    Expr,
+    Piece,
+    Read,
+    Scatter,
+    Template,
+    apply,
+    axes_of,
+    has_read,
+    postorder,
+    reads,
+)
 from einsmith.ir.printer import show
 
 
@@ -43,7 +58,8 @@ class OutOfBounds:
 def out_of_bounds(t: Template) -> Iterator[OutOfBounds]:
     """Yield reads, and indices of a scatter, that are not proven in bounds under the `where`s around them.
 
-    An index that itself reads a tensor is exempt: it is checked when the program runs.
+    An index that itself reads a tensor is exempt, and so is one that a guard compares with elements of a tensor: they
+    are checked when the program runs.
     """
     for part in t.parts:
         facts = Facts(part.domain)
@@ -69,13 +85,26 @@ def _is_along_axes(read: Read, t: Template, extents: Sequence[int]) -> bool:
 
 
 def inside(index: Expr, extent: int, facts: Facts) -> bool:
-    """Return whether an index is proven to lie in [0, extent), or is exempt because it reads a tensor."""
+    """Return whether an index is proven to lie in [0, extent), or is exempt because it reads a tensor, or because it is
+    compared with elements of a tensor."""
     if isinstance(index, Axis):  # by far the most common
         if facts.extents[index.position] <= extent:
             return True
     elif any(isinstance(e, Read) for e in postorder([index])):
         return True
-    return proven(index, extent, facts)
+    return proven(index, extent, facts) or is_compared_with_data(index, facts)
+
+
+def is_compared_with_data(index: Expr, facts: Facts) -> bool:
+    """Return whether a guard bounds an axis of an index by elements of integer tensors, as in `where(e > row[s[e]],
+    x[e-1], 0)`: the index is checked when the program runs, wherever the guard holds."""
+    axes = axes_of(index)
+    for c, truth in facts.known:
+        if isinstance(c, Apply) and c.fn in COMPARISONS and c.args[0].dtype.is_int and has_read(c):
+            lines, _ = lines_of(c, truth)
+            if any(not axes.isdisjoint(line.coef) and any(map(has_read, line.atoms)) for line in lines):
+                return True
+    return False
 
 
 def proven(index: Expr, extent: int, facts: Facts) -> bool:

@@ -15,7 +15,9 @@ from functools import partial
 from typing import Any
 
 from einsmith.base import dtypes as dt
+from einsmith.ir.analysis.bounds import Facts
 from einsmith.ir.analysis.guarded import reads_under
+from einsmith.ir.analysis.in_bounds import inside, is_compared_with_data, proven
 from einsmith.ir.analysis.linear import linear
 from einsmith.ir.nodes import (
     DEFAULT_STEPS,
@@ -29,7 +31,8 @@ from einsmith.ir.nodes import (
     Recurrence,
     StepOptions,
     Tensor,
-    postorder,
+    apply,
+    reads,
     template,
 )
 from einsmith.ir.rebuild import map_bodies, rebuild, substitute
@@ -115,11 +118,19 @@ class Component:
             for part in draft.parts:
                 for read, facts in reads_under(part):
                     for i, extent in zip(read.index, shapes[read.slot], strict=True):
-                        index_sources = [e.slot for e in postorder([i]) if isinstance(e, Read) and e.slot < ARGS]
-                        if index_sources:
+                        sources = [r.slot for r in reads(i) if r.slot < ARGS]
+                        if sources:
                             low, high = facts.bounds(i)
                             if low is None or low < 0 or high is None or high >= extent:
-                                return n, index_sources[0]
+                                return n, sources[0]
+                        elif is_compared_with_data(i, facts) and not proven(i, extent, facts):
+                            known, inner = [], []
+                            for c, truth in facts.known:
+                                own = [r.slot for r in reads(c) if r.slot < ARGS]
+                                known += [] if own else [c if truth else apply("not", c)]
+                                inner += own
+                            if inner and not inside(i, extent, Facts.of(part.domain, known)):
+                                return n, inner[0]
         return None
 
     # ------------------------------------------------------------------------------------------------ which axis

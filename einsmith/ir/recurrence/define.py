@@ -164,7 +164,8 @@ class _Solver:
         if (unproven := component.find_unproven_index()) is not None:
             name, other = (self._name(component.nodes[n], inside) for n in unproven)
             raise RecurrenceError(
-                f"{name} reads at an index that {other} computes in the recurrence, and so cannot be checked before it",
+                f"{name} reads at an index that {other} computes or guards in the recurrence, and so cannot be checked "
+                "before it",
                 "limit the index, as in min(max(i, 0), extent-1)",
                 *self._placeholders(name, other),
             )

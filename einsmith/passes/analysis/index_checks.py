@@ -1,7 +1,10 @@
-"""Create runtime checks for indices that are computed from integer tensors.
+"""Create runtime checks for indices that are computed from integer tensors, or that guards compare with them.
 
 before: Y[b] = X[b, ids[b]]
 after:  the same, and a check: sum[b](0 where 0 <= ids[b] < X.shape[1], else 1), which must be 0
+
+before: Y[e] = where(e > row[e], X[e-1], 0)
+after:  the same, and a check: sum[e](where(e > row[e], 0 where 0 <= e-1 < X.shape[0], else 1), 0)
 """
 
 from __future__ import annotations
@@ -35,6 +38,7 @@ from einsmith.ir.nodes import (
     axes_of,
     cast,
     has_read,
+    outermost,
     postorder,
     rank,
     reads,
@@ -99,15 +103,20 @@ def _describe_violation(
     uncast = c.index
     while isinstance(uncast, Apply) and uncast.fn == "cast":
         uncast = uncast.args[0]
-    source = uncast if isinstance(uncast, Read) else next(e for e in postorder([c.index]) if isinstance(e, Read))
+    own_reads = [uncast] if isinstance(uncast, Read) else reads(c.index)
+    bound = next((r for r in outermost(c.guards, Read) if r.dtype.is_int), None)
+    source = own_reads[0] if own_reads else bound
+    assert isinstance(source, Read)
     violates = _count_violation(c.guards, c.index, c.extent)
-    evaluated = [violates, c.index, *source.index]
+    evaluated = [violates, c.index, source, *source.index]
     evaluated[1:] = [guarded(c.guards, e) for e in evaluated[1:]]
     tensors = [prune_args(template(c.domain, node.template.params, e), node.args) for e in evaluated]
     leaves = [x for x in postorder(tensors) if isinstance(x, Leaf)]
     if any(x not in arrays for x in leaves):  # operand of a differentiated tensor that is stored in another layout
         return None
-    (wrong, value, *at), _ = evaluate(Graph(tuple(leaves), tuple(tensors), (), ()), [arrays[x] for x in leaves])
+    (wrong, value, element, *at), _ = evaluate(
+        Graph(tuple(leaves), tuple(tensors), (), ()), [arrays[x] for x in leaves]
+    )
     if not wrong.any():
         return None
     first = np.unravel_index(np.argmax(wrong != 0), wrong.shape)
@@ -122,10 +131,12 @@ def _describe_violation(
     if origin is not None and origin.text is not None and not is_named:
         shape, dimension = origin.shape, origin.dimension  # a recurrence or a batch moves the formula's dimensions
     exist = f"only 0 to {c.extent - 1} exist" if c.extent else "it is empty"
+    index, bound_value = int(value[first]), int(element[first])
+    verb, number = ("is", bound_value) if source is uncast or not own_reads else ("gives", index)
+    fault = "is no index into" if own_reads else f"admits index {index} of"
     text = (
-        f"element [{place}] of {name}, {source.dtype.name} of shape {source_tensor.shape}, "
-        f"{'is' if uncast is source else 'gives'} {int(value[first])}, which is no index into dimension {dimension} "
-        f"of {into}, of shape {shape}: {exist}"
+        f"element [{place}] of {name}, {source.dtype.name} of shape {source_tensor.shape}, {verb} {number}, "
+        f"which {fault} dimension {dimension} of {into}, of shape {shape}: {exist}"
     )
     if origin is not None and origin.text is not None:
         text += "\n" + mark(origin.text, origin.offset)
@@ -151,20 +162,31 @@ def _build_checks(node: Compute, within: Compute | Recurrence) -> list[tuple[Ten
 
 
 def _find_conditions(node: Compute, within: Compute | Recurrence) -> Iterator[_IndexCondition]:
-    """Yield the conditions of every index of the node that reads a tensor, reads no member of `within`, and is not
-    proven by its range."""
-    if "data index" not in kinds_of(node.template):
+    """Yield the conditions of every index of the node that reads a tensor, or that guards compare with elements of a
+    tensor, reads no member of `within`, and is not proven by its range.
+
+    A guard that reads a member is left out for an index that reads nothing (`ir.recurrence.component` proves that the
+    others suffice).
+    """
+    kinds = kinds_of(node.template)
+    if kinds.isdisjoint(("data index", "data bound")):
         return
+    bounded = "data bound" in kinds
     members = {s for s, a in enumerate(node.args) if isinstance(a, Item) and a.node is within}
+
+    def is_known(e: Expr) -> bool:
+        return members.isdisjoint(r.slot for r in reads(e))
+
     for part in node.template.parts:
         conditions: list[_IndexCondition] = []
         for body in part.bodies:
-            for read, guards in guarded_reads(body, lambda r: any(map(has_read, r.index))):
+            for read, guards in guarded_reads(body, lambda r: bounded or any(map(has_read, r.index))):
                 extents = node.template.params[read.slot][1]
+                known = tuple(g for g in guards if is_known(g))
                 conditions += [
-                    _IndexCondition(part.domain, guards, i, n, read.slot, d)
+                    _IndexCondition(part.domain, guards if has_read(i) else known, i, n, read.slot, d)
                     for d, (i, n) in enumerate(zip(read.index, extents, strict=True))
-                    if has_read(i)
+                    if has_read(i) or (bounded and not isinstance(i, Axis | Const) and any(map(has_read, known)))
                 ]
         if isinstance(part, Scatter):
             unguarded = [_split_guard(i, n) for i, n in zip(part.index, node.shape, strict=True)]
@@ -175,8 +197,8 @@ def _find_conditions(node: Compute, within: Compute | Recurrence) -> Iterator[_I
             ]
         for c in conditions:
             facts = Facts.of(part.domain, c.guards)
-            known = not facts.feasible or proven(c.index, c.extent, facts)
-            if not known and members.isdisjoint(r.slot for r in reads(c.index)):
+            is_inside = not facts.feasible or proven(c.index, c.extent, facts)
+            if not is_inside and is_known(c.index):
                 yield c
 
 
