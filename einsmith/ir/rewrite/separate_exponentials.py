@@ -70,7 +70,7 @@ def pays(points: float, tables: Sequence[float]) -> bool:
     return after + LOAD_COST * points < EXPONENTIAL_COST * points
 
 
-class Part(NamedTuple):
+class TermGroup(NamedTuple):
     """Terms of a sum that has an exponential: their own sum, and its axes."""
 
     axes: Axes
@@ -86,7 +86,7 @@ class Separation(NamedTuple):
 
     piece: int
     factor: int
-    parts: tuple[Part, ...]
+    parts: tuple[TermGroup, ...]
     points: float
     tables: tuple[float, ...]
 
@@ -121,7 +121,7 @@ def _sum_body(part: object) -> SumBody | None:
     return split_sum(part.body.bodies[0]) if is_sum else None
 
 
-def _parts_of(f: Expr, rank: int, domain: Sequence[int]) -> tuple[Part, ...]:
+def _parts_of(f: Expr, rank: int, domain: Sequence[int]) -> tuple[TermGroup, ...]:
     """Return the parts of the argument of an exponential in a sum, by axes; () if it is none, or has one part."""
     terms = _terms(f.args[0]) if isinstance(f, Apply) and f.fn == "exp" else []
     if not 2 <= len(terms) <= MAX_TERMS:
@@ -142,7 +142,7 @@ def _parts_of(f: Expr, rank: int, domain: Sequence[int]) -> tuple[Part, ...]:
             sums[place] = apply("sub" if minus else "add", sums[place], x)
         else:
             sums[place] = apply("neg", x) if minus else x
-    return tuple(Part(g, sums[g]) for g in (*bound, free) if g in sums) if len(sums) > 1 and bound else ()
+    return tuple(TermGroup(g, sums[g]) for g in (*bound, free) if g in sums) if len(sums) > 1 and bound else ()
 
 
 def _terms(x: Expr, depth: int = MAX_TERMS) -> list[tuple[Expr, bool]]:
