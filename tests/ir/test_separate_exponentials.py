@@ -6,11 +6,18 @@ import numpy as np
 import pytest
 
 import einsmith as es
+from einsmith.api.tracing import trace_call
 from einsmith.base import environment
 from einsmith.base.dtypes import f32
+from einsmith.base.numerics import Numerics
 from einsmith.ir.analysis.signs import is_never
+from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import Axis, Const, Read, apply
 from einsmith.ir.rewrite import separate_exponentials as separation
+from einsmith.ir.verify import verify_graph
+from einsmith.passes.algebra.inline import inline
+from einsmith.passes.algebra.separate_exponentials import separate_exponentials
+from einsmith.passes.algebra.simplify import simplify
 
 INF = float("inf")
 AFT = "y[i,d] = g[i,d]*sum[j](exp(k[j,d] + w[i,j])*v[j,d])/sum[j](exp(k[j,d] + w[i,j]))"
@@ -36,6 +43,7 @@ PERMITTED = {
     "no common axis": ("y[i,d] = sum[j,n](exp(w[i,j] + u[n,d]))", {"w": "ij", "u": "nd"}),
     "logsumexp": ("y[i,d] = logsumexp[j](w[i,j] - k[j,d] + g[i,d])", ATTENTION),
     "logsumexp of one table": ("y[d] = logsumexp[i,j](w[i,j] + k[j,d])", ATTENTION),
+    "a divisor": ("y[i,d] = sum[j](v[j,d]/exp(w[i,j] + k[j,d]))", ATTENTION),
     "a chain": (CRF, CHAIN),
     "a chain, textbook": (TEXTBOOK, CHAIN),
 }  # fmt: skip
@@ -43,6 +51,7 @@ SAFE = {
     "maxima": (MAXIMA, ATTENTION),
     "Gaussians": (GAUSSIANS, {"s": "i", "r": "j", "m": "p2", "q": "p", "v": "pc"}),
     "magnitudes": ("y[i,d] = sum[j](exp(min(w[i,j], 0) - abs(k[j,d]))*v[j,d])", ATTENTION),
+    "a divisor": ("y[i,d] = sum[j](v[j,d]/exp(w[i,j]**2 + abs(k[j,d])))", ATTENTION),
     "named terms": (
         "a[i,j] = -(w[i,j]**2)\nb[j,d] = -exp(k[j,d])\ny[i,d] = sum[j](exp(a[i,j] + b[j,d])*v[j,d])",
         ATTENTION,
@@ -71,24 +80,28 @@ def drawn(text, axes, sizes, rng, dtype=np.float64):
     return f, {name: rng.standard_normal(shape).astype(dtype) for name, shape in shapes.items()}
 
 
-def derivatives(f, arrays, **settings):
-    """Value, gradients, and gradients of a product with the gradients, by each argument."""
-    names = list(arrays)
+def derivatives(f, arrays, permits):
+    """Value, gradients, and gradients of a product with the gradients, by each argument, evaluated after the pass."""
     weights = [np.cos(np.arange(a.size)).reshape(a.shape) for a in arrays.values()]
+    every = tuple(range(len(arrays)))
 
     def loss(*xs):
-        y = f(**dict(zip(names, xs, strict=True)))
+        y = f(*xs)
         return (y * es.sin(y)).sum()
 
     def product(*xs):
         return sum((g * w).sum() for g, w in zip(es.grad(loss, argnums=every)(*xs), weights, strict=True))
 
-    every = tuple(range(len(names)))
-    run = es.jit(
-        lambda *xs: (f(**dict(zip(names, xs, strict=True))), *es.grad(loss, argnums=every)(*xs),
-                     *es.grad(product, argnums=every)(*xs)), **settings
-    )  # fmt: skip
-    return [np.asarray(x) for x in run(*arrays.values())]
+    def all_orders(*xs):
+        return f(*xs), *es.grad(loss, argnums=every)(*xs), *es.grad(product, argnums=every)(*xs)
+
+    numerics = Numerics(separate_exponentials=permits)
+    traced = trace_call(all_orders, tuple(arrays.values()), {}, numerics=numerics)
+    with numerics.allowing():
+        graph = separate_exponentials(inline(simplify(traced.graph)))
+    verify_graph(graph)
+    values = [*arrays.values(), *(traced.bind[x] for x in graph.inputs[len(arrays) :])]
+    return evaluate(graph, values)[0]
 
 
 def compared(some, others, tolerance=1e-11):
@@ -96,32 +109,47 @@ def compared(some, others, tolerance=1e-11):
         np.testing.assert_allclose(x, y, rtol=0, atol=tolerance * max(1.0, np.abs(y).max()))
 
 
-def separated(text, axes, sizes, **settings) -> bool:
-    """Whether the exponentials of the values are separated."""
+def separated(text, axes, sizes, permits=False) -> bool:
+    """Whether the pass changes the graph of the values."""
     f, arrays = drawn(text, axes, sizes, np.random.default_rng(0))
-    run = es.jit(f, **settings)
-    run(*arrays.values())
-    return separation.SEPARATE_EXPONENTIALS in str(run.plan)
+    numerics = Numerics(separate_exponentials=permits)
+    graph = trace_call(f, tuple(arrays.values()), {}, numerics=numerics).graph
+    with numerics.allowing():
+        return separate_exponentials(inline(simplify(graph))) is not inline(simplify(graph))
 
 
-@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize("sizes", SIZES, ids=["odd", "ones"])
 @pytest.mark.parametrize("case", PERMITTED)
 def test_permitted(case, sizes, dear, rng, monkeypatch):
     f, arrays = drawn(*PERMITTED[case], sizes, rng)
-    got = derivatives(f, arrays, separate_exponentials=True)
+    got = derivatives(f, arrays, True)
     monkeypatch.setenv(environment.WITHOUT.name, separation.SEPARATE_EXPONENTIALS)
-    want = derivatives(f, arrays)
+    want = derivatives(f, arrays, False)
     compared(got, want)
 
 
-@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize("sizes", SIZES, ids=["odd", "ones"])
 @pytest.mark.parametrize("case", SAFE)
 def test_safe(case, sizes, dear, rng, monkeypatch):
     f, arrays = drawn(*SAFE[case], sizes, rng)
-    got = derivatives(f, arrays)
+    got = derivatives(f, arrays, False)
     monkeypatch.setenv(environment.WITHOUT.name, separation.SEPARATE_EXPONENTIALS)
-    want = derivatives(f, arrays)
+    want = derivatives(f, arrays, False)
     compared(got, want)
+
+
+@pytest.mark.parametrize("case", ["in steps", "a chain", "a chain, textbook"])
+def test_loops(case, dear, rng, monkeypatch):
+    """The steps of loops are separated where the loop is made."""
+    f, arrays = drawn(*{**SAFE, **PERMITTED}[case], SIZES[0], rng)
+    every = tuple(range(len(arrays)))
+
+    def values(*xs):
+        return f(*xs), *es.grad(lambda *ys: (f(*ys) ** 2).sum(), argnums=every)(*xs)
+
+    got = es.jit(values, separate_exponentials=case not in SAFE)(*arrays.values())
+    monkeypatch.setenv(environment.WITHOUT.name, separation.SEPARATE_EXPONENTIALS)
+    compared(got, es.jit(values)(*arrays.values()))
 
 
 def test_choice():
@@ -134,7 +162,7 @@ def test_choice():
     for case, (text, axes) in PERMITTED.items():
         if "logsumexp" not in text and "chain" not in case:
             assert not separated(text, axes, large)
-            assert separated(text, axes, large, separate_exponentials=True)
+            assert separated(text, axes, large, True)
 
 
 @pytest.mark.parametrize("text", [AFT, NAMED, CAUSAL])
@@ -197,6 +225,29 @@ def test_logsumexp_of_forbidden_transitions(dear, rng):
         np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6)
 
 
+def test_logsumexp_of_tensors(rng):
+    """The function of a broadcast sum: its joint maximum stays, as a term free of the sum; -inf is neutral."""
+    p, m = rng.standard_normal((66, 70)).astype(np.float32), rng.standard_normal((70, 68)).astype(np.float32)
+    p[3] = -INF
+    p[4, ::2] = -INF
+    m[:, 5] = -INF
+
+    def f(p, m):
+        return es.functional.logsumexp(p[:, :, None] + m[None], 1)
+
+    def both(p, m):
+        y = f(p, m)
+        return y, es.grad(lambda p, m: es.where(f(p, m) > -1e30, f(p, m), 0).sum(), argnums=(0, 1))(p, m)
+
+    want, gradients = es.jit(both)(p, m)
+    run = es.jit(both, separate_exponentials=True)
+    got, others = run(p, m)
+    assert separation.SEPARATE_EXPONENTIALS in str(run.plan)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+    for x, y in zip(others, gradients, strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6)
+
+
 def test_explain(rng):
     """The plan says what would separate by permission; not with it, nor where the pass is left out."""
     f, arrays = drawn(NAMED, ATTENTION, {"i": 64, "j": 64, "d": 64}, rng, np.float32)
@@ -217,7 +268,7 @@ def test_left_out(monkeypatch):
     large = {"i": 64, "j": 64, "d": 64}
     monkeypatch.setenv(environment.WITHOUT.name, separation.SEPARATE_EXPONENTIALS)
     assert not separated(MAXIMA, ATTENTION, large)
-    assert not separated(AFT, ATTENTION, large, separate_exponentials=True)
+    assert not separated(AFT, ATTENTION, large, True)
 
 
 def test_bad_setting():
@@ -231,7 +282,7 @@ def test_condition_of_several_parts():
     """A condition on axes of two parts: their maxima would count what it excludes, and overflow."""
     text = "y[i,k] = sum[j](where(j <= i, exp(c[i,k] - c[j,k])*v[j], 0))"
     large = {"i": 128, "k": 32, "j": 128}
-    assert not separated(text, {"c": "ik", "v": "j"}, large, separate_exponentials=True)
+    assert not separated(text, {"c": "ik", "v": "j"}, large, True)
 
 
 def test_shared_sizes(dear, rng):

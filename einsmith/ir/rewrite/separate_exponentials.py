@@ -46,7 +46,8 @@ from einsmith.ir.nodes import (
 from einsmith.ir.rebuild import guarded, substitute
 from einsmith.ir.rewrite.contraction_order import KERNEL_COST, LOAD_COST, TRANSFER_COST
 from einsmith.ir.rewrite.inlining import inline_arguments
-from einsmith.ir.rewrite.products import SumBody, multiply, product_of, split_sum
+from einsmith.ir.rewrite.named_operands import name_operands
+from einsmith.ir.rewrite.products import Factor, SumBody, multiply, product_of, split_sum
 from einsmith.ir.rewrite.simplify import canonical
 from einsmith.ir.rewrite.sum_steps import may_leave
 
@@ -103,8 +104,8 @@ def _find_separations(t: Template) -> tuple[Separation, ...]:
     out = []
     for number, part in enumerate(t.parts):
         body = _sum_body(part)
-        for n, (f, _) in enumerate(body.product.factors if body is not None else ()):
-            parts = _parts_of(f, len(part.extents), part.domain)
+        for n, (f, divides) in enumerate(body.product.factors if body is not None else ()):
+            parts = _parts_of(f, divides, len(part.extents), part.domain)
             if parts:
                 tables = tuple(float(hint(prod(part.domain[a] for a in p.axes))) for p in parts)
                 points = float(hint(prod(part.domain[a] for a in axes_of(f))))
@@ -121,9 +122,11 @@ def _sum_body(part: object) -> SumBody | None:
     return split_sum(part.body.bodies[0]) if is_sum else None
 
 
-def _parts_of(f: Expr, rank: int, domain: Sequence[int]) -> tuple[TermGroup, ...]:
-    """Return the parts of the argument of an exponential in a sum, by axes; () if it is none, or has one part."""
-    terms = _terms(f.args[0]) if isinstance(f, Apply) and f.fn == "exp" else []
+def _parts_of(f: Expr, divides: bool, rank: int, domain: Sequence[int]) -> tuple[TermGroup, ...]:
+    """Return the parts of the argument of an exponential in a sum, by axes; () if it is none, or has one part. That of
+    a divisor is subtracted from 0."""
+    exponent = f.args[0] if isinstance(f, Apply) and f.fn == "exp" else None
+    terms = [] if exponent is None else _terms(apply("neg", exponent) if divides else exponent)
     if not 2 <= len(terms) <= MAX_TERMS:
         return ()
     axes = [axes_of(x) for x, _ in terms]
@@ -182,6 +185,7 @@ def separate(node: Tensor | Recurrence) -> Tensor | Recurrence | None:
     whole = with_exponentials(node)
     factors: dict[tuple[int, int], list[Expr]] = {}
     added: list[Tensor] = []
+    free: list[Expr] = []
     for s in separations(whole.template):
         part = whole.template.parts[s.piece]
         if is_safe(s, whole.args, part.domain):
@@ -189,16 +193,32 @@ def separate(node: Tensor | Recurrence) -> Tensor | Recurrence | None:
         elif SEPARATES.get():
             balance = _Balance(whole.template, whole.args, s, added)
             if (totals := balance.totals()) is not None:
-                factors[s.piece, s.factor] = totals
-                added = balance.tensors
+                factors[s.piece, s.factor], others = totals[: balance.bound], totals[balance.bound :]
+                added, free = balance.tensors, free + others
     if not factors:
         return None
     t = whole.template
     params = (*t.params, *((x.dtype, x.shape) for x in added))
-    return canonical(_with_factors(t, factors, params), (*whole.args, *added))
+    args = (*whole.args, *added)
+    total: Any = canonical(_with_factors(t, factors, params), args)
+    total = name_operands(total) or total
+    return _times(total, free, args) if free else total
 
 
-def _separate_in_steps(node: Recurrence) -> Recurrence | None:
+def _times(total: Tensor, free: Sequence[Expr], args: Sequence[Tensor]) -> Tensor | None:
+    """Return a sum times exponentials that are free of its axes; 0 where it is 0, though they may have overflowed. None
+    where they read what a condition keeps in bounds."""
+    at = Read(len(args), tuple(Axis(d) for d in range(len(total.shape))), total.dtype)
+    product: Expr = at
+    for x in free:
+        product = apply("mul", product, apply("exp", x))
+    zero = Const(0.0, total.dtype)
+    params = tuple((x.dtype, x.shape) for x in (*args, total))
+    t = template(total.shape, params, apply("where", apply("eq", at, zero), zero, product))
+    return None if may_leave(t) else canonical(t, (*args, total))
+
+
+def _separate_in_steps(node: Recurrence) -> Any:
     """Return a recurrence with separate exponentials in its members' sums, where they are safe."""
     if SEPARATE_EXPONENTIALS in environment.WITHOUT.get():
         return None
@@ -209,7 +229,8 @@ def _separate_in_steps(node: Recurrence) -> Recurrence | None:
         members.append(_with_factors(t, {(s.piece, s.factor): [p.total for p in s.parts] for s in safe}, t.params))
     if members == list(node.members):
         return None
-    return Recurrence(node.steps, node.reverse, node.origins, tuple(members), node.args, node.options)
+    new = Recurrence(node.steps, node.reverse, node.origins, tuple(members), node.args, node.options)
+    return name_operands(new) or new
 
 
 def is_safe(s: Separation, args: Sequence[Tensor], domain: Sequence[int]) -> bool:
@@ -218,7 +239,8 @@ def is_safe(s: Separation, args: Sequence[Tensor], domain: Sequence[int]) -> boo
 
 
 def with_exponentials(node: Compute) -> Compute:
-    """Return a sum with those elementwise arguments as part of it that are exponentials which separate there."""
+    """Return a sum with those elementwise arguments as part of it that are exponentials which separate there, or what
+    these are of."""
     exponentials = {a for a in node.args if isinstance(a, Compute) and a.template.memo("is_exponential", _is_sum_of)}
     if not exponentials or not any(_sum_body(p) for p in node.template.parts):
         return node
@@ -227,10 +249,14 @@ def with_exponentials(node: Compute) -> Compute:
 
 
 def _is_sum_of(t: Template) -> bool:
-    """Return whether a template is elementwise, and has the exponential of a sum over different axes as a factor."""
+    """Return whether a template is elementwise, and a sum over different axes, or has the exponential of one as a
+    factor."""
     body = pointwise_body(t)
-    product = None if body is None else product_of(body)
-    return product is not None and any(_parts_of(f, 0, t.shape) for f, _ in product.factors)
+    product = None if body is None or not body.dtype.is_float else product_of(body)
+    if body is None or product is None:
+        return False
+    factors = ((apply("exp", body), False), *product.factors)
+    return any(_parts_of(f, divides, 0, t.shape) for f, divides in factors)
 
 
 def _with_factors(t: Template, factors: Mapping[tuple[int, int], Sequence[Expr]], params: tuple) -> Template:
@@ -242,11 +268,10 @@ def _with_factors(t: Template, factors: Mapping[tuple[int, int], Sequence[Expr]]
         part = parts[piece]
         body = _sum_body(part)
         assert body is not None and isinstance(part, Piece) and isinstance(part.body, Reduce)
-        new = [
-            (e, divides)
-            for n, (f, divides) in enumerate(body.product.factors)
-            for e in ([apply("exp", x) for x in factors[piece, n]] if (piece, n) in factors else [f])
-        ]
+        new: list[Factor] = []
+        for n, f in enumerate(body.product.factors):
+            totals = factors.get((piece, n))
+            new += [f] if totals is None else [(apply("exp", x), False) for x in totals]
         total = guarded(body.guards, multiply(new, body.product.minus))
         parts[piece] = Piece(part.offset, part.step, part.extents, Reduce("sum", part.body.extents, (total,)))
     return Template(t.shape, params, tuple(parts))
@@ -265,11 +290,15 @@ class _Balance:
         body = _sum_body(part)
         assert body is not None and isinstance(part, Piece)
         self.guards, self.domain, self.rank = body.guards, part.domain, len(part.extents)
+        self.bound = sum(max(p.axes, default=-1) >= self.rank for p in separation.parts)
+        self.is_whole = len(t.parts) == 1 and part.extents == t.shape
 
     @property
     def is_possible(self) -> bool:
-        """Return whether maxima include nothing that a condition excludes, as they would for axes of several parts."""
-        return all(any(axes_of(g) <= p.axes for p in self.separation.parts) for g in self.guards)
+        """Return whether maxima include nothing that a condition excludes, as they would for axes of several parts, and
+        a part without axes of the sum has a tensor to multiply."""
+        is_complete = self.is_whole or self.bound == len(self.separation.parts)
+        return is_complete and all(any(axes_of(g) <= p.axes for p in self.separation.parts) for g in self.guards)
 
     def totals(self) -> list[Expr] | None:
         """Return the parts' arguments. None where they are not possible, where no part has all axes that another one
@@ -279,9 +308,9 @@ class _Balance:
             return None
         totals = [p.total for p in parts]
         for n, p in enumerate(parts[:-1]):
-            bound = [k for k in range(n + 1, len(parts)) if max(parts[k].axes, default=-1) >= self.rank]
-            shared = p.axes & frozenset[int]().union(*(parts[k].axes for k in bound or [n + 1]))
-            to = next((k for k in bound or [n + 1] if shared <= parts[k].axes), None)
+            others = range(n + 1, max(self.bound, n + 2))
+            shared = p.axes & frozenset[int]().union(*(parts[k].axes for k in others))
+            to = next((k for k in others if shared <= parts[k].axes), None)
             most = None if to is None else self._maximum(totals[n], p.axes, sorted(shared))
             if to is None or most is None:
                 return None

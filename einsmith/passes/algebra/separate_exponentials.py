@@ -8,19 +8,11 @@ Sums that are differentiated are separated before their gradient is derived (`au
 
 from __future__ import annotations
 
-from typing import Any
-
 from einsmith.ir.nodes import Graph
 from einsmith.ir.rebuild import replace
-from einsmith.ir.rewrite.named_operands import name_operands
 from einsmith.ir.rewrite.separate_exponentials import separate
 
 
 def separate_exponentials(graph: Graph) -> Graph:
     """Return the graph with the exponentials of sums separated where that pays, and is safe or permitted."""
-
-    def rule(node: Any) -> Any:
-        new = separate(node)
-        return None if new is None else name_operands(new) or new
-
-    return replace(graph, rule)
+    return replace(graph, separate)
