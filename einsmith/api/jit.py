@@ -398,6 +398,7 @@ def jit(
     precision: str = "fp32",
     sizes: str | None = None,
     device: str | None = None,
+    separate_exponentials: bool = False,
 ) -> Any:
     """Return a compiled version of a function of tensors.
 
@@ -414,13 +415,21 @@ def jit(
         precision: element type of activations and of the operands of products
         sizes: whether one program serves calls of several sizes
         device: where programs run
+        separate_exponentials: whether exponentials of sums may be products of exponentials of their terms
 
     Raises:
         ArgumentError: `max_stored` is not a size, `precision`, `sizes` or `device` is none of those, or
             `static_argnames` has a name that is no argument of f. The first call raises DeviceError where there is no
             such card.
     """
-    settings = CompileSettings(precision, winograd, device=device, sizes=sizes, max_stored=max_stored)
+    settings = CompileSettings(
+        precision,
+        winograd,
+        device=device,
+        sizes=sizes,
+        max_stored=max_stored,
+        separate_exponentials=separate_exponentials,
+    )
     if f is None:
         return functools.partial(Jitted, static_argnames=static_argnames, settings=settings)
     return Jitted(f, static_argnames, settings)

@@ -99,7 +99,7 @@ class LoadedGraph:
                 {x: m.physical for x, m in self._memory.items()},
                 s["threads"],
                 outputs[s["finite"]] if s["finite"] >= 0 else None,
-                numerics=Numerics(s["winograd"], s["precision"]),
+                numerics=Numerics(s["winograd"], s["precision"], separate_exponentials=s["separate_exponentials"]),
                 guard=self._guard,
                 memories=self._constant,
                 max_stored=s["max_stored"],
@@ -124,7 +124,8 @@ def load_graph(path: str | PathLike[str]) -> LoadedGraph:
     except (OSError, UnicodeDecodeError) as e:
         raise DataError(f"{file} cannot be read: {e}; name a folder `program-0000` of a dump, or its graph.txt") from e
     dump = read_dump(text, str(file))
-    settings = {"threads": int, "finite": int, "winograd": bool, "precision": str, "max_stored": int, "decisions": list}
+    flags = dict.fromkeys(("winograd", "separate_exponentials"), bool)
+    settings = {"threads": int, "finite": int, "precision": str, "max_stored": int, "decisions": list, **flags}
     for name, kind in settings.items():
         if not isinstance(dump.settings.get(name), kind):
             raise DataError(f"{file}, line 2: {name} is not set; {AGAIN}")

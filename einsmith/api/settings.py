@@ -55,6 +55,9 @@ class CompileSettings:
             results. Where intermediate results are too large, some are recomputed before their gradients, first those
             that cost the least time per byte; a step's results stay bitwise the same. Where the limit cannot be kept,
             compilation raises ArgumentError, which says how much is needed. Evaluation has no limit.
+        separate_exponentials: whether an exponential of a sum, inside of another sum, may be computed as a product of
+            exponentials of its terms, which are fewer, where that is not safe for all numbers: those that are less than
+            1e-38 of the largest one become 0 (docs/semantics.md).
 
     Raises:
         ArgumentError: a size, `precision`, `sizes` or `device` is none of those. The first run raises DeviceError where
@@ -68,6 +71,7 @@ class CompileSettings:
     sizes: str | None = None
     max_stored: int | str = MAX_STORED_BYTES
     memory_limit: int | str | None = None
+    separate_exponentials: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.precision, str):
@@ -82,8 +86,9 @@ class CompileSettings:
         """Return how the programs of a function or a network may round. Raises ArgumentError where layers of a network
         cannot have their precision."""
         if isinstance(self.precision, str):
-            return Numerics(self.winograd, self.precision)
-        return Numerics(self.winograd, *precision_of_layers(self.precision, f))
+            return Numerics(self.winograd, self.precision, separate_exponentials=self.separate_exponentials)
+        precision, in_full = precision_of_layers(self.precision, f)
+        return Numerics(self.winograd, precision, in_full, self.separate_exponentials)
 
     def target(self, threads: int, ordinal: int = 0) -> Target:
         """Return the machine that programs run on. ordinal: number of the card that "cuda" means."""

@@ -218,7 +218,7 @@ def trace_arguments(
     """
     t = trace.Trace()
     t.in_full_precision = numerics.in_full
-    with trace.compiling(), trace.tracing(t), recording.phase("tracing", of=_name_in_hint(f)):
+    with trace.compiling(), trace.tracing(t), numerics.allowing(), recording.phase("tracing", of=_name_in_hint(f)):
         symbols = [a.symbol() for a in arguments]
         derivations = Derivations(_name_in_hint(f), [(x.shape, x.dtype) for _, x in symbols if x is not None])
         args, kwargs = unflatten(structure, [s for s, _ in symbols])

@@ -22,6 +22,7 @@ from einsmith.ir.recurrence.chunks.choice import choose_length
 from einsmith.ir.recurrence.chunks.readers import ChunkSearch
 from einsmith.ir.rewrite.contraction_order import order_contraction
 from einsmith.ir.rewrite.named_operands import name_operands
+from einsmith.ir.rewrite.separate_exponentials import separate
 
 
 def gradients(
@@ -62,9 +63,11 @@ def in_steps(outputs: Sequence[Tensor], others: Sequence[Tensor] = ()) -> tuple[
 
 
 def _in_steps(node: Any) -> Any:
-    """Return the tensor in steps: the operands that it computes, those of the fastest contraction order, and the links
-    of a chain of many factors; None if it is one step."""
-    named: Any = name_operands(node)
+    """Return the tensor in steps: its separate exponentials, the operands that it computes, those of the fastest
+    contraction order, and the links of a chain of many factors; None if it is one step."""
+    separated: Any = separate(node)
+    node = separated or node
+    named: Any = name_operands(node) or separated
     if isinstance(node, Recurrence):
         return named
     node = named or node

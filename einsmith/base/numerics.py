@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 from einsmith.base.dtypes import DType, bf16, f16
@@ -10,6 +13,9 @@ from einsmith.base.precisions import PRECISIONS
 
 STORED: dict[str, DType | None] = dict(zip(PRECISIONS, (None, None, bf16, f16), strict=True))
 """By precision, the type of 16 bits in which activations are stored; None for float32."""
+
+SEPARATES: ContextVar[bool] = ContextVar("separate exponentials", default=False)
+"""Whether what is traced and compiled may separate exponentials (`Numerics.separate_exponentials`)."""
 
 
 @dataclass(frozen=True)
@@ -21,6 +27,7 @@ class Numerics:
         "bf16" or "fp16" for activations, and operands of products, of 16 bits (`passes.algebra.precision`)
 
     in_full: ids of the parameters whose products stay in float32
+    separate_exponentials: exponentials of sums may be products of exponentials (`ir.rewrite.separate_exponentials`)
 
     Raises ArgumentError for another precision.
     """
@@ -28,6 +35,7 @@ class Numerics:
     winograd: bool = False
     precision: str = "fp32"
     in_full: frozenset[int] = frozenset()
+    separate_exponentials: bool = False
 
     def __post_init__(self) -> None:
         if self.precision not in STORED:
@@ -35,7 +43,17 @@ class Numerics:
 
     def by_name(self) -> dict[str, bool | str]:
         """Return the settings, by name, with which another program rounds equally; reports of faults contain them."""
-        return {"winograd": self.winograd, "precision": self.precision}
+        names = "winograd", "precision", "separate_exponentials"
+        return {n: getattr(self, n) for n in names}
+
+    @contextmanager
+    def allowing(self) -> Iterator[None]:
+        """Trace and compile inside the `with` block what these numerics allow."""
+        token = SEPARATES.set(self.separate_exponentials)
+        try:
+            yield
+        finally:
+            SEPARATES.reset(token)
 
     @property
     def stored(self) -> DType | None:

@@ -19,6 +19,7 @@ from einsmith.base import files
 from einsmith.base.arguments import describe
 from einsmith.base.arrays import to_array
 from einsmith.base.errors import EinsmithError
+from einsmith.base.numerics import PLAIN
 from einsmith.base.trees import flatten
 from einsmith.cli.task_table import task_of
 from einsmith.cli.tasks import assignment, defaults, model_arguments, number, shape
@@ -106,10 +107,10 @@ def _of_function(f: Callable, inputs: tuple, threads: int | None) -> tuple[Bound
     if static:
         names = list(inspect.signature(f).parameters)
         static |= frozenset(names.index(n) for n in static if n in names)
-    traced = trace_call(f, inputs, {}, static)
     options: dict[str, Any] = {}
     if isinstance(f, Jitted):
         options |= {"numerics": f.numerics, "max_stored": f.settings.max_stored}
+    traced = trace_call(f, inputs, {}, static, options.get("numerics", PLAIN))
     run = Executable(
         traced.graph, traced.bind, threads or get_threads(), guard=traced.guard, origins=traced.origins, **options
     )

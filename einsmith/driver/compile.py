@@ -420,7 +420,7 @@ class _Compilation:
             return graph
         checks = dict((*index_checks(graph.roots), *graph.checks))
         graph = Graph(graph.inputs, graph.outputs, graph.updates, tuple(checks.items()), graph.gradients)
-        with recording.phase("passes"):
+        with recording.phase("passes"), self.numerics.allowing():
             return run_passes(graph, PassContext(c.target, c.cost, observe, self.numerics.stored, PRODUCTS, c.limits))
 
 

@@ -23,6 +23,7 @@ from einsmith.base.caches import Bound, Cache
 from einsmith.base.captured import capture
 from einsmith.base.dtypes import DType, dtype_of
 from einsmith.base.errors import DtypeError, FormulaError, KindError, ShapeError, TraceError
+from einsmith.base.numerics import SEPARATES
 from einsmith.base.symbolic import SIZES_VARY, is_symbolic
 from einsmith.base.trees import flatten
 from einsmith.ir import nodes
@@ -392,7 +393,7 @@ def trace_once(
         else:
             place = places.setdefault(v.tensor, len(places))
             pattern.append((place, v.shape, v.dtype, v.weak, v.wide, v.name))
-    record_key = (SIZES_VARY.get(), key, *pattern)
+    record_key = (SIZES_VARY.get(), SEPARATES.get(), key, *pattern)
     record = _RECORDS.get(record_key)
     if record is None:
         leaves: list[Tensor] = [leaf(t.shape, t.dtype) for t in places]

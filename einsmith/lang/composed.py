@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from einsmith.base import dtypes as dt
 from einsmith.ir.adjoint_rules import mul
 from einsmith.ir.functions import ScalarFunction, add_function, floats
 from einsmith.ir.nodes import Const, Expr, apply
@@ -66,6 +67,13 @@ def logaddexp(x: Expr, y: Expr) -> Expr:
     return apply("add", apply("max", x, y), rest)
 
 
+def log_of_total(x: Expr) -> Expr:
+    """Build the logarithm of a sum of exponentials: -inf where all have underflowed, with a derivative of 0."""
+    tiny = Const(float(np.finfo(np.float64 if x.dtype is dt.f64 else np.float32).tiny), x.dtype)
+    underflows = apply("lt", x, tiny)
+    return apply("where", underflows, Const(-float("inf"), x.dtype), apply("log", apply("max", x, tiny)))
+
+
 def _share(of: int) -> Any:
     """Return the adjoint rule of an operand of logaddexp."""
     return lambda g, a, out: mul(g, apply("sigmoid", _difference(a[of], a[1 - of])))
@@ -81,3 +89,4 @@ for _build, _numpy, _adjoint in (
     _name = _build.__name__
     _arity = max(len(_adjoint), 1)
     add_function(ScalarFunction(_name, _arity, floats, _numpy, adjoint=_adjoint, call=_name, composition=_build))
+add_function(ScalarFunction("log_of_total", 1, floats, np.log, composition=log_of_total))  # formulas do not call it

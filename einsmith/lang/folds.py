@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
+from functools import reduce as accumulate
 from typing import Any
 
 import numpy as np
 
 from einsmith.base import dtypes as dt
+from einsmith.base import environment
+from einsmith.base.dtypes import DType
 from einsmith.base.errors import FormulaError
+from einsmith.base.numerics import SEPARATES
+from einsmith.base.symbolic import hint
+from einsmith.ir.rewrite.separate_exponentials import MAX_TERMS, SEPARATE_EXPONENTIALS, pays
 from einsmith.lang.formula import (
     AxisVar,
     Form,
+    FormulaOp,
     Index,
     Literal,
     Ty,
@@ -54,30 +61,83 @@ def _logsumexp(axes: tuple[AxisVar, ...], body: Form, at: Any) -> Form:
     stand beside those of the sum that reads it."""
     if any(a.extent == 0 for a in axes):
         return Literal(-math.inf)
+    may_separate = SEPARATES.get() and SEPARATE_EXPONENTIALS not in environment.WITHOUT.get()
+    if may_separate and (parts := _separate(body)):
+        return _logsumexp_of_parts(axes, parts, at)
+    most, finite = _maximum(axes, body, at)
+    return _log(fold("sum", axes, op("exp", op("sub", body, finite)), at), most)
+
+
+def _maximum(axes: tuple[AxisVar, ...], body: Form, at: Any) -> tuple[Form, Form]:
+    """Return the maximum over axes, which is no part of derivatives, and the nearest finite number to it."""
     own = {a: AxisVar(a.name, a.extent) for a in axes}
-    most = fold("max", tuple(own.values()), _exchange_axes(body, own), at)
-    return _take_out(most, body.ty, lambda finite: fold("sum", axes, op("exp", op("sub", body, finite)), at))
+    return _stopped(fold("max", tuple(own.values()), _exchange_axes(body, own), at), body.ty)
+
+
+def _stopped(most: Form, ty: Ty) -> tuple[Form, Form]:
+    """Return a maximum of terms of type `ty` as a constant for derivatives, and the nearest finite number to it."""
+    largest = Literal(float(np.finfo(np.float64 if ty is dt.f64 else np.float32).max))
+    most = op("stop_gradient", most)
+    return most, op("max", op("min", most, largest), op("neg", largest))
 
 
 def add_exponentials(terms: Sequence[Form]) -> Form:
     """Return the logarithm of the sum of the exponentials of several forms, with one maximum taken out for all."""
-    return _take_out(
-        functools.reduce(functools.partial(op, "max"), terms),
-        join(t.ty for t in terms),
-        lambda finite: functools.reduce(functools.partial(op, "add"), (op("exp", op("sub", t, finite)) for t in terms)),
-    )
+    most, finite = _stopped(accumulate(partial(op, "max"), terms), join(t.ty for t in terms))
+    return _log(accumulate(partial(op, "add"), (op("exp", op("sub", t, finite)) for t in terms)), most)
 
 
-def _take_out(most: Form, ty: Ty, total: Callable[[Form], Form]) -> Form:
-    """Return log(total(m)) + m for a maximum m, of type `ty`, which `total` takes out of the terms that it sums.
+def _log(total: Form, most: Form) -> Form:
+    """Return log(total) + most. A sum that has a finite maximum is 1 or more. Where all terms are -inf it is 0, and
+    derivatives of any order are."""
+    return op("add", op("log", op("max", total, Literal(0.5))), most)
 
-    There it is finite. A sum that has a finite maximum is 1 or more. Where all terms are -inf it is 0, and derivatives
-    of any order are.
+
+def _logsumexp_of_parts(axes: tuple[AxisVar, ...], parts: Sequence[Form], at: Any) -> Form:
+    """Return the logarithm of the sum of products of exp(part), with the maximum of each part taken out.
+
+    It is -inf where all products underflow; derivatives of any order are 0 there.
     """
-    largest = Literal(float(np.finfo(np.float64 if ty is dt.f64 else np.float32).max))
-    most = op("stop_gradient", most)
-    finite = op("max", op("min", most, largest), op("neg", largest))
-    return op("add", op("log", op("max", total(finite), Literal(0.5))), most)
+    factors, maxima = [], []
+    for part in parts:
+        own = tuple(a for a in axes if a in part.free)
+        most = part
+        if own:
+            most, finite = _maximum(own, part, at)
+            factors.append(op("exp", op("sub", part, finite)))
+        maxima.append(most)
+    total = fold("sum", axes, accumulate(partial(op, "mul"), factors), at)
+    return accumulate(partial(op, "add"), [op("log_of_total", total), *maxima])
+
+
+def _separate(body: Form) -> list[Form]:
+    """Return the parts of a sum of terms, by their axes, whose exponentials are fewer than those of the sum; none where
+    that does not pay."""
+    terms = _terms(body)
+    if len(terms) < 2 or not all(isinstance(t.ty, DType) and t.ty.is_float for t in terms):
+        return []
+    widest = [t.free for t in terms if not any(t.free < other.free for other in terms)]
+    parts: dict[frozenset[AxisVar], Form] = {}
+    for t in terms:
+        place = next(free for free in widest if t.free <= free)
+        parts[place] = op("add", parts[place], t) if place in parts else t
+    elements = [hint(math.prod(a.extent for a in free)) for free in (body.free, *parts)]
+    return [*parts.values()] if len(parts) > 1 and pays(elements[0], elements[1:]) else []
+
+
+def _terms(body: Form) -> list[Form]:
+    """Return the terms of a sum; none where there are more than MAX_TERMS."""
+    terms: list[Form] = []
+    stack = [(body, False)]
+    while stack:
+        x, minus = stack.pop()
+        if isinstance(x, FormulaOp) and x.fn in ("add", "sub", "neg"):
+            stack += [(x.args[-1], minus != (x.fn != "add")), *((a, minus) for a in x.args[:-1])]
+        else:
+            terms.append(op("neg", x) if minus else x)
+        if len(terms) + len(stack) > MAX_TERMS:
+            return []
+    return terms
 
 
 def _exchange_axes(root: Form, axes: Mapping[AxisVar, AxisVar]) -> Form:

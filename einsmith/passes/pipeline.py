@@ -17,6 +17,7 @@ from einsmith.base.errors import KnobError
 from einsmith.cost.gpu import GpuTarget
 from einsmith.ir.nodes import Graph
 from einsmith.ir.recurrence.chunks.readers import CHUNK_FORM
+from einsmith.ir.rewrite.separate_exponentials import SEPARATE_EXPONENTIALS
 from einsmith.passes.algebra.available_expressions import available_expressions
 from einsmith.passes.algebra.common_subexpressions import common_subexpressions
 from einsmith.passes.algebra.contraction_order import contraction_order
@@ -40,6 +41,7 @@ from einsmith.passes.algebra.read_forwarding import read_forwarding
 from einsmith.passes.algebra.recompute import recompute
 from einsmith.passes.algebra.reduction_basis import reduction_basis
 from einsmith.passes.algebra.segments import segments
+from einsmith.passes.algebra.separate_exponentials import separate_exponentials
 from einsmith.passes.algebra.simplify import simplify
 from einsmith.passes.algebra.split_index_set import split_index_set
 from einsmith.passes.algebra.store_post_activation import store_post_activation
@@ -193,6 +195,7 @@ PASSES = check_order(
         priced_pass("skew", _skew, "simplified", on="recurrence"),
         graph_pass("read forwarding", read_forwarding, "simplified", on="pieces"),
         graph_pass("inline", inline, "simplified", "inlined", on="elementwise"),
+        graph_pass(SEPARATE_EXPONENTIALS, separate_exponentials, "inlined", on="reduction, recurrence"),
         graph_pass("store post-activation", store_post_activation, "inlined", on="selection"),
         graph_pass("available expressions", available_expressions, "inlined", on="function"),
         graph_pass("factor hoisting", factor_hoisting, "inlined", on="reductions"),

@@ -154,6 +154,7 @@ def _metadata(step: TrainStep) -> dict[str, Any]:
         "loader_state": epochs.loader_state,
         "seed": int(step.seed),
         "winograd": step.winograd,
+        "separate_exponentials": step.separate_exponentials,
         "precision": step.precision if isinstance(step.precision, str) else dict(step.precision),
         "loss_scale": [scaling.scale, scaling.steady],
         "mode": step.mode,
@@ -220,6 +221,7 @@ def load(
             device=device,
             tune=tune,
             winograd=meta["winograd"],
+            separate_exponentials=meta["separate_exponentials"],
             precision=meta["precision"],
             **meta["settings"],
         )

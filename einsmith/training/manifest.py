@@ -23,7 +23,7 @@ from einsmith.tuning.programs.kernel_search import GRAPH
 FORMAT = "einsmith-step"
 MAX_BYTES = 1 << 28
 """Most bytes of a description that are read: a million epochs' results; a folder may come from anywhere."""
-VERSION = 8
+VERSION = 9
 """Version of the format in which saves are written."""
 SIGNED = 6
 """First version whose step.json holds its own checksum and the checksums of all files of the save."""
@@ -139,6 +139,7 @@ ENTRIES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "loader_state": (lambda x: x is None or _hexadecimal(x), "null or bytes in hexadecimal digits"),
     "seed": (_integer, "an integer"),
     "winograd": (lambda x: isinstance(x, bool), "true or false"),
+    "separate_exponentials": (lambda x: isinstance(x, bool), "true or false"),
     "precision": (
         lambda x: x in STORED if isinstance(x, str) else _dict_check(lambda y: y in STORED)(x),
         f"one of {', '.join(STORED)}, or these by layers' names",
@@ -167,6 +168,7 @@ SINCE: dict[int, dict[str, Any]] = {
     4: {"mode": "static", "tune": 0.0},
     6: {"deterministic": False},
     7: {"precision": "fp32", "loss_scale": [INITIAL_SCALE, 0]},
+    8: {"separate_exponentials": False},
 }
 """By version, the values of entries that were added later and that its saves lack."""
 

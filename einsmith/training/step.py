@@ -88,7 +88,7 @@ class TrainStep:
     updates, compilation, tuning = _Attribute(), _Attribute(), _Attribute()
     clip_grad_norm, norm_type, clip_grad_value, accumulate, ema, trained = (_Attribute() for _ in range(6))
     precision, winograd, threads, device, sizes, max_stored, memory_limit = (_Attribute() for _ in range(7))
-    mode, tune, executor = _Attribute(), _Attribute(), _Attribute()
+    mode, tune, executor, separate_exponentials = (_Attribute() for _ in range(4))
 
     epoch = property(lambda step: step.parts.epochs.epoch, doc="Epochs done by `fit`.")
     position = property(lambda step: step.parts.epochs.position, doc="Batches done in the current epoch.")

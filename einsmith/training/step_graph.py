@@ -96,7 +96,7 @@ class _StepBuilder(GraphBuilder):
         t.in_full_precision = self.definition.numerics.in_full
         if gather and self.numbers.ranks > 1:
             t.sums_over_group = True if self.numbers.exchanges is not None else None
-        with trace.tracing(t):
+        with trace.tracing(t), self.definition.numerics.allowing():
             count, loss, parts, trained = self.trace_loss(t, inputs)
             if self.settings.accumulate > 1 and self.definition.is_alone:
                 loss = self.guard_divisor(loss)

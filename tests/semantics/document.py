@@ -50,7 +50,20 @@ GROUPS = (
 
 A factor that does not depend on all reduction axes may be moved out of the sum, as in `torch.einsum`:
 `sum[k](x[i,k]*c[i])` becomes `c[i]*sum[k](x[i,k])`. Both forms are finite for the same numbers. Where they are not
-finite, one may be infinite and the other NaN (if c[i] is infinite and an x[i,k] is zero).""",
+finite, one may be infinite and the other NaN (if c[i] is infinite and an x[i,k] is zero).
+
+An exponential of a sum inside of a sum, as in `sum[j](exp(a[i,j] + b[j,c])*v[j,c])`, is a product of exponentials of
+small tables where each part, here a and b, is proven never to be positive: a difference from a maximum, minus a square
+or a magnitude, and what is made of them. Its value differs by rounding: where the exponential of a part underflows, so
+does that of the sum. Other exponentials are computed as they are written, unless `separate_exponentials=True` of
+`es.jit`, `es.CompileSettings` or a training step permits `exp(a[i,j] - r[j])*exp(b[j,c] + r[j])`, where r[j] is
+`max[i](a[i,j])`. This overflows only where the formula does, but an exponential that is less than 1e-38 of the largest
+one of the same j and c becomes 0. Where all exponentials of a sum are so small, the sum is 0, and a quotient of two
+such sums is NaN, though the formula's is finite. `logsumexp[i](p[b,i] + M[i,j])` then takes out the maxima of p and of
+M over i, and is -inf where all products of exponentials are less than 1e-38. Leave it off for differences of
+cumulative sums of logarithms of decays, whose exponentials are often 1e38 apart. A condition on axes of several parts
+excludes this form, and `EINSMITH_WITHOUT="separate exponentials"` both. `.plan` and `einsmith explain` say how many
+exponentials would separate.""",
      lambda c: not c.elementwise and not c.name.startswith("functional")),
     ("Functions of tensors", "Special cases of functions of `einsmith.functional`.",
      lambda c: c.name.startswith("functional")),

@@ -69,6 +69,7 @@ def _refused_or_equal(path: Path, whole: Path, what: str) -> bool:
 
 ALLOWED = {  # what a user may have saved as well, and so what must load
     "model": (), "frozen": ([],), "loss": (), "optimizer": (), "seed": (-1, 10**400), "winograd": (True,),
+    "separate_exponentials": (True,),
     "mode": (), "tune": (1.5,), "steps": (), "epoch": (), "position": (), "epoch_loss": (-1, 1.5), "epoch_samples": (),
 }  # fmt: skip
 

@@ -11,7 +11,8 @@ from tests.training.small import arrays, batches, net, same
 
 OTHERS = {
     "clip_grad_norm": 0.5, "norm_type": 3.0, "clip_grad_value": 0.1, "accumulate": 2, "ema": 0.9, "trained": "sum",
-    "precision": "bf16", "winograd": True, "threads": 1, "device": "cpu", "sizes": "shared", "max_stored": 1 << 20,
+    "precision": "bf16", "winograd": True, "separate_exponentials": True,
+    "threads": 1, "device": "cpu", "sizes": "shared", "max_stored": 1 << 20,
     "memory_limit": 1 << 30, "mode": "dynamic", "tune": 5.0, "executor": None,
 }  # fmt: skip
 """A value of each setting that is another than its default, where there is one."""

@@ -47,9 +47,9 @@ def backend(
     """Compile a graph of PyTorch's operators; torch.compile calls this for `backend="einsmith"`.
 
     options: `fallback`, "warn" (operators that Einsmith lacks run in PyTorch, with one warning each) or "error";
-    `fallback_random`, whether PyTorch draws the random numbers, as in eager execution; `winograd`, as in `es.jit`;
-    `sizes`, "auto" (graphs of dynamic sizes have one program for many sizes, docs/sizes.md), "shared" or "each"; by
-    default as `torch_sizes.choose` says.
+    `fallback_random`, whether PyTorch draws the random numbers, as in eager execution; `winograd` and
+    `separate_exponentials`, as in `es.jit`; `sizes`, "auto" (graphs of dynamic sizes have one program for many sizes,
+    docs/sizes.md), "shared" or "each"; by default as `torch_sizes.choose` says.
     mode: None or "default". Raises UnknownOptionError and ArgumentError.
     """
     settings = _options(options or {})

@@ -18,15 +18,16 @@ class Options:
     """Options of the backend.
 
     fallback: "warn" or "error", for operators that run in PyTorch; fallback_random: whether PyTorch draws random
-    numbers; winograd: as in `es.jit`; sizes: "each", where a graph of dynamic sizes has a program for each combination,
-    "shared", where it has one for sizes up to a capacity, or "auto", where sizes that are used often have one, too;
-    None: as `torch_sizes.choose` says. `device`: where programs run
+    numbers; winograd, separate_exponentials: as in `es.jit`; sizes: "each", where a graph of dynamic sizes has a
+    program for each combination, "shared", where it has one for sizes up to a capacity, or "auto", where sizes that are
+    used often have one, too; None: as `torch_sizes.choose` says. `device`: where programs run
     (`torch_device.device_of`).
     """
 
     fallback: str = "warn"
     fallback_random: bool = False
     winograd: bool = False
+    separate_exponentials: bool = False
     sizes: str | None = None
     device: str = field(default=CPU, init=False)
 

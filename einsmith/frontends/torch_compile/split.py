@@ -276,7 +276,7 @@ class _Parts:
             random,
             _fallback(self.gm, order, args, roots),
             failed,
-            Numerics(self.options.winograd),
+            Numerics(self.options.winograd, separate_exponentials=self.options.separate_exponentials),
             into,
             self.options.sizes,
             self.options.device,

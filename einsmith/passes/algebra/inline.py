@@ -11,7 +11,6 @@ after:  Q[i] = u8(round(X[i]/s));  Y[] = sum[i]((i32(Q[i]) - i32(z))*W[i])
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
 
 from einsmith.ir.analysis.pointwise import (
     _reads_by_slot,
@@ -21,55 +20,22 @@ from einsmith.ir.analysis.pointwise import (
     pointwise_body,
     total_operations,
 )
-from einsmith.ir.analysis.widths import placed
 from einsmith.ir.nodes import (
     Compute,
-    Expr,
     Graph,
     Item,
     Leaf,
-    Read,
     Recurrence,
-    Template,
     Tensor,
     postorder,
     size,
 )
-from einsmith.ir.rebuild import exchanged, map_bodies, prune_args, rebuild, replace, substitute
-from einsmith.ir.rewrite.simplify import simplify_template
+from einsmith.ir.rebuild import exchanged, rebuild, replace
+from einsmith.ir.rewrite.inlining import inline_arguments
 from einsmith.ir.views import is_view
 
 _MAX_OPERATIONS = 60
 """Most operations per point of a merged body; above, two kernels are better than one."""
-
-
-def _inline(t: Template, producers: Sequence[Template | None]) -> Template:
-    """Return the template with the reads of some slots replaced by the pointwise bodies of their producers. The
-    producers' arguments follow the template's own, in order of the slots."""
-    params = list(t.params)
-    bodies: dict[int, Expr] = {}
-    for slot, producer in enumerate(producers):
-        if producer is not None:
-            body = pointwise_body(producer)
-            assert body is not None
-            bodies[slot] = substitute(body, {}, {i: len(params) + i for i in range(len(producer.params))})
-            params += producer.params
-
-    def rule(e):
-        if isinstance(e, Read) and e.slot in bodies:
-            return placed(bodies[e.slot], dict(enumerate(e.index)))
-        return None
-
-    return map_bodies(t, lambda b: rebuild([b], rule)[0], params)
-
-
-def inline_arguments(node: Compute, inlined: Collection[Tensor]) -> Compute:
-    """Return the tensor with the bodies of the pointwise arguments `inlined` in place of their reads."""
-    producers = tuple(a.template if a in inlined and isinstance(a, Compute) else None for a in node.args)
-    args = (*node.args, *(x for a, t in zip(node.args, producers, strict=True) if t is not None for x in a.args))
-    t = node.template.memo(("inlined", producers), lambda t: _inline(t, producers))
-    out = prune_args(t, args)
-    return prune_args(simplify_template(out.template), out.args)
 
 
 def inline(graph: Graph) -> Graph:

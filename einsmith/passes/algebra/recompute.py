@@ -36,8 +36,8 @@ from einsmith.ir.nodes import (
     size,
 )
 from einsmith.ir.rebuild import exchanged, readers_of, with_args
+from einsmith.ir.rewrite.inlining import inline_arguments
 from einsmith.ir.views import is_view, storage
-from einsmith.passes.algebra.inline import inline_arguments
 from einsmith.passes.context import PassContext
 
 MIN_RELATIVE_DIFFERENCE = 0.02

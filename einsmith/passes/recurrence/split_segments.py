@@ -33,8 +33,8 @@ from einsmith.ir.nodes import (
     template,
 )
 from einsmith.ir.rebuild import prune_args, replace, substitute
+from einsmith.ir.rewrite.inlining import inline_arguments
 from einsmith.ir.rewrite.simplify import simplify_template
-from einsmith.passes.algebra.inline import inline_arguments
 
 MAX_POINTS_PER_ELEMENT = 2
 """Most points that a reader evaluates for each element that it reads of members in a step. A product that reads each
