@@ -22,6 +22,7 @@ from einsmith.ir.recurrence.chunks.choice import choose_length
 from einsmith.ir.recurrence.chunks.readers import ChunkSearch
 from einsmith.ir.rewrite.contraction_order import order_contraction
 from einsmith.ir.rewrite.named_operands import name_operands
+from einsmith.ir.rewrite.narrow import narrow
 from einsmith.ir.rewrite.separate_exponentials import separate
 
 
@@ -52,10 +53,10 @@ def gradients(
 
 def in_steps(outputs: Sequence[Tensor], others: Sequence[Tensor] = ()) -> tuple[list[Tensor], list[Tensor]]:
     """Return tensors with the same values whose gradients share steps: those by all factors of a long product, those by
-    what an operand of a product is computed from, and those of linear recurrences, in chunks. others: tensors that they
-    depend on; what these become is returned too."""
+    what an operand of a product is computed from, and those of linear recurrences, in chunks; reductions are those of
+    windows. others: tensors that they depend on; what these become is returned too."""
     search = ChunkSearch(partial(choose_length, is_differentiated=True))
-    chunked = search.replace_all([*outputs, *others])
+    chunked = search.replace_all(narrow([*outputs, *others], others))
     steps: dict = {}
     rewritten = rebuild(chunked[: len(outputs)], _in_steps, steps)
     labels.carry(steps)

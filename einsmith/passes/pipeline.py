@@ -17,6 +17,7 @@ from einsmith.base.errors import KnobError
 from einsmith.cost.gpu import GpuTarget
 from einsmith.ir.nodes import Graph
 from einsmith.ir.recurrence.chunks.readers import CHUNK_FORM
+from einsmith.ir.rewrite.narrow import WINDOWS
 from einsmith.ir.rewrite.separate_exponentials import SEPARATE_EXPONENTIALS
 from einsmith.passes.algebra.available_expressions import available_expressions
 from einsmith.passes.algebra.common_subexpressions import common_subexpressions
@@ -45,6 +46,7 @@ from einsmith.passes.algebra.separate_exponentials import separate_exponentials
 from einsmith.passes.algebra.simplify import simplify
 from einsmith.passes.algebra.split_index_set import split_index_set
 from einsmith.passes.algebra.store_post_activation import store_post_activation
+from einsmith.passes.algebra.windows import windows
 from einsmith.passes.context import PassContext
 from einsmith.passes.occurrences import occurrences
 from einsmith.passes.recurrence.chunk_form import chunk_form
@@ -174,6 +176,11 @@ def _chunk_form(graph: Graph, context: PassContext) -> Graph:
     return graph if context.limits else chunk_form(graph)
 
 
+def _windows(graph: Graph, context: PassContext) -> Graph:
+    # Where extents are those of a run, so are the windows at their ends.
+    return graph if context.limits else windows(graph)
+
+
 def _skew(graph: Graph, context: PassContext) -> Graph:
     return skew(graph, partial(run_passes, context=_of_step(context)), context)
 
@@ -192,6 +199,7 @@ PASSES = check_order(
         replace(graph_pass("simplify", simplify, provides="simplified"), is_optional=False),
         priced_pass("implied checks", implied_checks, "simplified", on="data index"),
         priced_pass(CHUNK_FORM, _chunk_form, "simplified", on="recurrence"),
+        priced_pass(WINDOWS, _windows, "simplified", on="condition"),
         priced_pass("skew", _skew, "simplified", on="recurrence"),
         graph_pass("read forwarding", read_forwarding, "simplified", on="pieces"),
         graph_pass("inline", inline, "simplified", "inlined", on="elementwise"),

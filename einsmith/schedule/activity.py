@@ -3,101 +3,20 @@
 before: for each block of j:  s[i,j] = where(j <= i, t[i,j], -inf);  m[i] = max(m[i], s[i,j])   for a block of i
 after:  for each block of j in which some j <= some i: the same
 
-A value that equals a constant unless a condition holds is followed from kernel to kernel: where(c, x, -inf) is -inf
-unless c, its exp is 0 unless c, and a sum of products with it adds nothing unless c. As in the formula, in which the
-masked values are exact zeros, a factor that is infinite or no number stays out of the tiles that are skipped. So does
-exp(-inf - m) where m is no number or -inf, as the maximum of a row that a mask excludes whole is; but the sum of such a
-row is no number by one of its terms, so that one tile of each block of rows runs in any case (`Activity.some`).
+A value that equals a constant unless a condition holds (`analysis.constant_unless`) is followed from kernel to kernel.
+The sum of a row that a mask excludes whole is no number by one of its terms, so that one tile of each block of rows
+runs in any case (`Activity.some`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import exp, inf
-from typing import NamedTuple
 
-from einsmith.base import dtypes as dt
+from einsmith.ir.analysis.constant_unless import ConstantUnless, constant_unless
 from einsmith.ir.functions import identity
-from einsmith.ir.nodes import Apply, Const, Expr, Piece, Read, Reduce, Template, apply, axes_of, reads
+from einsmith.ir.nodes import Expr, Piece, Read, Reduce, Template, axes_of, reads
 from einsmith.ir.rebuild import rebuild
 from einsmith.schedule.kernel import Kernel
-
-_FALSE = Const(False, dt.bool_)
-
-
-class ConstantUnless(NamedTuple):
-    """A value that equals `value` at every point at which the condition `unless` does not hold."""
-
-    value: float
-    unless: Expr
-
-
-Known = Callable[[Read], ConstantUnless | None]
-
-
-def either(a: Expr, b: Expr) -> Expr:
-    """Return `a or b`."""
-    return a if a is b or b is _FALSE else b if a is _FALSE else apply("or", a, b)
-
-
-def _and(a: Expr, b: Expr) -> Expr:
-    return a if a is b else _FALSE if _FALSE in (a, b) else apply("and", a, b)
-
-
-def constant_unless(e: Expr, known: Known) -> ConstantUnless | None:
-    """Return a constant that a float expression equals unless a condition holds; None if there is none.
-
-    known: the same for each read."""
-    if isinstance(e, Const):
-        return ConstantUnless(float(e.value), _FALSE)
-    if isinstance(e, Read):
-        return known(e)
-    if not isinstance(e, Apply) or not e.dtype.is_float:
-        return None
-    if e.fn == "where":
-        c, (a, b) = e.args[0], (constant_unless(x, known) for x in e.args[1:])
-        if a is not None and b is not None and a.value == b.value:
-            return ConstantUnless(a.value, either(a.unless, b.unless))
-        if b is not None:
-            return ConstantUnless(b.value, either(c, b.unless))
-        return None if a is None else ConstantUnless(a.value, either(apply("not", c), a.unless))
-    args = [constant_unless(x, known) for x in e.args]
-    if e.fn in _UNARY and args[0] is not None:
-        return ConstantUnless(_UNARY[e.fn](args[0].value), args[0].unless)
-    a, b = args[0], args[-1]
-    if e.fn == "mul":
-        if a is not None and b is not None and a.value == b.value == 0:
-            return ConstantUnless(0.0, _and(a.unless, b.unless))
-        return next((x for x in (a, b) if x is not None and x.value == 0), None)
-    if e.fn == "div":
-        return a if a is not None and a.value == 0 else None
-    if e.fn in ("add", "sub", "max", "min"):
-        if a is not None and b is not None:
-            value = _BINARY[e.fn](a.value, b.value)
-            return None if value != value else ConstantUnless(value, either(a.unless, b.unless))
-        # minus infinity plus or minus a finite number
-        if e.fn in ("add", "sub") and a is not None and a.value == -inf:
-            return a
-        if e.fn == "add" and b is not None and b.value == -inf:
-            return b
-    return None
-
-
-_UNARY: dict[str, Callable[[float], float]] = {
-    "exp": lambda x: 0.0 if x == -inf else exp(min(x, 700.0)),
-    "cast": lambda x: x,
-    "stop_gradient": lambda x: x,
-    "neg": lambda x: -x,
-}
-_BINARY: dict[str, Callable[[float, float], float]] = {
-    "add": lambda x, y: x + y,
-    "sub": lambda x, y: x - y,
-    "max": max,
-    "min": min,
-}
-
-
-# --------------------------------------------------------------------------------------------------- along a kernel
 
 
 def results_unless(

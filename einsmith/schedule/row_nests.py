@@ -16,9 +16,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+from einsmith.ir.analysis.constant_unless import ConstantUnless, either
 from einsmith.ir.nodes import Axis, Expr, Piece, Read, Tensor, axes_of, leaf, nbytes
 from einsmith.ir.rebuild import rebuild, substitute
-from einsmith.schedule.activity import ConstantUnless, either, identity_unless, names_in, results_unless
+from einsmith.schedule.activity import identity_unless, names_in, results_unless
 from einsmith.schedule.block_kernels import BlockKernel, drop_row, drop_unread
 from einsmith.schedule.in_place import reads_own_elements
 from einsmith.schedule.kernel import Activity, Follow, KernelBuffer, Member, Rows, limits_of

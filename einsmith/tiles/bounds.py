@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from einsmith.base import dtypes as dt
+from einsmith.ir.analysis.constant_unless import ConstantUnless, either
 from einsmith.ir.analysis.linear import LinearForm, linear
 from einsmith.ir.nodes import Apply, Axis, Const, Expr
 from einsmith.ir.rebuild import substitute
-from einsmith.schedule.activity import ConstantUnless, either, identity_unless, results_unless
+from einsmith.schedule.activity import identity_unless, results_unless
 from einsmith.tiles.chains import Chain
 from einsmith.tiles.ir import TileBuilder, TileValue
 

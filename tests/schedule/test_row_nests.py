@@ -55,7 +55,7 @@ def in_documents(x, y, b):
 
 
 MASKED = {
-    "window": flexible(mask=lambda b, h, i, j: (j <= i) & (i - j < 9)),
+    "window": flexible(mask=lambda b, h, i, j: (j <= i) & (i - j < 25)),
     "documents": in_documents,
     "prefix": flexible(mask=lambda b, h, i, j: (j <= i) | (j < 5)),
     "nothing": flexible(mask=lambda b, h, i, j: j < 0),
