@@ -74,6 +74,16 @@ WHOLE = _check((E,), [], _wrong(_read(0, A)))
             _check((E, E), [], _wrong(apply("sub", _read(1, A), _read(0, B)))),
             False,
         ),
+        (  # not (x < 0.5) says more of x than not (x < 0.25), not less
+            _check((E, P), [apply("not", apply("lt", _read(2, A, B), Const(0.25, dt.f32)))], _wrong(_read(0, A))),
+            _check((E, P), [apply("not", FLOAT)], _wrong(_read(0, A))),
+            False,
+        ),
+        (
+            _check((E, P), [apply("not", FLOAT)], _wrong(_read(0, A))),
+            _check((E, P), [apply("not", apply("lt", _read(2, A, B), Const(0.25, dt.f32)))], _wrong(_read(0, A))),
+            False,
+        ),
         (  # a read at the same position twice
             _check((E,), [], _wrong(apply("add", _read(0, A), _read(1, A)))),
             _check((E, E), [], _wrong(apply("add", _read(0, A), _read(1, B)))),
