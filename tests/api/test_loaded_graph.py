@@ -185,6 +185,7 @@ def test_one_of_several_processes(tmp_path: Path) -> None:
     graph = Graph((own, received), (received,), ((own, own),), ())
     check_round_trip(graph)
     settings = {"threads": 1, "finite": -1, "winograd": False, "precision": "fp32", "max_stored": 0, "decisions": []}
+    settings["separate_exponentials"] = False
     (tmp_path / "graph.txt").write_text(write_dump(Dump(graph, [("own", "state"), ("x", "input")], settings)))
     with pytest.raises(DataError, match="graph of one of several processes, which cannot run alone"):
         es.load_graph(tmp_path)

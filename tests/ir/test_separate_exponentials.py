@@ -248,6 +248,18 @@ def test_logsumexp_of_tensors(rng):
         np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6)
 
 
+def test_stored_types(dear, rng):
+    """Sums of tensors of 16 bits, which have no arithmetic of their own, and exponentials of such."""
+    f, arrays = drawn("y[i,d] = sum[j](exp(w[i,j] + k[j,d])*v[j,d])", ATTENTION, SIZES[0], rng, np.float16)
+
+    def both(w, k, v):
+        return f(w=w, k=k, v=v), (w @ (k + v)).sum()
+
+    arrays = [arrays[n] for n in "wkv"]
+    for x, y in zip(es.jit(both, separate_exponentials=True)(*arrays), es.jit(both)(*arrays), strict=True):
+        np.testing.assert_allclose(np.float64(x), np.float64(y), rtol=1e-2)
+
+
 def test_explain(rng):
     """The plan says what would separate by permission; not with it, nor where the pass is left out."""
     f, arrays = drawn(NAMED, ATTENTION, {"i": 64, "j": 64, "d": 64}, rng, np.float32)

@@ -252,7 +252,7 @@ def _is_sum_of(t: Template) -> bool:
     """Return whether a template is elementwise, and a sum over different axes, or has the exponential of one as a
     factor."""
     body = pointwise_body(t)
-    product = None if body is None or not body.dtype.is_float else product_of(body)
+    product = None if body is None or not body.dtype.is_float or body.dtype.in_memory_only else product_of(body)
     if body is None or product is None:
         return False
     factors = ((apply("exp", body), False), *product.factors)
