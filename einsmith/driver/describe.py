@@ -9,6 +9,7 @@ from einsmith.driver.streaming import lines_of, results_of
 from einsmith.ir.nodes import nbytes
 from einsmith.ir.recurrence.chunks.readers import CHUNK_FORM
 from einsmith.ir.recurrence.chunks.report import report_recurrences
+from einsmith.ir.rewrite.narrow import report_masks
 from einsmith.ir.rewrite.separate_exponentials import report_exponentials
 from einsmith.runtime.assemble import label, show_kernels
 from einsmith.schedule.decision_report import decision_lines, report_decisions
@@ -20,10 +21,10 @@ def describe(binding: Binding, held_bytes: int) -> str:
     """Describe a program, line by line.
 
     The lines name the passes that changed the graph and by how many tensors; how recurrences take their steps, and why;
-    how many exponentials would separate by permission; the decisions of a graph search; tensors saved for the backward
-    pass; changed layouts; copies; each kernel's role, pattern, configuration, tasks, predicted time (of one iteration
-    of its loop) and formula, its results that are never stored and those that need not be; the predicted time of each
-    part of a training step.
+    how many exponentials would separate by permission; masks without windows; the decisions of a graph search; tensors
+    saved for the backward pass; changed layouts; copies; each kernel's role, pattern, configuration, tasks, predicted
+    time (of one iteration of its loop) and formula, its results that are never stored and those that need not be; the
+    predicted time of each part of a training step.
 
     Args:
         binding: the program.
@@ -41,6 +42,7 @@ def describe(binding: Binding, held_bytes: int) -> str:
     lines += report_recurrences(compiled.source_graph, CHUNK_FORM in compiled.changes.tensors)
     if not compiled.numerics.separate_exponentials:
         lines += report_exponentials(compiled.source_graph)
+    lines += report_masks(compiled.source_graph)
     lines += decision_lines(report_decisions(compiled.plan, compiled.decisions))
     if saved := saved_results(compiled.plan):
         lines.append(f"held for the backward pass: {len(saved)} tensors, {sum(map(nbytes, saved)) / 2**20:.2f} MiB")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="its backend is tested")
@@ -97,3 +99,26 @@ def test_functions_that_are_not_elementwise_are_refused() -> None:
 
     with pytest.raises(Exception, match="not elementwise"):
         compiled(lambda x: flex.flex_attention(x, x, x, rows))(x)
+
+
+@pytest.mark.parametrize("shape, width", [((6, 8), 3), ((4, 5, 6), 2)])
+def test_windows_of_grids(shape, width) -> None:
+    """Neighbourhoods that move inside at the border are computed as windows."""
+
+    def mask(b, h, i, j):
+        keep, below = None, 1
+        for extent in reversed(shape):
+            x, y = (p // below % extent for p in (i, j))
+            start = torch.clamp(x - width // 2, 0, extent - width)
+            own = (start <= y) & (y < start + width)
+            keep, below = own if keep is None else keep & own, below * extent
+        return keep
+
+    steps = math.prod(shape)
+    q, k, v = (randn(2, 3, steps, 8) for _ in range(3))
+    blocks = flex.create_block_mask(mask, None, None, steps, steps, device="cpu")
+
+    def f(q, k, v):
+        return flex.flex_attention(q, k, v, block_mask=blocks)
+
+    agree(compiled(f)(q, k, v), f(q, k, v))

@@ -253,3 +253,13 @@ def test_random_conditions_of_quotients_and_remainders(seed, monkeypatch) -> Non
     inputs = [rng.standard_normal(n), rng.standard_normal(m)]
     graph = trace_call(op, tuple(inputs), {}).graph
     check(op, inputs, monkeypatch, bounds=narrow(graph.outputs) != [*graph.outputs])
+
+
+def test_explain_names_masks_without_windows() -> None:
+    q, k, v = (x.astype(np.float32) for x in operands(20))
+    for divisor, words in ((3, "without windows"), (5, "windows +")):
+        f = es.jit(
+            lambda q, k, v, n=divisor: F.flex_attention(q, k, v, mask_mod=lambda b, h, i, j: abs(i // n - j // n) <= 1)
+        )
+        f(q, k, v)
+        assert words in str(f.plan)

@@ -15,11 +15,13 @@ from typing import Any, NamedTuple
 from einsmith.base import environment
 from einsmith.ir import labels
 from einsmith.ir.analysis.constant_unless import ConstantUnless, constant_unless
+from einsmith.ir.analysis.sample import Sample
 from einsmith.ir.functions import identity
 from einsmith.ir.nodes import (
     Axis,
     Compute,
     Expr,
+    Graph,
     Piece,
     Read,
     Reduce,
@@ -31,12 +33,15 @@ from einsmith.ir.nodes import (
     postorder,
     template,
 )
+from einsmith.ir.printer import show
 from einsmith.ir.rebuild import exchange, operands, rebuild, substitute
 from einsmith.ir.rewrite.simplify import canonical
 from einsmith.ir.rewrite.windows import Bounded, DigitWindow, digit_of, find_windows, in_int32, value_of_digits
 
 WINDOWS = "windows"
 """Name by which this rewrite can be left out."""
+REPORTED = 0.7
+"""Largest part of the points at which a mask that is reported holds; those of windows at borders hold at more."""
 
 
 def narrow(roots: Sequence[Tensor], kept: Collection[Tensor] = ()) -> list[Tensor]:
@@ -52,6 +57,25 @@ def narrowed(roots: Sequence[Tensor], kept: Collection[Tensor] = ()) -> dict[Ten
     replaced = _Narrowing(roots, kept).replacements()
     labels.carry(replaced)
     return replaced
+
+
+def report_masks(graph: Graph) -> list[str]:
+    """Return a line for each condition that excludes many terms of reductions, of which it gives no windows."""
+    search = _Narrowing(graph.outputs, ())
+    lines: dict[str, str] = {}
+    for node, condition in search.conditions.items():
+        rank, domain = node.template.rank, node.template.parts[0].domain
+        axes = sorted(axes_of(condition))
+        if node in search.bounded or not axes or not axes[0] < rank <= axes[-1]:
+            continue
+        holds = Sample(domain).values(condition)
+        if holds is not None and holds.mean() < REPORTED:
+            names = [f"i{a}" if a < rank else f"r{a - rank}" for a in range(len(domain))]
+            box = ", ".join(f"{names[a]} < {domain[a]}" for a in axes)
+            mask = f"mask {show(condition, names)}, {box}"
+            share = f"{holds.mean():.0%} of the points"
+            lines.setdefault(mask, f"{mask}: holds at about {share}, without windows that are faster than blocks")
+    return [*lines.values()]
 
 
 class _Form(NamedTuple):
@@ -73,7 +97,8 @@ class _Narrowing:
         kept: tensors that are read where they are
         masked: what each tensor equals unless a condition of its axes holds
         positions: tensors of integers or bools that depend on their axes alone, as expressions of these
-        bounded: reductions that are narrowed
+        conditions: reductions whose terms change nothing unless a condition of their axes holds
+        bounded: those that are narrowed
         digits: axes of tensors that are computed by digits, with the extents of those
     """
 
@@ -81,6 +106,7 @@ class _Narrowing:
         self.kept = frozenset(kept)
         self.masked: dict[Any, ConstantUnless] = {}
         self.positions: dict[Any, Expr] = {}
+        self.conditions: dict[Any, Expr] = {}
         self.bounded: dict[Any, Bounded] = {}
         self.digits: dict[Any, dict[int, tuple[int, ...]]] = {}
         self._views: dict[tuple[Any, _Form], Compute] = {}
@@ -126,6 +152,7 @@ class _Narrowing:
         if isinstance(piece.body, Reduce):
             if masked is None or masked.value != identity(piece.body.combiner, body.dtype):
                 return
+            self.conditions[node] = masked.unless
             bounded = t.memo(("windows", masked.unless), lambda t: find_windows(masked.unless, piece.domain, t.rank))
             if bounded is not None and self._reads_pairs(node, bounded):
                 self.bounded[node] = bounded
