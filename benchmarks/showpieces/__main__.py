@@ -9,19 +9,16 @@ operators at random sizes.
 
 from __future__ import annotations
 
-import random
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from benchmarks.driver import FRESH, KEPT, Parser, Results, geometric_mean, table
-from benchmarks.showpieces import programs
-from benchmarks.showpieces.case import FIELDS, Peer, Showpiece
+from benchmarks.showpieces.case import FIELDS
 from benchmarks.showpieces.collection import SHOWPIECES
-from benchmarks.showpieces.measure import AGREE, EINSMITH, Settings, fastest, measure
+from benchmarks.showpieces.measure import EINSMITH, Settings, fastest, measure
+from benchmarks.showpieces.verify import fuzz
 from benchmarks.worker import WorkerError
 
 MEBI = 2**20
@@ -32,61 +29,6 @@ LEVELS = 1.5, 1.0
 def chosen(names: Sequence[str]) -> list[str]:
     """Return the names of the showpieces that names, some of them of fields, stand for."""
     return [n for n, x in SHOWPIECES.items() if not names or n in names or x.area in names]
-
-
-def drawn(piece: Showpiece, draw: random.Random) -> dict[str, int]:
-    """Return random sizes, each between the least and the greatest small one."""
-    return {n: draw.randint(min(x), max(x)) for n, x in piece.small.items()}
-
-
-def verify(piece: Showpiece, sizes: Mapping[str, int], seed: int = 0) -> dict[str, float]:
-    """Return how far each peer's values and gradients are from Einsmith's in float64, in this process. Peers whose
-    library is absent are left out."""
-    arrays = programs.draw(piece, sizes, np.float64, seed)
-    seeds = programs.cotangents([np.shape(y) for y in programs.values(piece, sizes, arrays)], np.float64)
-    wanted = programs.OfEinsmith(piece, sizes, arrays, seeds)()
-    return {label: programs.apart(run(), wanted) for label, run in _runs(piece, arrays, seeds)}
-
-
-def _runs(piece: Showpiece, arrays: programs.Arrays, seeds: Sequence[np.ndarray]) -> list[tuple[str, programs.Call]]:
-    out = []
-    for label, peer in piece.peers.items():
-        if _is_present(peer):
-            out.append((f"{peer.library} {label}", programs.of_peer(piece, peer, arrays, seeds)))
-    return out
-
-
-def _is_present(peer: Peer) -> bool:
-    try:
-        if peer.library == "jax":
-            import jax
-
-            jax.config.update("jax_enable_x64", True)
-        elif peer.library == "keops":
-            import pykeops  # noqa: F401
-        else:
-            import torch  # noqa: F401
-    except ImportError:
-        return False
-    return True
-
-
-def fuzz(results: Results, names: Sequence[str], count: int, seed: int) -> int:
-    """Verify operators at random sizes; return the exit status."""
-    draw, failed = random.Random(seed), 0
-    for n in range(count):
-        name = draw.choice(names)
-        sizes = drawn(SHOWPIECES[name], draw)
-        try:
-            errors = verify(SHOWPIECES[name], sizes, draw.randrange(2**31))
-            words = {p: f"{e:.0e}" for p, e in errors.items() if not e <= AGREE}
-        except Exception as e:
-            words = {EINSMITH: f"{type(e).__name__}: {e}"}
-        failed += bool(words)
-        if words:
-            results.console.print(f"{n}: {name} {sizes}: {words}", markup=False)
-    results.console.print(f"{count} operators at random sizes verified in float64, {failed} failed")
-    return int(failed > 0)
 
 
 def _row(key: str, cell: dict[str, Any]) -> tuple[Any, ...]:

@@ -80,15 +80,15 @@ def _attention_arrays(
 _loop = partial(Peer, compiles=False)
 _LARGE = "1024 steps, 8 heads of 128", Size(1024, 8, 128, 128)
 _MAMBA = "Gu, Dao 2023, Mamba"
-_DIJIANG = "Yang et al. 2024, Gated delta networks, section 3.3"
+_CHUNKS = "Yang et al. 2024, Gated delta networks, section 3.3"
 SHOWPIECES = [
     _recurrence("gated delta rule", "Yang, Kautz, Hatamizadeh 2024, Gated delta networks, eq. 10", 64,
-                peers.jax_delta_rule, _DIJIANG, _LARGE),
+                peers.jax_delta_rule, _CHUNKS, _LARGE),
     _recurrence("Kimi delta attention", "Kimi Team 2025, Kimi Linear, eq. 1", 32, peers.jax_delta_rule,
                 "Kimi Team 2025, section 3.1"),
-    _recurrence("gated linear attention", "Yang et al. 2023, Gated linear attention, eq. 3", 32,
+    _recurrence("gated linear attention", "Yang et al. 2023, Gated linear attention transformers, section 4.1", 32,
                 peers.jax_linear_attention, "Yang et al. 2023, section 4.3"),
-    _recurrence("RWKV-7", "Peng et al. 2025, RWKV-7 Goose, eq. 16", 16, peers.jax_rwkv7,
+    _recurrence("RWKV-7", "Peng et al. 2025, RWKV-7 Goose, section 4", 16, peers.jax_rwkv7,
                 "Peng et al. 2025; chunks of diagonal plus low rank, as in flash-linear-attention"),
     Showpiece(
         "Mamba-1", "language", f"{_MAMBA}, algorithm 2", _SCAN, _scan_arrays,
@@ -105,7 +105,7 @@ SHOWPIECES = [
             "associative": Peer(peers.jax_associative_scan, f"{_MAMBA}, by an associative scan", library="jax"),
         },
     ),
-    _recurrence("Mamba-2", "Dao, Gu 2024, Transformers are SSMs, eq. 2", 64, peers.jax_mamba2,
+    _recurrence("Mamba-2", "Dao, Gu 2024, Transformers are SSMs, section 2", 64, peers.jax_mamba2,
                 "Dao, Gu 2024, section 6"),
     _recurrence("mLSTM", "Beck et al. 2024, xLSTM, eq. 19-27", 64, peers.jax_mlstm,
                 "Beck et al. 2025, Tiled flash linear attention, section 2"),

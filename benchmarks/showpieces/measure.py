@@ -19,13 +19,12 @@ import numpy as np
 from benchmarks.showpieces import programs
 from benchmarks.showpieces.case import Sizes
 from benchmarks.showpieces.collection import SHOWPIECES
+from benchmarks.showpieces.verify import AGREE, MODULES, verify
 from benchmarks.worker import Allowance, Crew, PeerProcess, WorkerError
 from einsmith.base import environment
 from einsmith.base.system import memory
 from einsmith.bench.server import StepServer
 
-AGREE = 1e-9
-"""Most that results in float64 may differ, relative to the largest element of each tensor."""
 CLOSE = 2e-2
 """Most that a library's results in float32 may be off, relative to the largest element: what is further off is wrong.
 (Measured: 9e-4 of F.ctc_loss is the most.)"""
@@ -97,19 +96,13 @@ class Server(StepServer):
             return version
         return super().load()
 
-    def refer(self, name: str, sizes: Sizes, path: str) -> None:
-        """Write cotangents and Einsmith's results in float64 into a file of NumPy."""
-        piece = SHOWPIECES[name]
-        arrays = programs.draw(piece, sizes, np.float64)
-        seeds = programs.cotangents([np.shape(y) for y in programs.values(piece, sizes, arrays)], np.float64)
-        results = programs.OfEinsmith(piece, sizes, arrays, seeds)()
-        kept: dict[str, Any] = {f"seed{n:03}": c for n, c in enumerate(seeds)} | {
-            f"wanted{n:03}": x for n, x in enumerate(results)
-        }
-        np.savez(path, **kept)
+    def verify(self, name: str, sizes: Sizes, path: str, libraries: Sequence[str]) -> dict[str, float]:
+        """Return how far peers of some libraries are apart in float64; write Einsmith's results and cotangents into a
+        file of NumPy."""
+        return verify(SHOWPIECES[name], sizes, libraries=libraries, path=path)
 
     def open_case(self, name: str, sizes: Sizes, path: str, double: bool) -> None:
-        """Take up a showpiece; path: of what `refer` wrote."""
+        """Take up a showpiece; path: of what `verify` wrote."""
         piece, dtype = SHOWPIECES[name], np.float64 if double else np.float32
         with np.load(path) as kept:
             seeds = [kept[n].astype(dtype) for n in kept if n.startswith("seed")]
@@ -160,46 +153,27 @@ def _crew(threads: int, caches: Path, names: Sequence[str]) -> Crew:
     return crew
 
 
-def _refer(crew: Crew, name: str, sizes: Sizes, path: Path, allowance: Allowance) -> None:
-    crew.start(EINSMITH).ready(Allowance(PATIENCE))
-    crew.start(EINSMITH).request("refer", allowance, name, sizes, str(path))
-    crew.drop(EINSMITH)
-
-
-def _verify(name: str, sizes: Sizes, settings: Settings, folder: Path, path: Path, seconds: float) -> dict[str, float]:
-    """Return the errors of all peers in float64 relative to Einsmith, whose results the file of this path gets.
-    Raises WorkerError where that takes longer than `seconds`, ValueError where a peer disagrees."""
-    allowance, errors = Allowance(seconds), dict[str, float]()
+def _verify(name: str, sizes: Sizes, settings: Settings, folder: Path) -> tuple[Path, dict[str, Any]]:
+    """Return the file of results in float64 at the sizes that are measured, and how far peers are apart there, or at
+    small sizes where that takes too long. Raises ValueError where a peer disagrees."""
+    path, libraries = folder / "wanted.npz", () if settings.without else tuple(MODULES)
     with closing(_crew(settings.threads, folder / "double", [EINSMITH])) as crew:
-        _refer(crew, name, sizes, path, allowance)
-        for contender in [] if settings.without else contenders(name, Settings(compiled=False))[1:]:
-            try:
-                crew.start(contender).ready(Allowance(PATIENCE))
-            except WorkerError as e:
-                if e.kind == "missing":
-                    continue
-                raise
-            crew.start(contender).request("open_case", allowance, name, sizes, str(path), True)
-            errors[contender] = crew.start(contender).request("first_call", allowance)[1]
-            crew.drop(contender)
-            if not errors[contender] <= AGREE:
-                raise ValueError(f"{name} {dict(sizes)}: {contender} is {errors[contender]:.0e} apart in float64")
-    return errors
 
+        def ask(sizes: Sizes, libraries: Sequence[str], seconds: float) -> dict[str, float]:
+            crew.start(EINSMITH).ready(Allowance(PATIENCE))
+            return crew.start(EINSMITH).request("verify", Allowance(seconds), name, sizes, str(path), libraries)
 
-def _reference(name: str, sizes: Sizes, settings: Settings, folder: Path) -> tuple[Path, dict[str, Any]]:
-    """Verify, and return the file of results in float64 at the sizes that are measured, and how far peers are apart."""
-    path = folder / "wanted.npz"
-    try:
-        return path, {"apart": _verify(name, sizes, settings, folder, path, VERIFYING), "verified": "as measured"}
-    except WorkerError as e:
-        if e.kind != "timeout":
-            raise WorkerError(e.kind, f"{name}: {e}") from None
-    small = programs.middle(SHOWPIECES[name])
-    errors = _verify(name, small, settings, folder, folder / "small.npz", PATIENCE)
-    with closing(_crew(settings.threads, folder / "double", [EINSMITH])) as crew:
-        _refer(crew, name, sizes, path, Allowance(PATIENCE))
-    return path, {"apart": errors, "verified": "small"}
+        try:
+            errors, where = ask(sizes, libraries, VERIFYING), "as measured"
+        except WorkerError as e:
+            if e.kind != "timeout":
+                raise WorkerError(e.kind, f"{name}: {e}") from None
+            errors, where = ask(programs.middle(SHOWPIECES[name]), libraries, PATIENCE), "small"
+            ask(sizes, (), PATIENCE)
+    for peer, error in errors.items():
+        if not error <= AGREE:
+            raise ValueError(f"{name} {dict(sizes)}: {peer} is {error:.0e} apart in float64")
+    return path, {"apart": errors, "verified": where}
 
 
 def measure(name: str, label: str, settings: Settings) -> dict[str, Any]:
@@ -209,7 +183,7 @@ def measure(name: str, label: str, settings: Settings) -> dict[str, Any]:
     cell: dict[str, Any] = {"seconds": {}, "bytes": {}, "first": {}, "off": {}, "left_out": {}}
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        path, verified = _reference(name, sizes, settings, folder)
+        path, verified = _verify(name, sizes, settings, folder)
         with closing(_crew(settings.threads, folder, names)) as crew:
             for contender in names:
                 process = crew.start(contender)

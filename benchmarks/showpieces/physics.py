@@ -67,9 +67,9 @@ def _spline_arrays(
 
 
 _loop = partial(Peer, compiles=False)
-_COURANT = "Virieux, Operto 2009, Full-waveform inversion, eq. 2; five points in space, three in time"
+_COURANT = "Virieux, Operto 2009, Full-waveform inversion; five points in space, three in time"
 _KERNEL = "Charlier et al. 2021, Kernel operations on the GPU, section 2"
-_CUTURI = "Peyré, Cuturi 2019, Computational optimal transport, eq. 4.42-4.43"
+_CUTURI = "Peyré, Cuturi 2019, Computational optimal transport, section 4.4"
 _LIU = "Liu et al. 2024, KAN: Kolmogorov-Arnold networks, eq. 2.10"
 _LAYERS = {
     "256 of 784 to 64": {"batch": 256, "inputs": 784, "outputs": 64, "cells": 5},
@@ -131,11 +131,11 @@ SHOWPIECES = [
         extents=lambda sizes: {n: sizes["cells"] + 6 - k for k, n in enumerate("uvrg")},
     ),
     Showpiece(
-        "KAN layer, cubic", "physics", f"{_LIU}; Unser 1999, Splines, eq. 4", _CUBIC, _spline_arrays, _LAYERS,
+        "KAN layer, cubic", "physics", f"{_LIU}; Unser 1999, Splines: a perfect fit", _CUBIC, _spline_arrays, _LAYERS,
         _SMALL_LAYER,
         {
-            "polynomials": Peer(peers.kan_cubic, "Unser 1999, eq. 4; products of efficient-kan"),
-            "bases": Peer(peers.jax_kan_cubic, "Unser 1999, eq. 4; products of efficient-kan", library="jax"),
+            "polynomials": Peer(peers.kan_cubic, "Unser 1999; products of efficient-kan"),
+            "bases": Peer(peers.jax_kan_cubic, "Unser 1999; products of efficient-kan", library="jax"),
         },
         constant=("grid",),
     ),

@@ -140,14 +140,15 @@ def of_peer(piece: Showpiece, peer: Peer, arrays: Arrays, seeds: Sequence[np.nda
     return of_torch(torch.compile(peer.f, dynamic=False), arrays, seeds, at)
 
 
-def second_order(piece: Showpiece, sizes: Sizes, arrays: Arrays, peer: Peer) -> tuple[list, list]:
-    """Return the gradients of the gradients' product with random directions, by Einsmith and by a peer of PyTorch."""
-    import torch
-
-    at, op = places(piece, arrays), piece.operator(sizes)
-    seeds = cotangents([np.shape(y) for y in values(piece, sizes, arrays)], np.float64)
+def directions(piece: Showpiece, arrays: Arrays) -> list[np.ndarray]:
+    """Return a random direction for each input that has a gradient."""
     numbers = list(arrays.values())
-    directions = cotangents([numbers[n].shape for n in at], np.float64, 2)
+    return cotangents([numbers[n].shape for n in places(piece, arrays)], np.float64, 2)
+
+
+def second_order(piece: Showpiece, sizes: Sizes, arrays: Arrays, seeds: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Return the gradients of the gradients' product with `directions`."""
+    at, op = places(piece, arrays), piece.operator(sizes)
 
     def second(c: Any, v: Any, x: Any) -> Any:
         def along(*chosen: Any) -> Any:
@@ -156,14 +157,24 @@ def second_order(piece: Showpiece, sizes: Sizes, arrays: Arrays, peer: Peer) -> 
 
         return es.grad(along, tuple(range(len(at))))(*(x[n] for n in at))
 
-    ours = es.jit(second)(seeds[0] if len(seeds) == 1 else tuple(seeds), tuple(directions), tuple(numbers))
-    inputs = [torch.tensor(a, requires_grad=n in at) for n, a in enumerate(numbers)]
-    chosen = [inputs[n] for n in at]
-    y, start = as_tuple(peer.f(*inputs)), [torch.tensor(c) for c in seeds]
+    c = seeds[0] if len(seeds) == 1 else tuple(seeds)
+    return list(es.jit(second)(c, tuple(directions(piece, arrays)), tuple(arrays.values())))
+
+
+def second_order_of_torch(
+    piece: Showpiece, peer: Peer, arrays: Arrays, seeds: Sequence[np.ndarray]
+) -> list[np.ndarray]:
+    """Return what `second_order` does, of a peer. Raises RuntimeError where PyTorch has no second derivative."""
+    import torch
+
+    at = places(piece, arrays)
+    inputs = [torch.tensor(a, requires_grad=n in at) for n, a in enumerate(arrays.values())]
+    chosen, start = [inputs[n] for n in at], [torch.tensor(c) for c in seeds]
+    y = as_tuple(peer.f(*inputs))
     gradients = torch.autograd.grad(y, chosen, start, create_graph=True, materialize_grads=True)
-    scalar = sum((g * torch.tensor(d)).sum() for g, d in zip(gradients, directions, strict=True))
-    theirs = torch.autograd.grad(scalar, chosen, materialize_grads=True)
-    return list(ours), [x.numpy() for x in theirs]
+    along = zip(gradients, directions(piece, arrays), strict=True)
+    scalar = torch.stack([(g * torch.tensor(d)).sum() for g, d in along]).sum()
+    return [x.numpy() for x in torch.autograd.grad(scalar, chosen, materialize_grads=True)]
 
 
 def middle(piece: Showpiece) -> Mapping[str, int]:

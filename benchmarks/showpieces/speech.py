@@ -68,8 +68,8 @@ def _series(rng: np.random.Generator, batch: int, rows: int, columns: int, width
 
 
 _loop = partial(Peer, compiles=False)
-_GRAVES = "Graves 2012, Sequence transduction with recurrent neural networks, eq. 16-18"
-_CLASSES = "Graves et al. 2006, Connectionist temporal classification, eq. 6-8"
+_GRAVES = "Graves 2012, Sequence transduction with recurrent neural networks, section 2.4"
+_CLASSES = "Graves et al. 2006, Connectionist temporal classification, section 4.1"
 _CUTURI = "Cuturi, Blondel 2017, Soft-DTW, algorithm 1"
 SHOWPIECES = [
     Showpiece(
