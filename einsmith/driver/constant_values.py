@@ -14,7 +14,7 @@ from einsmith.cost.facts import Target
 from einsmith.driver import registry
 from einsmith.driver.compile import predicted
 from einsmith.ir.evaluator import evaluate
-from einsmith.ir.nodes import Graph, Leaf, postorder
+from einsmith.ir.nodes import Graph, Leaf, Tensor, postorder
 from einsmith.ir.origins import Origins
 from einsmith.passes.algebra.constant_operands import constant_operands
 from einsmith.passes.analysis.index_checks import index_checks, violation
@@ -23,16 +23,19 @@ from einsmith.passes.context import PassContext
 
 def use_constants(
     graph: Graph,
+    finite: Tensor | None,
     arrays: Mapping[Leaf, np.ndarray],
     threads: int,
     target: Target | None,
     numerics: Numerics,
     origins: Origins,
-) -> tuple[Graph, Origins]:
-    """Return the graph with the values of constants used, and origins that explain its indices by the graph as it was.
+) -> tuple[Graph, Tensor | None, Origins]:
+    """Return the graph with the values of constants used, the output that `finite` is in it, and origins that explain
+    its indices by the graph as it was.
 
     Args:
         graph: the graph, with its gradients.
+        finite: an output of the graph, or None.
         arrays: the arrays of leaves that are bound to memory; those of constants are of the type FrozenArray.
         threads: as in `Executable`.
         target: as in `Executable`.
@@ -43,13 +46,15 @@ def use_constants(
     """
     values = {x: a.view(np.ndarray) for x, a in arrays.items() if isinstance(a, FrozenArray)}
     if not values:
-        return graph, origins
+        return graph, finite, origins
     _check_indices(graph, values, origins)
     target = (target or registry.target_of(None, threads)).for_numerics(numerics)
     used = constant_operands(graph, values, PassContext(target, predicted))
     if used is graph:
-        return graph, origins
-    return used, replace(origins, differentiated=(*origins.differentiated, *graph.roots))
+        return graph, finite, origins
+    if finite is not None:
+        finite = used.outputs[graph.outputs.index(finite)]
+    return used, finite, replace(origins, differentiated=(*origins.differentiated, *graph.roots))
 
 
 def _check_indices(graph: Graph, values: Mapping[Leaf, np.ndarray], origins: Origins) -> None:

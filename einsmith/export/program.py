@@ -75,7 +75,7 @@ class Portable:
         self._ahead: Exporter = backend
         self._bound = dict(bind)
         limit = None if memory is None else MemoryLimit(memory, sum(a.nbytes for a in bind.values()))
-        graph, _ = use_constants(graph, bind, threads, target, numerics, Origins())
+        graph, finite, _ = use_constants(graph, finite, bind, threads, target, numerics, Origins())
         self._compiled = compile_graph(graph, bind, threads, finite, target, numerics, backend, limit, max_stored)
         self._binding = Binding(self._compiled, self._bound, Arena(), limit)
 

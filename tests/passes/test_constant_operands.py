@@ -237,3 +237,56 @@ def test_a_traced_function_reads_constants_around_it(rng):
     f = es.jit(es.grad(lambda x: ((es.functional.einsum("jk,bj->bk", c, x) + x @ c) ** 2).sum()))
     m = np.asarray(c)
     np.testing.assert_allclose(f(x), 8 * (x @ m) @ m.T, rtol=1e-12)
+
+
+class Layer(es.nn.Module):
+    """A linear layer, then a matrix that is a constant."""
+
+    def __init__(self, c):
+        super().__init__()
+        self.c, self.linear = c, es.nn.Linear(4, 4)
+
+    def forward(self, x):
+        return es.functional.einsum("jk,bj->bk", self.c, self.linear(x))
+
+
+def layer_of(rng) -> tuple[Layer, np.ndarray, np.ndarray]:
+    c = sparse(rng, (4, 4), 0.3).astype(np.float32)
+    return Layer(es.constant(c)), c, rng.standard_normal((64, 4)).astype(np.float32)
+
+
+def test_a_training_step_with_a_constant_is_saved_and_goes_on(rng, tmp_path):
+    layer, _, x = layer_of(rng)
+    again = Layer(layer.c)
+    again.load_state_dict(layer.state_dict())
+    again.c = np.asarray(layer.c)
+    loss, optimizer = es.functional.mse_loss, es.optim.SGD(lr=0.1)
+    step, plain = es.TrainStep(layer, loss, optimizer), es.TrainStep(again, loss, es.optim.SGD(lr=0.1))
+    for _ in range(2):
+        assert step(x, x) == pytest.approx(plain(x, x), rel=1e-5)
+    es.save(step, tmp_path / "run")
+    loaded = es.load(tmp_path / "run", model=Layer(layer.c), loss=loss, optimizer=optimizer)
+    assert loaded(x, x) == step(x, x)
+
+
+def test_an_exported_program_has_the_constant_in_it(rng, tmp_path):
+    layer, c, x = layer_of(rng)
+    es.export(layer, tmp_path / "layer", x)
+    library = es.load_library(tmp_path / "layer")
+    want = (x @ layer.linear.weight.numpy().T + layer.linear.bias.numpy()) @ c
+    np.testing.assert_allclose(library(x), want, rtol=1e-5, atol=1e-5)
+
+
+def test_sizes_share_a_program_with_a_constant(rng):
+    c = es.constant(sparse(rng, (4, 4), 0.3))
+    x = rng.standard_normal((64, 4))
+    f = es.jit(es.value_and_grad(lambda x: ((x @ c) ** 2).sum()), sizes="shared")
+    for n in (64, 17, 1):
+        m = np.asarray(c)
+        np.testing.assert_allclose(f(x[:n])[1], 2 * (x[:n] @ m) @ m.T, rtol=1e-12, atol=1e-12)
+
+
+def test_the_gradient_by_a_constant_is_dense(rng):
+    c, x = es.constant(sparse(rng, (4, 3), 0.3)), rng.standard_normal((50, 4))
+    f = es.op("y[b,k] = sum[j](c[j,k]*x[b,j])")
+    np.testing.assert_allclose(es.grad(lambda c, x: (f(c, x) ** 2).sum())(c, x), 2 * x.T @ (x @ np.asarray(c)))
