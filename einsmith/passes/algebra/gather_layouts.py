@@ -121,8 +121,9 @@ def _transpose_template(t: Template) -> _TransposedTemplate | None:
     free = (
         set().union(*map(_find_free_axes, gathered)).difference(*(axes_of(*i) - _find_free_axes(i) for i in gathered))
     )
-    axis = max(free, key=lambda a: (part.domain[a], -a), default=None)
-    return None if axis is None or part.domain[axis] == 1 else _transpose_along(t, axis)
+    extents = {a: max(p.domain[a] for p in parts if a < len(p.domain)) for a in free}
+    axis = max(free, key=lambda a: (extents[a], -a), default=None)
+    return None if axis is None or extents[axis] == 1 else _transpose_along(t, axis)
 
 
 def _transpose_along(t: Template, axis: int) -> _TransposedTemplate | None:
