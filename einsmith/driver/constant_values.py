@@ -29,9 +29,9 @@ def use_constants(
     target: Target | None,
     numerics: Numerics,
     origins: Origins,
-) -> tuple[Graph, Tensor | None, Origins]:
-    """Return the graph with the values of constants used, the output that `finite` is in it, and origins that explain
-    its indices by the graph as it was.
+) -> tuple[Graph, Tensor | None, Mapping[Leaf, np.ndarray], Origins]:
+    """Return the graph with the values of constants used, the output that `finite` is in it, the arrays of all its
+    leaves that are bound, and origins that explain its indices by the graph as it was.
 
     Args:
         graph: the graph, with its gradients.
@@ -46,15 +46,15 @@ def use_constants(
     """
     values = {x: a.view(np.ndarray) for x, a in arrays.items() if isinstance(a, FrozenArray)}
     if not values:
-        return graph, finite, origins
+        return graph, finite, arrays, origins
     _check_indices(graph, values, origins)
     target = (target or registry.target_of(None, threads)).for_numerics(numerics)
-    used = constant_operands(graph, values, PassContext(target, predicted))
+    used, more = constant_operands(graph, values, PassContext(target, predicted))
     if used is graph:
-        return graph, finite, origins
+        return graph, finite, arrays, origins
     if finite is not None:
         finite = used.outputs[graph.outputs.index(finite)]
-    return used, finite, replace(origins, differentiated=(*origins.differentiated, *graph.roots))
+    return used, finite, {**arrays, **more}, replace(origins, differentiated=(*origins.differentiated, *graph.roots))
 
 
 def _check_indices(graph: Graph, values: Mapping[Leaf, np.ndarray], origins: Origins) -> None:

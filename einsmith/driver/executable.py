@@ -150,7 +150,7 @@ class Executable(BoundProgram):
         start, checked = perf_counter(), bool(environment.check_level())
         # A checked run compares all rows of a kernel's results.
         own = origins or Origins()
-        graph, finite, origins = use_constants(graph, finite, bind, threads, target, numerics, own)
+        graph, finite, bind, origins = use_constants(graph, finite, bind, threads, target, numerics, own)
         source = _CompiledFrom(graph, finite, origins, max_stored, () if checked else tuple(limits))
         bound = BoundMemory(bind, shared, memories, memory, other_bytes, guard, notices)
         bound.owners, bound.placed = owners, placed

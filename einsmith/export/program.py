@@ -73,9 +73,9 @@ class Portable:
     ):
         assert isinstance(backend, Backend) and isinstance(backend, Exporter)
         self._ahead: Exporter = backend
+        graph, finite, bind, _ = use_constants(graph, finite, bind, threads, target, numerics, Origins())
         self._bound = dict(bind)
         limit = None if memory is None else MemoryLimit(memory, sum(a.nbytes for a in bind.values()))
-        graph, finite, _ = use_constants(graph, finite, bind, threads, target, numerics, Origins())
         self._compiled = compile_graph(graph, bind, threads, finite, target, numerics, backend, limit, max_stored)
         self._binding = Binding(self._compiled, self._bound, Arena(), limit)
 

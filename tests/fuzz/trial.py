@@ -194,7 +194,7 @@ class Trial:
                 raise Wrong(f"call, {n} threads, result {k}: not what the program gives for contiguous arrays")
 
     def constants(self, n: int) -> None:
-        """Some inputs, with zeros, are constants of values or of gradients, and sums over them are unrolled."""
+        """Some inputs, with zeros, are constants in values or gradients; sums over them are unrolled or lists."""
         if self.case.special or self.case.is_python:
             raise Unfit("a zero times what is infinite, or no formula")
         rng = np.random.default_rng(self.case.seed + 3)
@@ -215,7 +215,8 @@ class Trial:
 
         derives = bool(at) and bool(self.case.seed % 2)
         program = TrialProgram(es.grad(loss, at) if derives else apply, [arrays[k] for k in rest], {})
-        with mock.patch.object(constant_values, "predicted", _count_points), observed(self.seen):
+        price = _count_points if rng.integers(0, 2) else _count_buffers
+        with mock.patch.object(constant_values, "predicted", price), observed(self.seen):
             run = program.compiled(n, calibrate.target(n))
         what = f"constants {sorted(known)}, {n} threads"
         got = program.run(run, what, True, 0xFF)
@@ -345,6 +346,11 @@ class TrialProgram:
 def _count_points(kernel: Any, target: Target) -> float:
     """The price of a kernel on a machine where points take time, however many terms are added at each."""
     return float(sum(np.prod(p.domain, dtype=np.int64) for p in kernel.root.parts))
+
+
+def _count_buffers(kernel: Any, target: Target) -> float:
+    """The price of a kernel on a machine where lists of terms, which have buffers of their own, take the least time."""
+    return 10.0 * (len(kernel.root.parts) > 1) + 1 / (1 + len(kernel.buffers))
 
 
 def _target(check: Check) -> Target:

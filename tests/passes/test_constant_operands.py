@@ -18,6 +18,10 @@ from einsmith.passes.context import PassContext
 
 UNROLLS = PassContext(cost=lambda kernel, target: float(sum(size(p.domain) for p in kernel.root.parts)))
 """A machine where time is spent on points alone, however many terms are added at each."""
+SEGMENTS = PassContext(
+    cost=lambda kernel, target: 10.0 * (len(kernel.root.parts) > 1) + sum(len(b.shape) == 3 for b in kernel.buffers)
+)
+"""A machine where pieces take time, and to read C."""
 STAYS = PassContext(cost=lambda kernel, target: float(sum(len(p.domain) > 0 for p in kernel.root.parts)))
 """A machine where pieces take time, so that to unroll never pays."""
 
@@ -33,6 +37,7 @@ return m
 SHARED = "m[e,k] = sum[i,j](C[i,j,k]*w[P[i,j,k]]*x[e,i]*Y[e,j])"
 TWICE = "m[e,k] = sum[i,j](C[i,j,k]*D[j]*x[e,i]*Y[e,j]) - sum[i](D[i]*x[e,i])*D[k]"
 SHIFTED = "m[e,i,k] = sum[j](where(j <= i, C[i-j,j,k]*x[e,j], 0)) + sum[j](where(j < i, C[i,j,k], Y[e,j])*x[e,i])"
+SCALED = "m[e,k] = sum[i,j](C[i,j,k]*D[1]*x[e,i]*Y[e,j]*D[k])"
 PLAIN = "m[e,k] = sum[i,j](C[i,j,k]*x[e,i]*Y[e,j])"
 
 
@@ -58,7 +63,15 @@ def arguments(rng, edges: int, channels: int, extent: int, kept: float) -> dict[
     }
 
 
-CASES = {"product": PRODUCT, "types": TYPES, "shared": SHARED, "twice": TWICE, "shifted": SHIFTED, "plain": PLAIN}
+CASES = {
+    "product": PRODUCT,
+    "types": TYPES,
+    "shared": SHARED,
+    "twice": TWICE,
+    "shifted": SHIFTED,
+    "scaled": SCALED,
+    "plain": PLAIN,
+}
 CONSTANTS = ("C", "D", "P")
 
 
@@ -105,21 +118,26 @@ def derivatives(f, names, count: int, order: int):
     return es.grad(lambda *args: sum((g * g).sum() for g in gradient(*args)), argnums=at)
 
 
+@pytest.mark.thinned(2)
+@pytest.mark.parametrize("kept", [0.3, 0.02])
+@pytest.mark.parametrize("context", [UNROLLS, SEGMENTS], ids=["unrolled", "segments"])
 @pytest.mark.parametrize("order", [0, 1, 2])
 @pytest.mark.parametrize("name", CASES)
-def test_unrolled_graphs_compute_the_same(name, order, rng):
-    f, arrays, by = call_of(name, rng)
+def test_sparse_graphs_compute_the_same(name, order, context, kept, rng):
+    f, arrays, by = call_of(name, rng, kept=kept)
     names = [*by, *(n for n in arrays if n not in by)]
     args = [es.constant(arrays[n]) if n in CONSTANTS else arrays[n] for n in names]
     g = derivatives(f, names, len(by), order)
     graph, inputs, values = traced(g, args, [arrays[n] for n in names if n not in CONSTANTS])
     assert values
-    unrolled = constant_operands(graph, values, UNROLLS)
-    verify_graph(unrolled)
-    assert unrolled is not graph
-    for got, want in zip(evaluate(unrolled, inputs)[0], evaluate(graph, inputs)[0], strict=True):
+    sparse_graph, more = constant_operands(graph, values, context)
+    verify_graph(sparse_graph)
+    assert sparse_graph is not graph or context is SEGMENTS
+    assert bool(more) <= (context is SEGMENTS)
+    results, _ = evaluate(sparse_graph, [*inputs, *more.values()])
+    for got, want in zip(results, evaluate(graph, inputs)[0], strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-12 * np.abs(want).max())
-    assert constant_operands(graph, values, STAYS) is graph
+    assert constant_operands(graph, values, STAYS)[0] is graph
 
 
 def points(graph: Graph) -> int:
@@ -138,7 +156,7 @@ def test_constants_are_not_read_by_values_and_gradients(kept, rng):
     gradient = es.value_and_grad(squares(f, names), argnums=tuple(range(len(by))))
     graph, _, values = traced(gradient, args, [arrays[n] for n in names if n not in CONSTANTS])
     plain = Graph(graph.inputs, graph.outputs, graph.updates, ())
-    unrolled = constant_operands(plain, values, UNROLLS)
+    unrolled, _ = constant_operands(plain, values, UNROLLS)
     assert reads_constant(plain, values) and not reads_constant(unrolled, values)
     assert points(unrolled) < points(plain) / 2
 
@@ -147,15 +165,31 @@ def test_a_constant_without_zeros_is_an_operand(rng):
     f, arrays, _ = call_of("plain", rng, kept=1.1)
     args = [es.constant(arrays["C"]), arrays["x"], arrays["Y"]]
     graph, _, values = traced(f, args, [arrays["x"], arrays["Y"]])
-    assert constant_operands(graph, values, UNROLLS) is graph
+    assert constant_operands(graph, values, UNROLLS)[0] is graph
 
 
-def test_a_constant_of_many_elements_is_an_operand(rng):
+def test_a_constant_of_many_elements_is_a_list_of_them(rng):
     n = 2 * int(MAX_TERMS**0.5)
     c = np.triu(np.ones((n, n)))
     args = [es.constant(c), rng.standard_normal((3, n))]
-    graph, _, values = traced(es.op("y[b,k] = sum[j](c[j,k]*x[b,j])"), args, args[1:])
-    assert constant_operands(graph, values, UNROLLS) is graph
+    graph, inputs, values = traced(es.op("y[b,k] = sum[j](c[j,k]*x[b,j])"), args, args[1:])
+    by_rank = PassContext(cost=lambda kernel, target: float(sum(b.shape == (n, n) for b in kernel.buffers)))
+    sparse_graph, more = constant_operands(graph, values, by_rank)
+    assert sorted(a.size for a in more.values()) == [n, n, n * (n + 1) // 2, n * (n + 1) // 2]
+    (y,), _ = evaluate(sparse_graph, [*inputs, *more.values()])
+    np.testing.assert_allclose(y, args[1] @ c)
+
+
+@pytest.mark.parametrize("n", [127, 300])
+def test_programs_of_sparse_matrices(n, rng):
+    c = sparse(rng, (n, n), 3 / n)
+    c[:, 1] = 0
+    x = rng.standard_normal((n, 17))
+    f = es.op("y[i,f] = sum[j](c[i,j]*x[j,f])")
+    gradient = es.jit(es.value_and_grad(lambda c, x: (f(c, x) ** 3).sum(), argnums=1))
+    value, dx = gradient(es.constant(c), x)
+    np.testing.assert_allclose(value, ((c @ x) ** 3).sum(), rtol=1e-10)
+    np.testing.assert_allclose(dx, 3 * c.T @ (c @ x) ** 2, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.thinned(6)
@@ -178,7 +212,7 @@ def test_zeros_of_a_constant_are_absent_terms():
     x[:, 0], x[:, 1] = np.inf, 3.0
     args = [es.constant(c), x]
     graph, inputs, values = traced(f, args, [x])
-    (y,), _ = evaluate(constant_operands(graph, values, UNROLLS), inputs)
+    (y,), _ = evaluate(constant_operands(graph, values, UNROLLS)[0], inputs)
     assert np.array_equal(y, np.tile([np.inf, 6.0], (4000, 1)))
 
 
@@ -188,7 +222,7 @@ def test_values_of_a_constant_that_are_not_finite_are_terms(value):
     f = es.op("y[b,k] = sum[j](c[j,k]*x[b,j])")
     x = np.full((3, 2), 2.0)
     graph, inputs, values = traced(f, [es.constant(c), x], [x])
-    (y,), _ = evaluate(constant_operands(graph, values, UNROLLS), inputs)
+    (y,), _ = evaluate(constant_operands(graph, values, UNROLLS)[0], inputs)
     np.testing.assert_array_equal(y, np.tile([2.0, 2 * value], (3, 1)))
 
 

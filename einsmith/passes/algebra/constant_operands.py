@@ -1,4 +1,4 @@
-"""Unroll sums over axes of constant tensors into the terms that are not zero.
+"""Leave out the terms of sums that a zero of a constant tensor multiplies.
 
 before: m[e, k] = sum[i, j](C[i, j, k]*w[e, P[i, j, k]]*x[e, i]*Y[e, j])       C, P: constants
 after:  m[e, 0] = 0.5*w[e, 3]*x[e, 0]*Y[e, 1] + ...;  m[e, 1] = ...            a piece for each k, a term for each i, j
@@ -6,8 +6,12 @@ after:  m[e, 0] = 0.5*w[e, 3]*x[e, 0]*Y[e, 1] + ...;  m[e, 1] = ...            a
 before: dw[e, P[i, j, k]] += C[i, j, k]*dm[e, k]*x[e, i]*Y[e, j]
 after:  dw[e, 0] = ...;  dw[e, 1] = ...                                        a piece for each position
 
+before: y[i, f] = sum[j](L[i, j]*x[j, f])              L: a constant of too many elements to unroll
+after:  y[i, f] = sum[n](where(first[i] <= n and n < last[i], l[n]*x[at[n], f], 0))
+
 A term that a constant's zero multiplies is absent, whatever its other factors are. The graph comes with its gradients,
-so each of them is unrolled by itself. A sum is unrolled where the predicted time of the kernels is lower.
+so each of them is unrolled, or runs over segments, by itself. A sum changes where the predicted time of its kernels is
+lower.
 """
 
 from __future__ import annotations
@@ -37,17 +41,21 @@ from einsmith.ir.nodes import (
     Template,
     Tensor,
     apply,
+    axes_of,
+    leaf,
     postorder,
     read_whole,
+    reads,
+    template,
 )
-from einsmith.ir.rebuild import prune_args, replace, with_args
+from einsmith.ir.rebuild import guarded, prune_args, rebuild, replace, whole_sum, with_args
 from einsmith.ir.rewrite.simplify import simplify, simplify_template
 from einsmith.ir.template_evaluator import apply_function, read_elements, to_wide
 from einsmith.passes.context import PassContext
 
-MAX_VALUES = 1 << 22
+MAX_VALUES = 1 << 24
 """Most elements of a constant whose values are used; a larger one is an input like any other. Finding the zeros of as
-many takes 0.1 s."""
+many takes 0.5 s."""
 MAX_TERMS = 1024
 """Most terms of a tensor that is unrolled. Code generation takes about 2 ms for each (137 terms: 0.3 s)."""
 MAX_PIECES = 64
@@ -56,9 +64,9 @@ MAX_PIECES = 64
 Values = Mapping[Leaf, np.ndarray]
 
 
-def constant_operands(graph: Graph, values: Values, context: PassContext) -> Graph:
+def constant_operands(graph: Graph, values: Values, context: PassContext) -> tuple[Graph, dict[Leaf, np.ndarray]]:
     """Return the graph in which sums over axes of constants have only the terms that no zero of a constant
-    multiplies, where that is predicted to be faster.
+    multiplies, where that is predicted to be faster, and the values of leaves that it has in addition.
 
     Args:
         graph: the graph, with its gradients.
@@ -71,40 +79,46 @@ def constant_operands(graph: Graph, values: Values, context: PassContext) -> Gra
         if not isinstance(node, Compute) or known.keys().isdisjoint(node.args):
             return None
         arrays = {s: known[a] for s, a in enumerate(node.args) if isinstance(a, Leaf) and a in known}
-        unrolled = _unroll(node, arrays)
-        if unrolled is None:
+        unrolled, (segments, own) = _unroll(node, arrays), _sum_segments(node, arrays)
+        forms = {form: seconds(form, node.args) for form in (unrolled, segments) if form is not None}
+        best = min(forms, key=forms.__getitem__, default=None)
+        if best is None or forms[best] >= context.price(node):
             return None
-        news = [n for n in postorder([unrolled], node.args) if isinstance(n, Compute)]
-        return unrolled if sum(map(context.price, news)) < context.price(node) else None
+        if best is segments:
+            more.update(own)
+        return best
 
-    return replace(graph, rule)
+    def seconds(form: Compute, args: Sequence[Tensor]) -> float:
+        return sum(context.price(n) for n in postorder([form], args) if isinstance(n, Compute))
+
+    more: dict[Leaf, np.ndarray] = {}
+    out = replace(graph, rule)
+    inputs = (*out.inputs, *more)
+    return Graph(inputs, out.outputs, out.updates, out.checks, out.gradients) if more else out, more
 
 
 # ---------------------------------------------------------------------------------------------------------- zeros
 
 
 class _NonzeroTerms(NamedTuple):
-    """The axes of constants, and the points of their box at which the terms are not zero, in row-major order."""
+    """The axes of constants, and the points of their box at which the terms are not zero, [terms, axes], in row-major
+    order."""
 
     axes: tuple[int, ...]
-    points: tuple[tuple[int, ...], ...]
+    points: np.ndarray
 
     def places(self) -> list[dict[int, int]]:
         """Return the positions of the axes at each point."""
-        return [dict(zip(self.axes, p, strict=True)) for p in self.points]
+        return [dict(zip(self.axes, map(int, p), strict=True)) for p in self.points]
 
 
 def _find_terms(body: Expr, domain: tuple[int, ...], arrays: Mapping[int, np.ndarray]) -> _NonzeroTerms | None:
-    """Return the terms of a body, over a box, that no zero of a constant multiplies; None where there is no zero, or
-    too much is left."""
+    """Return the terms of a body, over a box, that no zero of a constant multiplies; None where there is no zero."""
     zero = _find_zeros(body, domain, arrays)
     if zero is None or not zero.any():
         return None
     axes = tuple(a for a, n in enumerate(zero.shape) if n > 1)
-    if np.count_nonzero(~zero) > MAX_TERMS:
-        return None
-    points = np.argwhere(~zero)[:, list(axes)]
-    return _NonzeroTerms(axes, tuple(tuple(map(int, p)) for p in points))
+    return _NonzeroTerms(axes, np.argwhere(~zero)[:, list(axes)])
 
 
 def _find_zeros(body: Expr, domain: tuple[int, ...], arrays: Mapping[int, np.ndarray]) -> np.ndarray | None:
@@ -184,7 +198,7 @@ def _unroll_piece(part: Piece, arrays: Mapping[int, np.ndarray]) -> list[Piece] 
     if not isinstance(r, Reduce) or r.combiner != "sum" or len(r.bodies) != 1:
         return None
     terms = _find_terms(r.bodies[0], part.domain, arrays)
-    if terms is None:
+    if terms is None or len(terms.points) > MAX_TERMS:
         return None
     rank = len(part.extents)
     split = [a for a in terms.axes if a < rank]
@@ -240,7 +254,7 @@ def _unroll_scatter(node: Compute, s: Scatter, arrays: Mapping[int, np.ndarray])
     """Return a scatter whose positions along some dimensions are literals, once it is unrolled, as pieces; a scatter
     of such pieces where other positions are not those of an axis."""
     terms = _find_terms(s.body, s.domain, arrays) if s.combiner == "sum" else None
-    if terms is None:
+    if terms is None or len(terms.points) > MAX_TERMS:
         return None
     left = [a for a in range(len(s.extents)) if a not in terms.axes]
     axes = {a: Axis(n) for n, a in enumerate(left)}
@@ -303,3 +317,62 @@ def _gather(
         here = tuple(1 if d in first else shape[d] for d in range(rank))
         pieces.append(Piece(offset, (1,) * rank, here, _sum(body, tuple(extents[a] for a in summed))))
     return _simplified(Template(shape, node.template.params, tuple(pieces)), node.args)
+
+
+# -------------------------------------------------------------------------------------------------------- segments
+
+
+def _sum_segments(node: Compute, arrays: Mapping[int, np.ndarray]) -> tuple[Compute | None, dict[Leaf, np.ndarray]]:
+    """Return a sum with its terms in a list, of which each position of the output has a segment, and the values of its
+    new arguments; None where the node is no sum, or no term is zero because of a constant."""
+    t = node.template
+    part = whole_sum(t)
+    terms = None if part is None else _find_terms(part.bodies[0], part.domain, arrays)
+    if part is None or terms is None or not len(terms.points):
+        return None, {}
+    rank, n = t.rank, Axis(t.rank)
+    args, own = list(node.args), dict[Leaf, np.ndarray]()
+
+    def read(array: np.ndarray, dtype: dt.DType, index: tuple[Expr, ...]) -> Read:
+        x = leaf(array.shape, dtype)
+        own[x] = np.ascontiguousarray(array, dtype.numpy)
+        args.append(x)
+        return Read(len(args) - 1, index, dtype)
+
+    columns = dict(zip(terms.axes, terms.points.T, strict=True))
+    left = [a for a in range(rank, len(part.domain)) if a not in columns]
+    axes: dict[int, Expr] = {a: Axis(rank + 1 + k) for k, a in enumerate(left)}
+    axes |= {a: read(at, dt.i32, (n,)) for a, at in columns.items() if a >= rank}
+    known: dict[Expr, Expr] = {}
+    for r in reads(part.bodies[0]):
+        if _is_known(r, arrays) and axes_of(r) and axes_of(r) <= columns.keys():
+            known[r] = read(_read_values(r, columns, arrays), r.dtype, (n,))
+    body = rebuild([part.bodies[0]], lambda e: axes.get(e.position) if isinstance(e, Axis) else None, known)[0]
+    split = [a for a in terms.axes if a < rank]
+    if split:
+        extents = tuple(part.domain[a] for a in split)
+        segment = np.ravel_multi_index(tuple(columns[a] for a in split), extents)
+        counts = np.bincount(segment, minlength=prod(extents)).reshape(extents)
+        last = np.cumsum(counts).reshape(extents)
+        at = tuple(Axis(a) for a in split)
+        first_read, last_read = (read(x, dt.i32, at) for x in (last - counts, last))
+        body = guarded([apply("and", apply("le", first_read, n), apply("lt", n, last_read))], body)
+    domain = (len(terms.points), *(part.domain[a] for a in left))
+    params = [(a.dtype, a.shape) for a in args]
+    return _simplified(template(t.shape, params, Reduce("sum", domain, (body,))), args), own
+
+
+def _read_values(read: Read, columns: Mapping[int, np.ndarray], arrays: Mapping[int, np.ndarray]) -> np.ndarray:
+    """Return what a known read gives at each term, whose positions along the axes are `columns`."""
+    values: dict[Expr, np.ndarray] = {}
+    count = len(next(iter(columns.values())))
+    for e in postorder([read]):
+        if isinstance(e, Const):
+            values[e] = np.full(count, e.value)
+        elif isinstance(e, Axis):
+            values[e] = columns[e.position]
+        elif isinstance(e, Read):
+            values[e] = read_elements(e, [values[i] for i in e.index], arrays[e.slot], [], 1)
+        else:
+            values[e] = apply_function(e, [values[a] for a in e.args])
+    return values[read]
