@@ -70,6 +70,7 @@ if TYPE_CHECKING:
         tanh,
         where,
     )
+    from einsmith.lang.constant import constant
     from einsmith.lang.op import op
     from einsmith.lang.scalar_function import function
     from einsmith.nn import manual_seed
@@ -84,13 +85,13 @@ __all__ = [
     "ArgumentError", "BoundsError", "BusyError", "CheckError", "CompileError", "CompileSettings", "DataError",
     "DeviceError", "DtypeError", "EinsmithError", "EinsmithWarning", "FormulaError", "GradientError", "GroupError",
     "IndexOutOfRange", "KindError", "KnobError", "Library", "LibraryError", "NonFiniteError", "OutOfMemoryError",
-    "SaveError", "ShapeError", "TraceError", "TrainStep", "TuningSettings", "UnknownAttributeError", "UnknownNameError",
-    "UnknownOptionError", "UpdateSettings", "VerifyError", "abs", "argmax", "argmin", "axes", "cache_clear",
-    "callbacks", "check_gradients", "compute", "cos", "data", "distributed", "erf", "exp", "export", "floor",
-    "function", "functional", "grad", "hessian", "interpret", "jit", "jvp", "load", "load_graph", "load_library", "log",
-    "manual_seed", "max", "maximum", "mean", "metrics", "min", "minimum", "models", "nn", "op", "optim", "passes",
-    "prod", "quantization", "quantize", "relu", "rsqrt", "save", "set_threads", "sigmoid", "sign", "sin", "sqrt",
-    "stop_gradient", "sum", "tanh", "threads", "value_and_grad", "vjp", "vmap", "where",
+    "SaveError", "ShapeError", "TraceError", "TrainStep", "TuningSettings", "UnknownAttributeError",
+    "UnknownNameError", "UnknownOptionError", "UpdateSettings", "VerifyError", "abs", "argmax", "argmin", "axes",
+    "cache_clear", "callbacks", "check_gradients", "compute", "constant", "cos", "data", "distributed", "erf", "exp",
+    "export", "floor", "function", "functional", "grad", "hessian", "interpret", "jit", "jvp", "load", "load_graph",
+    "load_library", "log", "manual_seed", "max", "maximum", "mean", "metrics", "min", "minimum", "models", "nn", "op",
+    "optim", "passes", "prod", "quantization", "quantize", "relu", "rsqrt", "save", "set_threads", "sigmoid", "sign",
+    "sin", "sqrt", "stop_gradient", "sum", "tanh", "threads", "value_and_grad", "vjp", "vmap", "where",
 ]  # fmt: skip
 
 _PLACES = {
@@ -105,6 +106,7 @@ _PLACES = {
     "einsmith.export": "Library export load_library",
     "einsmith.lang.builder": "abs argmax argmin axes compute cos erf exp floor log max maximum mean min minimum prod "
     "relu rsqrt sigmoid sign sin sqrt sum tanh where",
+    "einsmith.lang.constant": "constant",
     "einsmith.lang.op": "op",
     "einsmith.lang.scalar_function": "function",
     "einsmith.api.jit": "jit",

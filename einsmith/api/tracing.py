@@ -24,10 +24,11 @@ from einsmith.ir.nodes import Graph, Leaf, leaf
 from einsmith.ir.origins import Origins
 from einsmith.lang import trace
 from einsmith.lang.builder import Value, as_value
+from einsmith.lang.constant import ConstantArray
 from einsmith.passes.analysis.index_checks import index_checks
 from einsmith.runtime.memory import Memory, in_memory
 
-_STATIC = (str, bool, type(None))
+_STATIC = (str, bool, type(None), ConstantArray)
 """Types of arguments that are static even if they are not named as such: the trace depends on their values."""
 
 

@@ -57,6 +57,10 @@ class CapturedArray(np.ndarray):
         self[...] = now
 
 
+class FrozenArray(np.ndarray):
+    """An array whose values do not change as long as programs read it, so that programs may be compiled for them."""
+
+
 def capture(x: Any, name: str) -> CapturedArray:
     """Return a copy of an array that a trace reads, C-contiguous, which knows the array. Raises as `to_array`."""
     out = np.array(to_array(x, name), order="C", copy=True).view(CapturedArray)

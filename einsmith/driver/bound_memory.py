@@ -115,7 +115,7 @@ class BoundMemory:
         them until then."""
         with self.guard or nullcontext():
             self.fetch()
-            saved = [(a, a.copy()) for x, a in self.arrays.items() if x not in self.computed]
+            saved = [(a, a.copy()) for x, a in self.arrays.items() if x not in self.computed and a.flags.writeable]
             try:
                 yield
             finally:

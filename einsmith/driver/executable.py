@@ -18,6 +18,7 @@ from einsmith.driver.binding import Binding, LeafSum, Notice, Reply
 from einsmith.driver.bound_memory import BoundMemory
 from einsmith.driver.bound_program import BoundProgram
 from einsmith.driver.compile import compile_graph
+from einsmith.driver.constant_values import use_constants
 from einsmith.driver.constants import Constants
 from einsmith.driver.runs import Runs
 from einsmith.ir.nodes import Graph, Leaf, Tensor
@@ -148,7 +149,9 @@ class Executable(BoundProgram):
     ):
         start, checked = perf_counter(), bool(environment.check_level())
         # A checked run compares all rows of a kernel's results.
-        source = _CompiledFrom(graph, finite, origins or Origins(), max_stored, () if checked else tuple(limits))
+        own = origins or Origins()
+        graph, finite, bind, origins = use_constants(graph, finite, bind, threads, target, numerics, own)
+        source = _CompiledFrom(graph, finite, origins, max_stored, () if checked else tuple(limits))
         bound = BoundMemory(bind, shared, memories, memory, other_bytes, guard, notices)
         bound.owners, bound.placed = owners, placed
         constants: Constants | None = None

@@ -15,7 +15,9 @@ from einsmith.cost.facts import Target
 from einsmith.driver.backend import Backend, Exporter
 from einsmith.driver.binding import Binding
 from einsmith.driver.compile import compile_graph
+from einsmith.driver.constant_values import use_constants
 from einsmith.ir.nodes import Graph, Leaf, Tensor
+from einsmith.ir.origins import Origins
 from einsmith.runtime import buffers
 from einsmith.runtime.arena import Arena
 from einsmith.schedule.pipeline import MemoryLimit
@@ -71,6 +73,7 @@ class Portable:
     ):
         assert isinstance(backend, Backend) and isinstance(backend, Exporter)
         self._ahead: Exporter = backend
+        graph, finite, bind, _ = use_constants(graph, finite, bind, threads, target, numerics, Origins())
         self._bound = dict(bind)
         limit = None if memory is None else MemoryLimit(memory, sum(a.nbytes for a in bind.values()))
         self._compiled = compile_graph(graph, bind, threads, finite, target, numerics, backend, limit, max_stored)

@@ -211,6 +211,6 @@ class Pointwise(Pattern):
             return lower_box(b, kernel, box, config._replace(tasks=tasks), first, alone)
 
         box_list = boxes.boxes(kernel)
-        count = loops.distribute_tasks(box_list, config.tasks, emit)
+        count = loops.distribute_tasks(box_list, config.tasks, emit, loops.count_blocks(kernel, target))
         beyond = min((beyond_limit(x, config) for x in box_list), default=Beyond.UNTOUCHED)
         return Lowered([Launch(b.finish(), count)] if count else [], beyond=beyond)

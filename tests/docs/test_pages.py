@@ -82,6 +82,22 @@ def check_pytorch(n: SimpleNamespace, _: str) -> None:
     np.testing.assert_array_equal(n.net[2].point.detach().numpy(), n.network.state_dict()["2.point"])
 
 
+def check_constants(n: SimpleNamespace, _: str) -> None:
+    path = np.eye(4)[n.P] * n.C[..., None]  # [i, j, k, p]
+    terms = "ijkp,epu,eui,ej->euk"
+    m = np.einsum(terms, path, n.w, n.x[n.src], n.Y)
+    out = np.zeros((n.nodes, n.channels, 4))
+    np.add.at(out, n.dst, m)
+    np.testing.assert_allclose(n.out, out, rtol=1e-4, atol=1e-4)
+    dm = 2 * out[n.dst]
+    dw = np.einsum("ijkp,euk,eui,ej->epu", path, dm, n.x[n.src], n.Y)
+    dY = np.einsum("ijkp,epu,eui,euk->ej", path, n.w, n.x[n.src], dm)
+    dx = np.zeros_like(n.x)
+    np.add.at(dx, n.src, np.einsum("ijkp,epu,euk,ej->eui", path, n.w, dm, n.Y).astype(np.float32))
+    for got, want in ((n.dw, dw), (n.dx, dx), (n.dY, dY)):
+        np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-3 * np.abs(want).max())
+
+
 def check_segments(n: SimpleNamespace, _: str) -> None:
     dense = np.zeros((3, 4))
     np.add.at(dense, (np.repeat(np.arange(3), np.diff(n.row)), n.col), n.v)
@@ -114,6 +130,7 @@ def check_training(n: SimpleNamespace, printed: str) -> None:
 CHECKS: dict[str, Callable[[SimpleNamespace, str], None]] = {
     "README.md": check_readme,
     "docs/aten.md": check_aten,
+    "docs/constants.md": check_constants,
     "docs/pytorch.md": check_pytorch,
     "docs/segments.md": check_segments,
     "docs/semantics.md": check_semantics,

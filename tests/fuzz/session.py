@@ -195,6 +195,8 @@ def _checks(choose: Choices, theme: str):
     if choose.chance(4):
         yield Check("sizes")
     if choose.chance(2):
+        yield Check("constants", choose.pick((1, 2)))
+    if choose.chance(2):
         yield Check(what, choose.pick((1, 2, 3)), choose.pick(targets), (VARIED,), choose(ORDERS))
 
 
@@ -222,6 +224,8 @@ def try_check(trial: Trial, check: Check, choose: Choices, reached: Collection[C
         trial.dot()
     elif check.what == "sizes":
         trial.sizes()
+    elif check.what == "constants":
+        trial.constants(check.threads)
     elif check.what == "call":
         trial.call(check.threads)
     elif check.forced:

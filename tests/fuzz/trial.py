@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from einsmith.base.arrays import to_array
 from einsmith.codegen.cache import native
 from einsmith.codegen.loopnest.dots import DOTS
 from einsmith.cost.facts import Target
+from einsmith.driver import constant_values
 from einsmith.driver.executable import Executable
 from einsmith.ir.evaluator import evaluate
 from einsmith.tuning.calibration import calibrate
@@ -39,11 +41,11 @@ TARGETS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Check:
-    """What is compared: `what` of WHATS, or "twin", "dot", "sizes", "call"; for so many threads; on a target of
-    TARGETS; kernels being forced into the configurations (pattern, configuration) in `forced`, and intermediate tensors
-    into orders of their dimensions that are drawn from the seed `orders`; 0: none is. streamed: the blocks of
-    `variants.STREAMED` in which chains of reductions run, on a machine with next to no last-level cache; "": where the
-    model says so."""
+    """What is compared: `what` of WHATS, or "twin", "dot", "sizes", "constants", "call"; for so many threads; on a
+    target of TARGETS; kernels being forced into the configurations (pattern, configuration) in `forced`, and
+    intermediate tensors into orders of their dimensions that are drawn from the seed `orders`; 0: none is. streamed:
+    the blocks of `variants.STREAMED` in which chains of reductions run, on a machine with next to no last-level cache;
+    "": where the model says so."""
 
     what: str = "value"
     threads: int = 1
@@ -191,6 +193,35 @@ class Trial:
             if a.dtype != b.dtype or a.shape != b.shape or a.tobytes() != b.tobytes():
                 raise Wrong(f"call, {n} threads, result {k}: not what the program gives for contiguous arrays")
 
+    def constants(self, n: int) -> None:
+        """Some inputs, with zeros, are constants in values or gradients; sums over them are unrolled or lists."""
+        if self.case.special or self.case.is_python:
+            raise Unfit("a zero times what is infinite, or no formula")
+        rng = np.random.default_rng(self.case.seed + 3)
+        arrays = [np.where(rng.integers(0, 2, a.shape) > 0, a, 0).astype(a.dtype) for a in self.arrays]
+        known = {k: es.constant(a) for k, a in enumerate(arrays) if rng.integers(0, 2)}
+        rest = [k for k in range(len(arrays)) if k not in known]
+        at = tuple(n for n, k in enumerate(rest) if arrays[k].dtype.kind == "f")
+
+        def apply(*given: Any) -> tuple:
+            whole = known | dict(zip(rest, given, strict=True))
+            return _several(self.apply(*(whole[k] for k in range(len(arrays)))))
+
+        def loss(*given: Any) -> Any:
+            return sum(((t * t).sum() for t in apply(*given) if is_float(t)), 0 * given[at[0]].sum())
+
+        def is_float(t: Any) -> bool:
+            return t.tensor.dtype.is_float
+
+        derives = bool(at) and bool(self.case.seed % 2)
+        program = TrialProgram(es.grad(loss, at) if derives else apply, [arrays[k] for k in rest], {})
+        price = _count_points if rng.integers(0, 2) else _count_buffers
+        with mock.patch.object(constant_values, "predicted", price), observed(self.seen):
+            run = program.compiled(n, calibrate.target(n))
+        what = f"constants {sorted(known)}, {n} threads"
+        got = program.run(run, what, True, 0xFF)
+        agree(got, program.traced.graph, program.inputs, what, self.case.exact, program.want(), program.bounds())
+
     def sizes(self) -> None:
         """A program that sizes share gives what each size's own gives, for values or gradients."""
         seed, extents = self.case.seed, sizes.extents_of([i.shape for i in self.case.inputs.values()])
@@ -312,6 +343,16 @@ class TrialProgram:
                 memory.give_back(h)
 
 
+def _count_points(kernel: Any, target: Target) -> float:
+    """The price of a kernel on a machine where points take time, however many terms are added at each."""
+    return float(sum(np.prod(p.domain, dtype=np.int64) for p in kernel.root.parts))
+
+
+def _count_buffers(kernel: Any, target: Target) -> float:
+    """The price of a kernel on a machine where lists of terms, which have buffers of their own, take the least time."""
+    return 10.0 * (len(kernel.root.parts) > 1) + 1 / (1 + len(kernel.buffers))
+
+
 def _target(check: Check) -> Target:
     cache = {"l3": 1} if check.streamed else {}
     return replace(native.host_target(), cores=check.threads, **TARGETS[check.target], **cache)
@@ -352,6 +393,8 @@ def run_check(case: Case, check: Check) -> None:
         trial.dot()
     elif check.what == "sizes":
         trial.sizes()
+    elif check.what == "constants":
+        trial.constants(check.threads)
     elif check.what == "call":
         trial.compare(replace(check, what="value"))
         trial.call(check.threads)

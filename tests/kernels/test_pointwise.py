@@ -227,6 +227,18 @@ def test_pieces_with_the_same_rows_share_tasks(tasks, rows, rng):
     assert (out[rows:] == 9).all()
 
 
+@pytest.mark.parametrize("rows", [1, 5, 37])
+def test_pieces_that_read_the_same_rows_take_them_in_blocks(rows, rng):
+    """A block of rows goes through all pieces before the next one, where they do not fit the cache as a whole."""
+    i, j = axes(2)
+    pieces = tuple(Piece((0, 19 * n), (1, 1), (rows, 19), apply("mul", read(0, i, j), read(1, i, n))) for n in range(3))
+    kernel = kernel_of(Template((rows, 57), ((dt.f32, (rows, 19)), (dt.f32, (rows, 3))), pieces))
+    small = replace(NARROW, l2=8 * 4 * (57 + 19 + 3))  # of which a block takes a quarter: two rows
+    check(PATTERN, kernel, rng, [small, replace(small, l2=1)])
+    (launch,) = PATTERN.lower(kernel, PointwiseConfig(4, 1, 1), small).launches
+    assert launch.tasks == {1: 1, 5: 2, 37: 13}[rows]  # equal runs of whole rows
+
+
 def test_epilogue_on_pieces_and_several_results(rng):
     """Two stages after a root of two pieces; the first reads a bias at each position, both are stored."""
     n = 19

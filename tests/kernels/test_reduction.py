@@ -242,6 +242,16 @@ def test_pieces_with_and_without_a_reduction(rng):
         check(PATTERN, kernel_of(Template((2 * n,), ((dt.f32, (n, 7)),), mixed)), rng)
 
 
+@pytest.mark.parametrize("rows", [1, 5, 37])
+def test_sums_of_the_same_rows_take_them_in_blocks(rows, rng):
+    """A block of rows goes through all pieces before the next one, where they do not fit the cache as a whole."""
+    i, r = Axis(0), Axis(2)
+    sums = [Piece((0, n), (1, 1), (rows, 1), over("sum", (19,), read(0, i, add(r, n)))) for n in range(3)]
+    none = Piece((0, 3), (1, 1), (rows, 1), num(0.0))
+    kernel = kernel_of(Template((rows, 4), ((dt.f32, (rows, 21)),), (*sums, none)))
+    check(PATTERN, kernel, rng, [replace(NARROW, l2=8 * 4 * (21 + 4)), replace(WIDE, l2=1)])
+
+
 def test_empty_boxes(rng):
     i, r = axes(2)
     for combiner in ("sum", "prod"):

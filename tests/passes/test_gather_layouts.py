@@ -43,6 +43,14 @@ FORMULAS = {
     "in turn": ("u[n,c,k] = x[n,c,i[n,k],j[n,k]]\ny[n,c,k] = u[n,c,j[n,k]]*f[n,k]\nreturn y", {"x": "nc44", "f": "nk"}),
     "others read": ("u[n,c,k] = x[n,c,i[n,k],j[n,k]]\nv[n,k] = sum[c](u[n,c,i[n,k]]*g[n,c,k])\nreturn u, v",
                     {"x": "nc44", "g": "nck"}),
+    "pieces": ("y[n,c,0] = x[i[n,0],c,j[n,1]]*g[n,c,1]\ny[n,c,1] = x[j[n,0],c,i[n,2]] + g[n,c,0]",
+               {"x": "4c4", "g": "nck"}),
+    "sums in pieces": ("y[n,0] = sum[c](x[i[n,0],c,j[n,1]]*g[n,c,1])\ny[n,1] = sum[c](x[j[n,0],c,i[n,2]])",
+                       {"x": "4c4", "g": "nck"}),
+    "different sums in pieces": ("y[n,0] = g[n,0,0]*f[n,1]\ny[n,1] = sum[c](x[j[n,0],c,i[n,2]])",
+                                 {"x": "4c4", "g": "nck", "f": "nk"}),
+    "made of pieces": ("u[n,c,0] = 2*g[n,c,0]\nu[n,c,1] = g[n,c,1]*f[n,0]\ny[n,c,k] = 2*g[n,c,k]\n"
+                       "y[n,c,i[n,q+1]] += u[n,c,q]\nreturn y", {"g": "nck", "f": "nk"}),
     "convolved": ("u[n,c,k] = x[n,c,i[n,k],j[n,k]]\ny[n,m,k] = sum[c](w[m,c]*u[n,c,k])\nreturn y",
                   {"x": "nc44", "w": "4c"}),
 }  # fmt: skip

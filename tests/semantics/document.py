@@ -38,6 +38,8 @@ gives the reason for the difference. `python -m tests.semantics --update` genera
 
 - The evaluator computes in float64 and int64, whatever the types of its arguments, and rounds only to float16. Notes
   show where its results differ from those of compiled code.
+- A term that a zero of a constant multiplies is absent in compiled code (`docs/constants.md`). The evaluator
+  multiplies.
 - A zero result of `max`, `min`, `relu` or a derivative may have either sign, in Einsmith as in PyTorch.
 """
 

@@ -136,7 +136,7 @@ class Reduction(Pattern):
                 return pointwise.lower_box(b, kernel, box, plain._replace(tasks=tasks), first, alone)
             return lower_box(b, kernel, box, config._replace(tasks=tasks, splits=1), first, alone)
 
-        count = loops.distribute_tasks(box_list, config.tasks, emit)
+        count = loops.distribute_tasks(box_list, config.tasks, emit, loops.count_blocks(kernel, target))
         beyond = min(map(beyond_limit, box_list), default=Beyond.UNTOUCHED)
         return Lowered([Launch(b.finish(), count)] if count else [], beyond=beyond)
 

@@ -114,15 +114,24 @@ def _transpose_template(t: Template) -> _TransposedTemplate | None:
     """Return the template transposed along the longest axis that its data-dependent indices permit; None if there is no
     such axis or no tensor whose layout changes."""
     part = t.parts[-1]
-    if not isinstance(part, Scatter) and (len(t.parts) > 1 or part.extents != t.shape):
-        return None
-    indices = [r.index for b in part.bodies for r in reads(b)] + ([part.index] if isinstance(part, Scatter) else [])
+    parts = t.parts[-1:] if isinstance(part, Scatter) else t.parts
+    indices = [r.index for p in parts for b in p.bodies for r in reads(b)]
+    indices += [part.index] if isinstance(part, Scatter) else []
     gathered = [i for i in indices if any(map(has_read, i))]
     free = (
         set().union(*map(_find_free_axes, gathered)).difference(*(axes_of(*i) - _find_free_axes(i) for i in gathered))
     )
-    axis = max(free, key=lambda a: (part.domain[a], -a), default=None)
-    if axis is None or part.domain[axis] == 1:
+    extents = {a: max(p.domain[a] for p in parts if a < len(p.domain)) for a in free}
+    axis = max(free, key=lambda a: (extents[a], -a), default=None)
+    return None if axis is None or extents[axis] == 1 else _transpose_along(t, axis)
+
+
+def _transpose_along(t: Template, axis: int) -> _TransposedTemplate | None:
+    """Return the template transposed along an axis of its scatter, or of all its pieces; None if no tensor's layout
+    changes."""
+    part = t.parts[-1]
+    parts = t.parts[-1:] if isinstance(part, Scatter) else t.parts
+    if len({p.domain[axis] for p in parts if axis < len(p.domain)}) > 1:
         return None
     out = _find_dimension(part.index, axis, t.shape) if isinstance(part, Scatter) else None
     if not isinstance(part, Scatter) and axis < t.rank:
@@ -133,7 +142,7 @@ def _transpose_template(t: Template) -> _TransposedTemplate | None:
     def dimension_along(r: Read, part_axis: int | None) -> int | None:
         return None if part_axis is None else _find_dimension(r.index, part_axis, t.params[r.slot][1])
 
-    form = _move_dimensions(t, out, lambda p, r: dimension_along(r, axis if p is part else out), axis)
+    form = _move_dimensions(t, out, lambda p, r: dimension_along(r, axis if p in parts else out), axis)
     return form if out is not None or any(d is not None for _, d in form.operands) else None
 
 
@@ -222,6 +231,9 @@ def _transpose_sums(
             a = n.args[s]
             if d is not None and isinstance(a, Compute) and a not in forms and _is_sum(a.template):
                 out[a] = _move_dimensions(a.template, d, lambda part, x: None)
+            elif d is not None and isinstance(a, Compute) and a not in forms and len(a.template.parts) > 1:
+                along = None if a.template.is_scatter else _transpose_along(a.template, d)
+                out |= {} if along is None else {a: along}
         for r in readers.get(n, ()) if form.out is not None else ():
             if isinstance(r, Compute) and r not in forms and r not in out and _is_sum(r.template):
                 out[r] = _move_dimensions(r.template, None, partial(_at_slot, r.args.index(n), form.out))
