@@ -8,7 +8,7 @@ import pytest
 import einsmith as es
 from einsmith.api.tracing import trace_call
 from einsmith.ir.evaluator import evaluate
-from einsmith.ir.nodes import Compute, Graph, postorder
+from einsmith.ir.nodes import Compute, Graph, Read, postorder
 from einsmith.ir.verify import verify_graph
 from einsmith.passes.algebra.merge_scatters import merge_scatters
 from einsmith.passes.algebra.simplify import simplify
@@ -54,6 +54,14 @@ def test_terms_of_a_point_are_one_scatter(terms, k, n, sign, rng):
     assert len(scatters(graph)) == terms and len(scatters(new)) == 1
     assert terms == 1 or scatters(new)[0].template.parts[-1].domain == (n, k, terms)
     assert scatters(merge_scatters(graph, NEVER)) == scatters(graph)
+
+
+def test_what_both_terms_share_is_selected_nowhere(rng):
+    """An index of both scatters is read from one argument of either, and stands in the merged one without a choice."""
+    text = "y[r,k] = 2*x[r,k]\ny[0,i[n]] += f[n]*g[n]\ny[2,i[n]] += f[n]*h[n]"
+    graph, values = graph_of(text, rng, x=(3, 5), i=7, f=7, g=7, h=7)
+    (merged,) = scatters(joined(graph, values))
+    assert isinstance(merged.template.parts[-1].index[1], Read)
 
 
 def test_scatters_that_cannot_be_merged_stay(rng):

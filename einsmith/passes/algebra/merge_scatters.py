@@ -72,7 +72,9 @@ def _add_terms(node: Compute, start: int) -> Compute | None:
     source = node.args[start]
     if not isinstance(source, Compute) or not source.template.is_scatter or source.dtype is not node.dtype:
         return None
-    shift = {s: len(node.args) + s for s in range(len(source.args))}
+    # Equal arguments have one slot, so that equal terms are one expression.
+    known = {a: s for s, a in enumerate(node.args)}
+    shift = {s: known.get(a, len(node.args) + s) for s, a in enumerate(source.args)}
     one, two = source.template.parts[-1], node.template.parts[-1]
     assert isinstance(one, Scatter) and isinstance(two, Scatter)
     if one.combiner != two.combiner:
