@@ -103,10 +103,13 @@ def row(piece: Showpiece, one: Mapping[str, Any], two: Mapping[str, Any] | None)
     return f"| {' | '.join(columns)} |"
 
 
+LIBRARIES = {"torch": "PyTorch", "compile": "torch.compile", "jax": "JAX", "keops": "KeOps"}
+
+
 def spoken(contender: str) -> str:
     """Return how the page calls a program of another library."""
     library, _, form = contender.partition(" ")
-    return f"{form}, " + {"torch": "PyTorch", "compile": "torch.compile", "jax": "JAX", "keops": "KeOps"}[library]
+    return LIBRARIES[library] if form == library else f"{form}, {LIBRARIES[library]}"
 
 
 def digits(x: float) -> str:
