@@ -34,14 +34,14 @@ REFUSED = [
         r'the extent of the axis i is not determined.*add extents=\{"i": ',
     ),
     (
-        "median of neighbours, of which one is read alone",
-        "y[i] = max(min(x[i], x[i+1]), min(max(x[i], x[i+1]), x[i+2]))",
-        {"x": (8,)},
+        "differences of two signals, of which one is read ahead",
+        "y[i] = z[i] - x[i+1]",
+        {"z": (8,), "x": (8,)},
         r'the read of x, dimension 0, runs from 1 to 8.*shorten the axis with extents=\{"i": "x.shape\[0\]-1"\}',
     ),
     (
-        "advantages from one value more than rewards",
-        "d[t] = r[t] + 0.9*v[t+1] - v[t]",
+        "advantages from one value more than rewards, without the next one",
+        "d[t] = r[t] - v[t]",
         {"r": (4,), "v": (5,)},
         "the axis t has two extents: r has extent 4 in dimension 0, but v has extent 5 in dimension 0"
         '.*add extents={"t": N}',

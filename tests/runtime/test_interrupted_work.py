@@ -177,7 +177,7 @@ class _Interrupting:
     """An array at whose storing a signal comes."""
 
     def __init__(self, array):
-        self.array = array
+        self.array, self.flags = array, array.flags
 
     def copy(self):
         return self.array.copy()

@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from einsmith.base import environment
+from einsmith.base.symbolic import is_symbolic
 from einsmith.ir import labels
 from einsmith.ir.analysis.constant_unless import ConstantUnless, constant_unless
 from einsmith.ir.analysis.sample import Sample
@@ -143,6 +144,8 @@ class _Narrowing:
         t = node.template
         piece = _whole_piece(t)
         assert piece is not None
+        if any(is_symbolic(n) for n in piece.domain):
+            return
         body = piece.bodies[0]
         if not isinstance(piece.body, Reduce) and not node.dtype.is_float:
             position = self._inlined(body, node.args, piece.domain)
