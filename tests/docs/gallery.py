@@ -131,6 +131,9 @@ def section(piece: Showpiece) -> list[str]:
     lines += ["```text", *textwrap.dedent(piece.formula).strip().splitlines(), "```", ""]
     if piece.build is None:
         lines += _gradient(piece)
+    if piece.settings:
+        settings = ", ".join(f"{name}={value}" for name, value in piece.settings.items())
+        lines += [f"Compiled with `{settings}` ([Semantics](semantics.md)).", ""]
     if piece.limit:
         lines += [piece.limit, ""]
     if piece.name in DRAWN:
