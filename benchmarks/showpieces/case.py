@@ -50,6 +50,7 @@ class Showpiece:
         build: function of sizes that gives the operator where it is more than one formula (derivatives inside, say);
             `formula` is what the gallery shows then
         options: further arguments of es.op, such as `checkpoint`
+        settings: further arguments of es.jit, by which it is compiled
         limit: what bounds the speed-up, in a sentence, where a peer is at its floor as well
     """
 
@@ -65,6 +66,7 @@ class Showpiece:
     extents: Callable[[Sizes], dict[str, Any]] = lambda sizes: {}
     build: Callable[[Sizes], Callable[..., Any]] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
     limit: str = ""
 
     def operator(self, sizes: Sizes) -> Callable[..., Any]:

@@ -127,6 +127,7 @@ SHOWPIECES = [
             "products": Peer(peers.aft, "Zhai et al. 2021, algorithm 1"),
             "exponentials": Peer(peers.jax_aft, "Zhai et al. 2021, algorithm 1", library="jax"),
         },
+        settings={"separate_exponentials": True},
     ),
     Showpiece(
         "neighbourhood attention 1-D", "language", "Hassani et al. 2023, Neighborhood attention transformer, eq. 2-4",

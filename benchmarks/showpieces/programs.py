@@ -56,7 +56,7 @@ def apart(results: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> float:
 
 def values(piece: Showpiece, sizes: Sizes, arrays: Arrays) -> tuple[np.ndarray, ...]:
     """Return the values alone."""
-    return as_tuple(es.jit(piece.operator(sizes))(*arrays.values()))
+    return as_tuple(es.jit(piece.operator(sizes), **piece.settings)(*arrays.values()))
 
 
 def _of_inputs(f: Callable[..., Any], inputs: Sequence[Any], at: Sequence[int]) -> Callable[..., Any]:
@@ -81,7 +81,7 @@ class OfEinsmith:
             y, pull_back = es.vjp(_of_inputs(op, x, at), *(x[n] for n in at))
             return y, pull_back(c)
 
-        self.program = es.jit(both)
+        self.program = es.jit(both, **piece.settings)
         self._arguments = seeds[0] if len(seeds) == 1 else tuple(seeds), tuple(arrays.values())
 
     def __call__(self) -> list[np.ndarray]:
@@ -158,7 +158,7 @@ def second_order(piece: Showpiece, sizes: Sizes, arrays: Arrays, seeds: Sequence
         return es.grad(along, tuple(range(len(at))))(*(x[n] for n in at))
 
     c = seeds[0] if len(seeds) == 1 else tuple(seeds)
-    return list(es.jit(second)(c, tuple(directions(piece, arrays)), tuple(arrays.values())))
+    return list(es.jit(second, **piece.settings)(c, tuple(directions(piece, arrays)), tuple(arrays.values())))
 
 
 def second_order_of_torch(

@@ -18,7 +18,7 @@ return loss"""
 _CTC = """p[b,t,v] = x[b,t,v] - logsumexp[w](x[b,t,w])
 c[b,s] = where(s % 2 == 1, y[b,s//2], 0)
 a[b,t,s] = p[b,t,c[b,s]] + where(t == 0, where(s < 2, 0, -inf), logaddexp(
-    logaddexp(a[b,t-1,s], where(s > 0, a[b,t-1,s-1], -inf)),
+    a[b,t-1,s], where(s > 0, a[b,t-1,s-1], -inf),
     where(s > 1, where(c[b,s] != 0 and c[b,s] != c[b,s-2], a[b,t-1,s-2], -inf), -inf)))
 loss[] = -mean[b](logaddexp(a[b,n[b]-1,2*m[b]], a[b,n[b]-1,2*m[b]-1]))
 return loss"""
@@ -30,7 +30,7 @@ return loss"""
 _SOFT_DTW = """d[b,i,j] = sum[k]((x[b,i,k] - y[b,j,k])**2)
 r[b,i,j] = d[b,i,j] - where(i == 0 and j == 0, 0, gamma*logaddexp(
     where(i > 0 and j > 0, -r[b,i-1,j-1]/gamma, -inf),
-    logaddexp(where(i > 0, -r[b,i-1,j]/gamma, -inf), where(j > 0, -r[b,i,j-1]/gamma, -inf))))
+    where(i > 0, -r[b,i-1,j]/gamma, -inf), where(j > 0, -r[b,i,j-1]/gamma, -inf)))
 cost[b] = r[b,r.shape[1]-1,r.shape[2]-1]
 return cost"""
 
@@ -112,6 +112,7 @@ SHOWPIECES = [
             "logarithms": _loop(peers.crf_by_logarithms, "pytorch-crf"),
             "scan": Peer(peers.jax_crf, "Rabiner 1989, section V, in a scan of steps", library="jax"),
         },
+        settings={"separate_exponentials": True},
     ),
     Showpiece(
         "soft-DTW", "speech", _CUTURI, _SOFT_DTW, _series,

@@ -23,6 +23,7 @@ from einsmith.ir.recurrence.chunks.readers import ChunkSearch
 from einsmith.ir.rewrite.contraction_order import order_contraction
 from einsmith.ir.rewrite.named_operands import name_operands
 from einsmith.ir.rewrite.narrow import narrow
+from einsmith.ir.rewrite.sampled import sampled
 from einsmith.ir.rewrite.separate_exponentials import separate
 
 
@@ -56,6 +57,8 @@ def in_steps(outputs: Sequence[Tensor], others: Sequence[Tensor] = ()) -> tuple[
     what an operand of a product is computed from, and those of linear recurrences, in chunks; reductions are those of
     windows. others: tensors that they depend on; what these become is returned too."""
     search = ChunkSearch(partial(choose_length, is_differentiated=True))
+    at_reads = sampled([*outputs, *others], others)
+    outputs, others = [at_reads[t] for t in outputs], [at_reads[t] for t in others]
     chunked = search.replace_all(narrow([*outputs, *others], others))
     steps: dict = {}
     rewritten = rebuild(chunked[: len(outputs)], _in_steps, steps)

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from einsmith.base.dtypes import DType
 from einsmith.base.symbolic import hint
+from einsmith.ir.analysis.guarded import contexts
 from einsmith.ir.nodes import (
     Apply,
     Axis,
@@ -44,11 +45,6 @@ factors."""
 MAX_GROWTH = 8
 """A body is split if the derivatives by its reads are together larger than the body by more than this factor. That
 holds for a product of MAX_WHOLE_READS factors; it does not for a sum of any number of terms, which stays whole."""
-MAX_GUARDS = 4
-"""Most conditions around a link; each is evaluated again where the link is computed."""
-
-Context = tuple[tuple[Expr, bool], ...]
-"""Conditions and the truth value of each where an expression is evaluated, outermost first."""
 
 
 class Link(NamedTuple):
@@ -149,17 +145,13 @@ class _Chain:
     def split(self, part: Piece) -> tuple[Expr, ...]:
         """Return the bodies of a piece with reads of links in place of the expressions that the links compute."""
         order = list(postorder(part.bodies))
-        contexts = _contexts(part.bodies, order)
+        places = contexts(part.bodies)
         new: dict[Expr, Expr] = {}
         reads: dict[Expr, frozenset[Expr]] = {}  # of each node's present replacement
 
         def is_cut(e: Expr) -> bool:
-            context = contexts[e]
-            guards = (
-                None
-                if context is None or len(context) > MAX_GUARDS
-                else [new[c] if truth else apply("not", new[c]) for c, truth in context]
-            )
+            context = places[e]
+            guards = None if context is None else [new[c] if truth else apply("not", new[c]) for c, truth in context]
             link = None if guards is None else self._link(new[e], guards, part.domain)
             if link is None:
                 return False
@@ -190,25 +182,3 @@ class _Chain:
             return None
         number = self.add(template(shape, (), substitute(body, {a: Axis(n) for n, a in enumerate(used)})))
         return Read(number, tuple(Axis(a) for a in used), e.dtype)
-
-
-def _contexts(bodies: tuple[Expr, ...], order: list[Expr]) -> dict[Expr, Context | None]:
-    """Return the conditions under which each node is evaluated, outermost first; None for a node evaluated under
-    conditions that differ."""
-    out: dict[Expr, Context | None] = dict.fromkeys(bodies, ())
-    for e in reversed(order):
-        here = out[e]
-        for n, a in enumerate(e.args):
-            there = here
-            if here is not None and n and isinstance(e, Apply) and e.fn == "where":
-                there = (*here, (e.args[0], n == 1))[: MAX_GUARDS + 1]
-            out[a] = _outer(out[a], there) if a in out else there
-    return out
-
-
-def _outer(a: Context | None, b: Context | None) -> Context | None:
-    """Return the context that encloses the other if one does, else None."""
-    if a is None or b is None:
-        return () if a == () or b == () else None
-    a, b = sorted((a, b), key=len)
-    return a if b[: len(a)] == a else None

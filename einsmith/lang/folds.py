@@ -88,9 +88,9 @@ def add_exponentials(terms: Sequence[Form]) -> Form:
 
 
 def _log(total: Form, most: Form) -> Form:
-    """Return log(total) + most. A sum that has a finite maximum is 1 or more. Where all terms are -inf it is 0, and
-    derivatives of any order are."""
-    return op("add", op("log", op("max", total, Literal(0.5))), most)
+    """Return log(total) + most. A sum that has a finite maximum is 1 or more. Where all terms are -inf it is 0, and so
+    are its derivatives of any order, which divide by 0.5 there."""
+    return op("add", op("log", op("differentiate_as", op("max", total, Literal(0.5)), total)), most)
 
 
 def _logsumexp_of_parts(axes: tuple[AxisVar, ...], parts: Sequence[Form], at: Any) -> Form:

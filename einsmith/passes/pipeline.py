@@ -41,6 +41,7 @@ from einsmith.passes.algebra.prefix_sums import prefix_sums
 from einsmith.passes.algebra.read_forwarding import read_forwarding
 from einsmith.passes.algebra.recompute import recompute
 from einsmith.passes.algebra.reduction_basis import reduction_basis
+from einsmith.passes.algebra.samples import samples
 from einsmith.passes.algebra.segments import segments
 from einsmith.passes.algebra.separate_exponentials import separate_exponentials
 from einsmith.passes.algebra.simplify import simplify
@@ -198,6 +199,7 @@ PASSES = check_order(
     (
         replace(graph_pass("simplify", simplify, provides="simplified"), is_optional=False),
         priced_pass("implied checks", implied_checks, "simplified", on="data index"),
+        graph_pass("samples", samples, "simplified", on="elementwise, recurrence"),
         priced_pass(CHUNK_FORM, _chunk_form, "simplified", on="recurrence"),
         priced_pass(WINDOWS, _windows, "simplified", on="condition"),
         priced_pass("skew", _skew, "simplified", on="recurrence"),

@@ -99,6 +99,21 @@ def test_a_chain_of_states() -> None:
     np.testing.assert_allclose(es.grad(lambda e: f(e=e, w=w))(e), marginals, atol=1e-14)
 
 
+def test_terms_of_minus_infinity_have_no_derivatives_of_any_order() -> None:
+    """The others have theirs, as if those were left out."""
+    inf = np.inf
+    x = np.array([[1.0, -inf, 2.0], [-inf, -inf, -inf], [-inf, 3.0, -inf], [0.5, -1.0, 4.0]])
+    for text in ("y[i] = logsumexp[j](x[i,j])", "y[i] = logaddexp(x[i,0], x[i,1], x[i,2])"):
+        f = es.op(text)
+        weights = np.array([1.0, 2.0, -1.0])
+        first = lambda x: es.vjp(f, x)[1](np.ones(4))[0]  # noqa: E731, B023
+        got, (second,) = es.jit(lambda x: (first(x), es.vjp(first, x)[1](np.tile(weights, (4, 1)))))(x)  # noqa: B023
+        p = np.exp(x - np.where(np.isfinite(x.max(1)), x.max(1), 0)[:, None])
+        p /= np.maximum(p.sum(1, keepdims=True), 0.5)
+        np.testing.assert_allclose(got, p, atol=1e-15)
+        np.testing.assert_allclose(second, p * (weights - (p * weights).sum(1, keepdims=True)), atol=1e-15)
+
+
 def test_no_terms_and_other_types() -> None:
     f = es.op("y[i] = logsumexp[j](x[i,j])\nreturn y")
     np.testing.assert_array_equal(f(np.zeros((2, 0))), [-np.inf, -np.inf])

@@ -55,7 +55,7 @@ def pointwise_body(t: Template) -> Expr | None:
 
 def is_movement(t: Template) -> bool:
     """Return whether a template only moves, pads or fills: no arithmetic, at most one read, no condition on data."""
-    return total_operations(t) == 0 and sum(map(len, _reads_by_slot(t).values())) <= 1
+    return total_operations(t) == 0 and sum(map(len, reads_by_slot(t).values())) <= 1
 
 
 def is_shift(t: Template) -> bool:
@@ -87,7 +87,9 @@ def total_operations(t: Template) -> int:
     return t.memo("operations", lambda t: sum(operations(b) for p in t.parts for b in p.bodies))
 
 
-def _reads_by_slot(t: Template) -> dict[int, set[Read]]:
+def reads_by_slot(t: Template) -> dict[int, set[Read]]:
+    """Return the different reads of each slot that is read. Computed once per template."""
+
     def collect(t: Template) -> dict[int, set[Read]]:
         out: dict[int, set[Read]] = {}
         for part in t.parts:

@@ -9,6 +9,7 @@ formula has the gradients of the one that names its operands.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 
 from einsmith.base.symbolic import hint
@@ -26,15 +27,25 @@ def name_operands(node: Tensor | Recurrence) -> Tensor | Recurrence | None:
     if isinstance(node, Compute):
         named = _name_operands(node.template, len(node.args))
         return None if named is None else apply_steps(named, node)
-    if not isinstance(node, Recurrence):
-        return None
+    count = len(node.args)
+    return name_in_steps(node, lambda t: _name_operands(t, count)) if isinstance(node, Recurrence) else None
+
+
+def name_in_steps(node: Recurrence, name: Callable[[Template], tuple[Template, ...] | None]) -> Recurrence | None:
+    """Return a recurrence that reads tensors computed before it; None where there are none.
+
+    Args:
+        node: the recurrence
+        name: function of a member's template that returns the templates of these tensors, then the template that reads
+            them in further slots; None where it has none
+    """
     count, first = len(node.args), len(node.args) + len(node.members)
     operands: list[Tensor] = []
     members = list(node.members)
     results = [Item(node, n) for n in range(len(members))]
     places: list[int] = []  # of each member, the number of its first operand
     for n, t in enumerate(node.members):
-        named = _name_operands(t, count)
+        named = name(t)
         places.append(len(operands))
         if named is not None:
             operands += (canonical(step, (*node.args, *results)) for step in named[:-1])

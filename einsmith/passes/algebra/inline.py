@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections import Counter
 
 from einsmith.ir.analysis.pointwise import (
-    _reads_by_slot,
     is_movement,
     is_shift,
     points,
     pointwise_body,
+    reads_by_slot,
     total_operations,
 )
 from einsmith.ir.nodes import (
@@ -59,8 +59,8 @@ def inline(graph: Graph) -> Graph:
         original = origin.get(arg, arg)
         if user_counts[original] != 1 or original in roots or arg.shape == ():
             return False
-        reads_by_slot = _reads_by_slot(consumer.template)
-        arg_reads = {e for s, a in enumerate(consumer.args) if a is arg for e in reads_by_slot.get(s, ())}
+        slots = reads_by_slot(consumer.template)
+        arg_reads = {e for s, a in enumerate(consumer.args) if a is arg for e in slots.get(s, ())}
         return (
             len(arg_reads) * points(consumer.template) <= size(arg.shape)
             and total_operations(consumer.template) + total_operations(arg.template) <= _MAX_OPERATIONS
