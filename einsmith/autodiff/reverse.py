@@ -23,6 +23,7 @@ from einsmith.ir.recurrence.chunks.readers import ChunkSearch
 from einsmith.ir.rewrite.contraction_order import order_contraction
 from einsmith.ir.rewrite.named_operands import name_operands
 from einsmith.ir.rewrite.narrow import narrow
+from einsmith.ir.rewrite.postponed_gathers import postpone_gathers
 from einsmith.ir.rewrite.sampled import sampled
 from einsmith.ir.rewrite.separate_exponentials import separate
 
@@ -55,15 +56,18 @@ def gradients(
 def in_steps(outputs: Sequence[Tensor], others: Sequence[Tensor] = ()) -> tuple[list[Tensor], list[Tensor]]:
     """Return tensors with the same values whose gradients share steps: those by all factors of a long product, those by
     what an operand of a product is computed from, and those of linear recurrences, in chunks; reductions are those of
-    windows. others: tensors that they depend on; what these become is returned too."""
+    windows, and sums come before gathers. others: tensors that they depend on; what these become is returned too."""
     search = ChunkSearch(partial(choose_length, is_differentiated=True))
     at_reads = sampled([*outputs, *others], others)
-    outputs, others = [at_reads[t] for t in outputs], [at_reads[t] for t in others]
-    chunked = search.replace_all(narrow([*outputs, *others], others))
+    roots = [at_reads[t] for t in (*outputs, *others)]
+    gathered = postpone_gathers(roots, roots[len(outputs) :])
+    chunked = search.replace_all(narrow(gathered, gathered[len(outputs) :]))
     steps: dict = {}
     rewritten = rebuild(chunked[: len(outputs)], _in_steps, steps)
     labels.carry(steps)
-    return rewritten, [steps.get(t, t) for t in chunked[len(outputs) :]]
+    targets = [steps.get(t, t) for t in chunked[len(outputs) :]]
+    rewritten = postpone_gathers([*rewritten, *targets], targets)  # of the steps
+    return rewritten[: len(outputs)], rewritten[len(outputs) :]
 
 
 def _in_steps(node: Any) -> Any:

@@ -18,6 +18,7 @@ from einsmith.cost.gpu import GpuTarget
 from einsmith.ir.nodes import Graph
 from einsmith.ir.recurrence.chunks.readers import CHUNK_FORM
 from einsmith.ir.rewrite.narrow import WINDOWS
+from einsmith.ir.rewrite.postponed_gathers import POSTPONED_GATHERS
 from einsmith.ir.rewrite.separate_exponentials import SEPARATE_EXPONENTIALS
 from einsmith.passes.algebra.available_expressions import available_expressions
 from einsmith.passes.algebra.common_subexpressions import common_subexpressions
@@ -36,6 +37,7 @@ from einsmith.passes.algebra.multi_output_reduction import multi_output_reductio
 from einsmith.passes.algebra.narrow_argmax import narrow_argmax
 from einsmith.passes.algebra.narrow_sums import narrow_sums
 from einsmith.passes.algebra.parallel_fusion import parallel_fusion
+from einsmith.passes.algebra.postponed_gathers import postponed_gathers
 from einsmith.passes.algebra.precision import precision
 from einsmith.passes.algebra.prefix_sums import prefix_sums
 from einsmith.passes.algebra.read_forwarding import read_forwarding
@@ -202,6 +204,7 @@ PASSES = check_order(
         graph_pass("samples", samples, "simplified", on="elementwise, recurrence"),
         priced_pass(CHUNK_FORM, _chunk_form, "simplified", on="recurrence"),
         priced_pass(WINDOWS, _windows, "simplified", on="condition"),
+        graph_pass(POSTPONED_GATHERS, postponed_gathers, "simplified", on="reduction"),
         priced_pass("skew", _skew, "simplified", on="recurrence"),
         graph_pass("read forwarding", read_forwarding, "simplified", on="pieces"),
         graph_pass("inline", inline, "simplified", "inlined", on="elementwise"),
@@ -210,6 +213,7 @@ PASSES = check_order(
         graph_pass("available expressions", available_expressions, "inlined", on="function"),
         graph_pass("factor hoisting", factor_hoisting, "inlined", on="reductions"),
         graph_pass("contraction order", contraction_order, "inlined", on="reduction"),
+        graph_pass(POSTPONED_GATHERS, postponed_gathers, "inlined", on="data index"),  # of the steps
         graph_pass("prefix sums", prefix_sums, "inlined", on="condition"),
         graph_pass("segments", segments, "inlined", on="condition"),
         graph_pass("merge disjoint", merge_disjoint, "inlined", on="pieces"),

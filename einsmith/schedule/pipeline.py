@@ -87,7 +87,7 @@ def check_order(passes: Sequence[Pass[Subject, Context]]) -> tuple[Pass[Subject,
 
 def optional_names(passes: Iterable[Pass]) -> list[str]:
     """Return the names of the passes, and of their parts, that can be left out."""
-    return [name for p in passes for name in (*p.parts, *[p.name] * p.is_optional)]
+    return list(dict.fromkeys(name for p in passes for name in (*p.parts, *[p.name] * p.is_optional)))
 
 
 @dataclass(frozen=True)

@@ -398,6 +398,14 @@ def gather(w: Writer) -> None:
     ids = w.input([w.axes[a] for a in left], w.pick(("int64", "int32")), 0, count, "N")
     table = w.input([count, *(w.axes[a] for a in width)])
     e = f"{table}[{', '.join([f'{ids}[{chr(44).join(left)}]', *width])}]"
+    if w.chance(3):
+        others = w.input([w.axes[a] for a in left], "int64", 0, count, "N")
+        e = f"({e} - {table}[{', '.join([f'{others}[{chr(44).join(left)}]', *width])}])"
+    if width and w.chance(3):
+        made = w.some_axes(w.pick((1, 0)), [*left, *width])
+        e = f"where({w.condition([*left, *width])}, {e}, {w.pick(('0', w.operand(left)))})" if w.chance(3) else e
+        w.finish(f"sum[{width[0]}]({e} * {w.read([*width, *made])})", [*left, *made])
+        return
     if w.chance(2):
         e = f"{e} * {w.read(w.choose.some([*left, *width]) or left)}"
     if w.chance(3):
