@@ -129,6 +129,8 @@ def section(piece: Showpiece) -> list[str]:
     """Return the folded lines of an operator: its formula, gradient and picture."""
     lines = ['<details markdown="1">', f"<summary>{piece.name}: {piece.source}</summary>", ""]
     lines += ["```text", *textwrap.dedent(piece.formula).strip().splitlines(), "```", ""]
+    if piece.known:
+        lines += [f"{' and '.join(piece.known)} are known, as `es.constant`.", ""]
     if piece.build is None:
         lines += _gradient(piece)
     if piece.limit:
@@ -143,7 +145,7 @@ def _gradient(piece: Showpiece) -> list[str]:
     sizes = {a: n[0] for a, n in piece.small.items()}
     arrays = piece.arrays(default_rng(0), **sizes)
     operator: Any = piece.operator(sizes)
-    wrt = next(n for n, a in arrays.items() if a.dtype.kind == "f" and n not in piece.constant)
+    wrt = next(n for n, a in arrays.items() if a.dtype.kind == "f" and n not in piece.constant + piece.known)
     arrays = {n: a.astype(np.float32) if a.dtype.kind == "f" else a for n, a in arrays.items()}
     shown = operator.gradient(wrt, **arrays).splitlines()
     shapes = ", ".join(f"{n} {list(a.shape)}" for n, a in arrays.items())
