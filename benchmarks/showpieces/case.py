@@ -40,12 +40,13 @@ class Showpiece:
         area: one of FIELDS
         source: paper, with authors, year and equation
         formula: as the paper defines it, without any rewriting for speed
-        arrays: function of a generator and sizes that gives the inputs by name, floats in float64; floats that are not
-            in `constant` have gradients
+        arrays: function of a generator and sizes that gives the inputs by name, floats in float64; floats that are
+            neither in `constant` nor in `known` have gradients
         sizes: sizes at which the operator is measured, by label; the gallery shows the first
         small: three values of each size, awkward ones (1, primes, vector widths and their neighbours), for tests
         peers: forms in other libraries by label, in their best vectorised form, written from their papers
         constant: names of floating-point inputs without a gradient
+        known: names of inputs that never change, which Einsmith gets as es.constant
         extents: function of sizes that gives the extents of axes that no input has
         build: function of sizes that gives the operator where it is more than one formula (derivatives inside, say);
             `formula` is what the gallery shows then
@@ -63,6 +64,7 @@ class Showpiece:
     small: Mapping[str, tuple[int, int, int]]
     peers: Mapping[str, Peer]
     constant: tuple[str, ...] = ()
+    known: tuple[str, ...] = ()
     extents: Callable[[Sizes], dict[str, Any]] = lambda sizes: {}
     build: Callable[[Sizes], Callable[..., Any]] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)

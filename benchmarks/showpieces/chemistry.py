@@ -225,7 +225,7 @@ SHOWPIECES = (
             "paths": Peer(peers.tensor_product_paths, "an einsum of each path, e3nn's form"),
             "jax": Peer(peers.tensor_product_jax, "a matrix of each path and edge in JAX", library="jax"),
         },
-        constant=("C",),
+        known=("C", "P"),
         extents=lambda sizes: {"out.shape[0]": sizes["n"]},
     ),
     Showpiece(

@@ -13,13 +13,11 @@ GRAPH_ATTENTION = """
 z[n,h,k] = sum[d](x[n,d]*W[d,h,k])
 s[n,h] = sum[k](a[h,k]*z[n,h,k])
 t[n,h] = sum[k](b[h,k]*z[n,h,k])
-g[e,h] = s[dst[e],h] + t[src[e],h]
-l[e,h] = max(g[e,h], 0.2*g[e,h])
+l[e,h] = max(s[dst[e],h] + t[src[e],h], 0.2*(s[dst[e],h] + t[src[e],h]))
 top[n,h] = max[e](where(row[n] <= e and e < row[n+1], stop_gradient(l[e,h]), -inf))
 p[e,h] = exp(l[e,h] - top[dst[e],h])
-q[dst[e],h] += p[e,h]
-u[dst[e],h,k] += p[e,h]*z[src[e],h,k]
-y[n,h,k] = u[n,h,k]/q[n,h]
+q[n,h] = sum[e](where(row[n] <= e and e < row[n+1], p[e,h], 0))
+y[n,h,k] = sum[e](where(row[n] <= e and e < row[n+1], p[e,h]*z[src[e],h,k], 0))/q[n,h]
 return y
 """
 
@@ -118,7 +116,7 @@ SHOWPIECES = (
             "segments": Peer(peers.graph_attention_segments, "sums over segments, divided once per node"),
             "jax": Peer(peers.graph_attention_jax, "segment_sum and segment_max", library="jax"),
         },
-        extents=lambda sizes: {"n": sizes["n"], "q.shape[0]": sizes["n"], "u.shape[0]": sizes["n"]},
+        extents=lambda sizes: {"n": sizes["n"]},
     ),
     Showpiece(
         "equivariant graph layer",

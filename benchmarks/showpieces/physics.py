@@ -30,7 +30,8 @@ B2[b,i,r] = ((x[b,i] - grid[i,r])/(grid[i,r+2] - grid[i,r])*B1[b,i,r]
 B[b,i,g] = ((x[b,i] - grid[i,g])/(grid[i,g+3] - grid[i,g])*B2[b,i,g]
           + (grid[i,g+4] - x[b,i])/(grid[i,g+4] - grid[i,g+1])*B2[b,i,g+1])
 {_LAYER}"""
-_CUBIC = f"""t[b,i,g] = abs((x[b,i] - grid[i,0])/(grid[i,1] - grid[i,0]) - g - 2)
+_CUBIC = f"""u[b,i] = (x[b,i] - grid[i,0])/(grid[i,1] - grid[i,0])
+t[b,i,g] = abs(u[b,i] - g - 2)
 B[b,i,g] = where(t[b,i,g] < 1, (4 - 6*t[b,i,g]**2 + 3*t[b,i,g]**3)/6, where(t[b,i,g] < 2, (2 - t[b,i,g])**3/6, 0))
 {_LAYER}"""
 

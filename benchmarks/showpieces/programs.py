@@ -32,7 +32,13 @@ def draw(piece: Showpiece, sizes: Sizes, dtype: Any, seed: int = 0) -> Arrays:
 
 def places(piece: Showpiece, arrays: Arrays) -> list[int]:
     """Return the positions of the inputs that have gradients."""
-    return [n for n, (name, a) in enumerate(arrays.items()) if a.dtype.kind == "f" and name not in piece.constant]
+    fixed = piece.constant + piece.known
+    return [n for n, (name, a) in enumerate(arrays.items()) if a.dtype.kind == "f" and name not in fixed]
+
+
+def arguments(piece: Showpiece, arrays: Arrays) -> tuple[Any, ...]:
+    """Return the inputs as Einsmith gets them."""
+    return tuple(es.constant(a) if name in piece.known else a for name, a in arrays.items())
 
 
 def cotangents(shapes: Sequence[Sequence[int]], dtype: Any, seed: int = 1) -> list[np.ndarray]:
@@ -56,7 +62,7 @@ def apart(results: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> float:
 
 def values(piece: Showpiece, sizes: Sizes, arrays: Arrays) -> tuple[np.ndarray, ...]:
     """Return the values alone."""
-    return as_tuple(es.jit(piece.operator(sizes), **piece.settings)(*arrays.values()))
+    return as_tuple(es.jit(piece.operator(sizes), **piece.settings)(*arguments(piece, arrays)))
 
 
 def _of_inputs(f: Callable[..., Any], inputs: Sequence[Any], at: Sequence[int]) -> Callable[..., Any]:
@@ -82,7 +88,7 @@ class OfEinsmith:
             return y, pull_back(c)
 
         self.program = es.jit(both, **piece.settings)
-        self._arguments = seeds[0] if len(seeds) == 1 else tuple(seeds), tuple(arrays.values())
+        self._arguments = seeds[0] if len(seeds) == 1 else tuple(seeds), arguments(piece, arrays)
 
     def __call__(self) -> list[np.ndarray]:
         y, gradients = self.program(*self._arguments)
@@ -158,7 +164,7 @@ def second_order(piece: Showpiece, sizes: Sizes, arrays: Arrays, seeds: Sequence
         return es.grad(along, tuple(range(len(at))))(*(x[n] for n in at))
 
     c = seeds[0] if len(seeds) == 1 else tuple(seeds)
-    return list(es.jit(second, **piece.settings)(c, tuple(directions(piece, arrays)), tuple(arrays.values())))
+    return list(es.jit(second, **piece.settings)(c, tuple(directions(piece, arrays)), arguments(piece, arrays)))
 
 
 def second_order_of_torch(

@@ -70,6 +70,23 @@ def several_images(groups: int, c: int, n: int, o: int) -> Kernel:
     return sum_of((2, groups, c, n), ((dt.f32, (groups, o, c, 3)), (dt.f32, (2, groups, o, n - 2))), (o, 3), body)
 
 
+def local_dx(b: int, c: int, n: int, o: int, step: int = 1) -> Kernel:
+    """dX[b, c, x] = sum[o, r](W[x - r, o, c, step*r] * dY[b, o, x - r]), whose filters differ from place to
+    place; filters have a tap for each `step`-th of their elements."""
+    i, j, x, k, r = axes(5)
+    at = lin((1, 2), (-1, 4))
+    body = zero_unless(inside(at, n - 2), times(load(0, at, k, j, lin((step, 4))), load(1, i, k, at)))
+    taps = 2 * step + 1
+    return sum_of((b, c, n), ((dt.f32, (n - 2, o, c, taps)), (dt.f32, (b, o, n - 2))), (o, 3), body)
+
+
+def banded(n: int, o: int, c: int) -> Kernel:
+    """Y[c, x] = sum[k, r](where(r <= x, W[k, r, c] * V[k, r, x + r])): r, which both factors have, stays apart."""
+    j, x, k, r = axes(4)
+    body = zero_unless(le(r, x), times(load(0, k, r, j), load(1, k, r, lin((1, 1), (1, 3)))))
+    return sum_of((c, n), ((dt.f32, (o, 3, c)), (dt.f32, (o, 3, n + 2))), (o, 3), body)
+
+
 def masked(n: int, o: int) -> Kernel:
     """Y[x] = sum[k, r](where(k <= x + r, W[k, r] * V[k, x + r])): a guard on the axis that would be summed first."""
     x, k, r = axes(3)
@@ -98,6 +115,10 @@ KERNELS = {
     "dilation": dilated_dx(2, 5, 13, 7, 3, 3),
     "dilation, one image, a row": dilated_dx(1, 1, 17, 16, 4, 4),
     "groups": several_images(3, 5, 19, 7),
+    "filters of each place": local_dx(3, 5, 11, 7),
+    "filters of each place, dilated": local_dx(17, 16, 4, 8, 2),
+    "filters of each place, one image": local_dx(1, 1, 17, 1),
+    "a tap with a guard": banded(19, 7, 5),
     "backward": conv_dx(1, 2, 7, 9, 5, 3, 3, 1),
     "forward": conv(2, 17, 6, 5, 3, 3, 3, 1),
     "forward with a stride": conv(2, 3, 9, 7, 4, 3, 3, 1, 2),
@@ -125,6 +146,14 @@ def test_products_that_no_result_has_do_not_show(rng):
     (config, *_) = COL2IM.configs(kernel, host())
     run_native(COL2IM.lower(kernel, config, host()), arrays, host())
     np.testing.assert_allclose(arrays[2], want, rtol=1e-5, atol=1e-5)
+
+
+def test_products_of_a_place_are_one_product_each():
+    """The gradient of a layer with filters of its own at each place has a product per place, of images and filters."""
+    ((products, sums),) = COL2IM.ways(local_dx(3, 5, 11, 7), host())
+    (problem,) = problems(products.root)
+    assert problem.sizes[0] == 9 and sorted(problem.sizes[1:3]) == [3, 15] and problem.sizes[3] == 7
+    assert sorted(products.shape) == [3, 3, 5, 9] and sums.root.parts[0].body.extents == (3,)
 
 
 def test_pieces_share_their_products():

@@ -112,6 +112,29 @@ def test_expensive_tensors_are_not_recomputed():
     assert changed(g, counted) is g
 
 
+def spline(readers="s[b,i] = sum[g](where(t[b,i,g] < 2, t[b,i,g], 1))"):
+    """Distances of each number from a few places, which a tensor of their shape reads, and a sum over the places."""
+    formula = f"t[b,i,g] = abs(x[b,i] - g)\nB[b,i,g] = where(t[b,i,g] < 1, 1 - t[b,i,g], 0)\n{readers}\nreturn B, s"
+    return es.op(formula, extents={"g": 7})
+
+
+@pytest.mark.parametrize("shape", [(1, 257), (13, 17), (16, 33)])
+def test_a_pointwise_reader_computes_what_another_one_may_compute_too(shape):
+    g = before(spline(), shape)
+    least = 7 * 4 * shape[0] * shape[1]
+    assert large(g, least) == 2 and large(changed(g), least) == 1
+    assert changed(g, counted) is g
+
+
+def test_what_no_pointwise_reader_computes_or_products_read_is_stored():
+    """Of two sums of the tensor neither computes it for the other; a product reads it several times."""
+    sums = "s[b,i] = sum[g](where(t[b,i,g] < 2, t[b,i,g], 1))\nB[b,i] = max[g](where(t[b,i,g] < 3, t[b,i,g], 1))"
+    alone = es.op(f"t[b,i,g] = abs(x[b,i] - g)\n{sums}\nreturn B, s", extents={"g": 7})
+    product = spline("s[b,j] = sum[i,g](t[b,i,g]*w[i,g,j])")
+    for g in (before(alone, (13, 17)), before(product, (13, 17), (17, 7, 33))):
+        assert recompute(g, PassContext(SMALL, moved)) is g
+
+
 def test_it_stays_in_cache():
     g = before(block(), *shapes(2, 5, 6, 7))
     assert recompute(g, PassContext(replace(SMALL, l2=1 << 20, l3=1 << 22), moved)) is g

@@ -100,6 +100,14 @@ def test_collection_has_sizes_and_sources() -> None:
         assert "/" not in name and not any("/" in x for x in (*piece.sizes, *piece.peers))
 
 
+def test_known_inputs_are_constants_without_gradients() -> None:
+    piece = SHOWPIECES["equivariant tensor product"]
+    arrays = programs.draw(piece, programs.middle(piece), np.float64)
+    arguments = dict(zip(arrays, programs.arguments(piece, arrays), strict=True))
+    assert {n for n, a in arguments.items() if not isinstance(a, np.ndarray)} == set(piece.known) == {"C", "P"}
+    assert [list(arrays)[n] for n in programs.places(piece, arrays)] == ["x", "Y", "w"]
+
+
 def test_sizes_are_drawn_alike() -> None:
     piece = SHOWPIECES["soft-DTW"]
     draws = [drawn(piece, random.Random(3)) for _ in range(2)]

@@ -3,7 +3,8 @@
 `dX[c,h,w] = sum[k,r,s](where(guards, W[k,c,r,s] * dY[k,h-2*r,w-2*s], 0))` becomes a matrix product, written out,
 `T[c,r,s,p,q] = sum[k](W[k,c,r,s] * dY[k,p,q])`, and `dX[c,h,w] = sum[r,s](where(guards, T[c,r,s,h-2*r,w-2*s], 0))`.
 Every product is computed exactly once, whatever strides, dilation and borders leave of the window at a result, and the
-pieces of a strided backward pass are one product with as many rows as all of them.
+pieces of a strided backward pass are one product with as many rows as all of them. Indices that both factors have, such
+as the places of a locally connected layer, are the products' batch.
 """
 
 from __future__ import annotations
@@ -63,13 +64,14 @@ class Col2im(Composite):
 class _FactoredPiece(NamedTuple):
     """A piece that multiplies two tensors, in the order of their arguments.
 
-    together: {(dimension of the first, dimension of the second): axis} for dimensions that run all along a common axis.
-    Axes of K are left out if a guard, which holds for some products of a sum only, or another index depends on them.
+    together: {(dimension of the first, dimension of the second): axis} for dimensions with a common index, and the axis
+        of K that runs all along them. It is None for other indices, and if a guard, which holds for some products of a
+        sum only, or another index depends on the axis.
     """
 
     problem: Problem
     factors: tuple[Read, Read]
-    together: dict[tuple[int, int], int]
+    together: dict[tuple[int, int], int | None]
 
 
 def _factor(kernel: Kernel, p: Problem) -> _FactoredPiece | None:
@@ -84,18 +86,18 @@ def _factor(kernel: Kernel, p: Problem) -> _FactoredPiece | None:
     if first.slot == second.slot:
         return None
     other_indices = [*p.exact, *(i for r in (first, second) for i in r.index if not isinstance(i, Axis))]
-    excluded = frozenset(p.k) & frozenset().union(*map(axes_of, other_indices))
+    summed = frozenset(p.k) - frozenset().union(*map(axes_of, other_indices))
     sides = (list(zip(r.index, kernel.root.params[r.slot][1], strict=True)) for r in (first, second))
     together = {
-        (d, e): i.position
+        (d, e): i.position if isinstance(i, Axis) and i.position in summed and n == p.extents[i.position] else None
         for (d, (i, n)), (e, (j, m)) in product(*map(enumerate, sides))
-        if isinstance(i, Axis) and i is j and n == m == p.extents[i.position] and i.position not in excluded
+        if i is j and n == m and axes_of(i)
     }
     return _FactoredPiece(p, (first, second), together)
 
 
 _Pair = tuple[int | None, int | None]
-"""A dimension of the first factor, of the second, or one of each that run along a common axis in every piece."""
+"""A dimension of the first factor, of the second, or one of each that have a common index in every piece."""
 
 
 class _Products(NamedTuple):
@@ -125,9 +127,9 @@ def _find_products(kernel: Kernel) -> _Products | None:
     common = [d for d in first.together if all(d in p.together for p in pieces)]
     if any(len({d[f] for d in common}) < len(common) for f in (0, 1)):  # a diagonal
         return None
-    are_k_axes = [{p.together[d] in p.problem.k for p in pieces} for d in common]
+    are_summed = [{p.together[d] is not None for p in pieces} for d in common]
     summed_dims, batch_dims = (
-        [d for d, x in zip(common, are_k_axes, strict=True) if x == {is_k}] for is_k in (True, False)
+        [d for d, x in zip(common, are_summed, strict=True) if x == {is_summed}] for is_summed in (True, False)
     )
     if not summed_dims or all({p.together[d] for d in summed_dims} == set(p.problem.k) for p in pieces):
         return None
@@ -167,7 +169,7 @@ def _split_kernel(kernel: Kernel) -> tuple[Kernel, Kernel]:
     return first, Kernel((stage, *kernel.stages[1:]), buffers, kernel.loop_invariant)
 
 
-def _sum_products(p: Problem, products: Expr, gone: set[int]) -> Piece:
+def _sum_products(p: Problem, products: Expr, gone: set[int | None]) -> Piece:
     """Return the piece as a sum over the axes of K not in `gone`, with the terms `products`."""
     left = [a for a in p.k if a not in gone]
     rank = len(p.piece.extents)

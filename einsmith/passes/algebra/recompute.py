@@ -141,7 +141,7 @@ class _Selection:
         margin = sum(MIN_RELATIVE_DIFFERENCE * self._price(r) for r in users) if stored else 0.0
         if margin >= stored:
             stored = 0.0
-        again, extra = self._price_nested(t), 0.0
+        again, extra, computes = self._price_nested(t), 0.0, self._find_pointwise_reader(t)
         for r in late:
             if min(again, extra) > max(keep_seconds, stored):
                 return inf, inf
@@ -156,15 +156,27 @@ class _Selection:
         for r in early:
             if extra >= stored:
                 return again, inf
-            extra += max(0.0, self._price_recomputation(r, t))
+            extra += 0.0 if r is computes else max(0.0, self._price_recomputation(r, t))
         return again, extra - again - stored
+
+    def _find_pointwise_reader(self, t: Tensor) -> Tensor | None:
+        """Return a pointwise reader in the forward pass that may compute a tensor instead of the tensor's own kernel;
+        None where a product reads it."""
+        users = self.readers[t]
+        if any(map(_is_product, users)):
+            return None
+        early = (r for r in users if self.role[r] == "forward" and isinstance(r, Compute) and r.shape == t.shape)
+        return next((r for r in early if pointwise_body(r.template) is not None), None)
 
     def _price_savings(self, t: Tensor) -> float:
         """Return the seconds saved if a tensor is not stored and its readers read its operand, which is stored for
-        other readers; 0 if that alternative is not considered."""
+        other readers; 0 if that alternative is not considered. A pointwise reader that computes it instead saves the
+        store alone."""
         source = max(t.args, key=nbytes)
         if self.target.fits_l2(nbytes(t)) or sum(map(nbytes, t.args)) > 1.25 * nbytes(t):
             return 0.0  # a cached tensor is read at almost no cost
+        if self._find_pointwise_reader(t) is not None:
+            return self.target.seconds_for_bytes(nbytes(t), 2 * nbytes(t), self.target.cores)
         users = self.readers[t]
         if not any(map(_is_product, users)) or len(self.readers[source]) == 1:
             return 0.0
