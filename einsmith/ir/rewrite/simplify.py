@@ -74,17 +74,22 @@ def simplify(
     return _Simplification(rules).simplify(e, facts) if facts.feasible else e
 
 
-def restricted(piece: Piece, first: Sequence[int], extents: tuple[int, ...]) -> Piece:
-    """Return the part of a piece that begins at the point `first` and has `extents` points along each axis."""
+def restricted(
+    piece: Piece, first: Sequence[int], extents: tuple[int, ...], stride: Sequence[int] | None = None
+) -> Piece:
+    """Return the part of a piece that begins at the point `first` and has `extents` points along each axis; stride:
+    distances of these points, 1 if it is None."""
     if extents == piece.extents:
         return piece
+    stride = stride or (1,) * len(extents)
+    cuts = enumerate(zip(first, stride, extents, piece.extents, strict=True))
+    at = {d: LinearForm(f, {Axis(d): k} if n > 1 else {}).expr() for d, (f, k, n, whole) in cuts if n < whole}
     offset = tuple(o + s * n for o, s, n in zip(piece.offset, piece.step, first, strict=True))
-    cuts = enumerate(zip(first, extents, piece.extents, strict=True))
-    at = {d: LinearForm(f, {Axis(d): 1} if n > 1 else {}).expr() for d, (f, n, whole) in cuts if n < whole}
+    step = tuple(s * k for s, k in zip(piece.step, stride, strict=True))
     domain = (*extents, *piece.domain[len(extents) :])
     bodies = tuple(simplify(substitute(x, at), domain) for x in piece.bodies)
     body = Reduce(piece.body.combiner, piece.body.extents, bodies) if isinstance(piece.body, Reduce) else bodies[0]
-    return Piece(offset, piece.step, extents, body)
+    return Piece(offset, step, extents, body)
 
 
 def simplify_template(

@@ -1,15 +1,21 @@
-"""Merge disjoint tensors: a sum of tensors that are zero in each other's pieces becomes one tensor of all their pieces.
+"""Merge disjoint tensors: a sum of tensors that are zero outside of boxes becomes one tensor in pieces, and scatters at
+literal positions of an axis become one scatter along it.
 
 before: A[i] = sum[b](X[b, i]), A[8+k] = 0;  B[i] = 0, B[8+k] = sum[b](Y[b, k]);  C[j] = W[j] - (A[j] + B[j])
 after:  D[i] = sum[b](X[b, i]), D[8+k] = sum[b](Y[b, k]);  C[j] = W[j] - D[j]
 
-The gradient of a weight that several products read in slices is such a sum; an example is a weight that stacks the
-columns for a cell's input and for its state. Nothing is reassociated: at every point at most one term is not zero.
+before: S[p[e], 0, u] += a[e]*x[e, u];  T[n, k, u] = S[n, k, u];  T[p[e], 1, u] += b[e]*x[e, u]
+after:  D[e, 0, u] = a[e]*x[e, u], D[e, 1, u] = b[e]*x[e, u];  T[p[e], k, u] += D[e, k, u]
+
+The gradients of a tensor that statements read in slices or at literal positions are such sums; examples are a weight
+that stacks the columns for a cell's input and for its state, stacked gates, and channels with numbers. Where boxes
+overlap, their elements are added in the piece that they share. What only one piece reads is computed there.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Sequence
 
 from einsmith.ir.analysis.pointwise import is_identity, pointwise_body
 from einsmith.ir.nodes import (
@@ -17,125 +23,188 @@ from einsmith.ir.nodes import (
     Compute,
     Expr,
     Graph,
-    Piece,
     Read,
-    Reduce,
+    Scatter,
     Template,
     Tensor,
     apply,
-    is_zero,
+    outermost_where,
     postorder,
+    read_whole,
+    template,
 )
-from einsmith.ir.rebuild import exchanged, map_bodies, operands, prune_args, rebuild, substitute, with_args
+from einsmith.ir.rebuild import exchanged, map_bodies, operands, prune_args, readers_of, rebuild, with_args
 from einsmith.ir.rewrite.simplify import simplify_template
+from einsmith.passes.algebra.merge_scatters import find_start
+from einsmith.passes.algebra.piece_sums import PieceSum, absorb_producers
+from einsmith.passes.algebra.split_index_set import split_template
+from einsmith.passes.algebra.stacked_scatters import stack_scatters
+from einsmith.passes.context import PassContext
 
-_MAX_PIECES = 16
-"""Most pieces of one template."""
 
-
-def merge_disjoint(graph: Graph) -> Graph:
-    """Return the graph with sums of disjoint tensors merged, if nothing else reads the terms."""
-    users: Counter = Counter()
-    for node in postorder(graph.roots):
-        users.update(set(node.args))
-    roots = set(graph.roots)
+def merge_disjoint(graph: Graph, context: PassContext) -> Graph:
+    """Return the graph with sums of tensors in boxes, and chains of scatters, merged, if nothing else reads the
+    terms."""
+    nodes = list(postorder(graph.roots))
+    users = Counter(a for node in nodes for a in set(node.args))
+    users.update(graph.roots)
+    readers = readers_of(nodes)
     new: dict = {}
-    for node in postorder(graph.roots):
+    private: set[Tensor] = set()
+    for node in nodes:
         new_node = with_args(node, tuple(new[a] for a in node.args)) if node.args else node
-        if isinstance(node, Compute) and pointwise_body(node.template) is not None:
-            private_terms = {new[a] for a in node.args if users[a] == 1 and a not in roots}
-            while (merged := _merge_terms(new_node, private_terms)) is not None:
-                new_node, term = merged
-                private_terms.add(term)
+        is_term = users[node] == 1 and any(_is_sum(r) and node in _terms_of(r) for r in readers[node])
+        if isinstance(new_node, Compute) and not (is_term and _is_sum(node)):
+            new_node = _merge(new_node, private, context)
         new[node] = new_node
+        if users[node] == 1:
+            private.add(new_node)
     return exchanged(graph, new)
 
 
-def _merge_terms(node: Compute, private_terms: set[Tensor]) -> tuple[Compute, Compute] | None:
-    """Return (the node with two terms of a sum merged into one tensor, that tensor); None if no two of
-    `private_terms` are disjoint."""
+def _merge(node: Compute, private: set[Tensor], context: PassContext) -> Tensor:
+    """Return the node with the sums in it merged: itself if none of them can be."""
+    if _find_start(node) is not None:
+        return _add_up(node, [node], private, context) or node
     body = pointwise_body(node.template)
-    assert body is not None
-    slots = {
-        s
-        for s, a in enumerate(node.args)
-        if a in private_terms and isinstance(a, Compute) and _split_zero_pieces(a.template)
-    }
-    for e in postorder([body]) if len(slots) > 1 else ():
-        terms = _terms_of(e)
-        reads = [x for x in terms if isinstance(x, Read) and x.slot in slots and is_identity(x, node.shape)]
-        for n, x in enumerate(reads):
-            for y in reads[n + 1 :]:
-                a, b = node.args[x.slot], node.args[y.slot]
-                term = _union(a, b) if isinstance(a, Compute) and isinstance(b, Compute) and a is not b else None
-                if term is None:
-                    continue
-                new: Expr = Read(len(node.args), x.index, x.dtype)
-                for other in terms:
-                    new = new if other in (x, y) else apply("add", new, other)
-                params = (*node.template.params, (term.dtype, term.shape))
-                t = map_bodies(node.template, lambda z: rebuild([z], {e: new}.get)[0], params)  # noqa: B023
-                out = prune_args(t, (*node.args, term))
-                return prune_args(simplify_template(out.template), out.args), term
-    return None
+    if body is None or not node.args:
+        return node
+    new: dict[Expr, Expr] = {}
+    args = list(node.args)
+    for e in outermost_where([body], _is_float_sum):
+        terms = operands(e, "add")
+        summed = [x for x in terms if isinstance(x, Read) and is_identity(x, node.shape)]
+        tensors = [args[x.slot] for x in summed]
+        if len(set(tensors)) < len(tensors) or not any(t in private for t in tensors):
+            continue
+        total = _add_up(node, tensors, private, context)
+        if total is not None:
+            if len(summed) == len(terms) and e is body:
+                return total
+            merged: Expr = Read(len(args), summed[0].index, total.dtype)
+            args.append(total)
+            for x in terms:
+                merged = merged if x in summed else apply("add", merged, x)
+            new[e] = merged
+    if not new:
+        return node
+    params = tuple((a.dtype, a.shape) for a in args)
+    out = prune_args(map_bodies(node.template, lambda b: rebuild([b], new.get)[0], params), tuple(args))
+    return prune_args(simplify_template(out.template), out.args)
 
 
-def _terms_of(e: Expr) -> list[Expr]:
-    """Return the terms of a sum, from left to right; an empty list for other expressions."""
-    return operands(e, "add") if isinstance(e, Apply) and e.fn == "add" and e.dtype.is_float else []
-
-
-_Box = tuple[tuple[int, int], ...]
-"""(first, stop) along each axis."""
-
-
-def _union(a: Compute, b: Compute) -> Compute | None:
-    """Return the sum of two tensors as pieces; None unless one is zero wherever the other is not."""
-    split = [_split_zero_pieces(x.template) for x in (a, b)]
-    if a.shape != b.shape or None in split:
+def _add_up(node: Compute, terms: Sequence[Tensor], private: set[Tensor], context: PassContext) -> Tensor | None:
+    """Return the sum of tensors of one shape as one tensor with fewer terms; None if none of them merge."""
+    scatters: list[Compute] = []
+    others: list[Tensor] = []
+    stack = [*reversed(terms)]
+    while stack:
+        t = stack.pop()
+        start = _find_start(t) if isinstance(t, Compute) and (t in private or t is node) else None
+        if not isinstance(t, Compute) or (t not in private and t is not node):
+            others.append(t)
+        elif start is not None:
+            scatters.append(prune_args(Template(t.shape, t.template.params, t.template.parts[-1:]), t.args))
+            stack += start
+        elif _is_sum(t):
+            stack += reversed(_terms_of(t))
+        else:
+            others.append(t)
+    added = _add_pieces(others, private)
+    stacked = stack_scatters(scatters, private, context)
+    if len(added) == len(others) and stacked is scatters:
         return None
-    (full, empty), (other_full, other_empty) = split  # type: ignore[misc]
-    if (
-        any(_intersect(_box_of(p), _box_of(q)) for p in full for q in other_full)
-        or len(full) + len(other_full) > _MAX_PIECES
-    ):
+    return _assemble(added, stacked)
+
+
+def _assemble(tensors: Sequence[Tensor], scatters: Sequence[Compute]) -> Tensor:
+    """Return the sum of tensors of one shape and of scatters, each of which starts from what precedes it."""
+    total: Tensor | None = tensors[0] if tensors else None
+    if len(tensors) > 1:
+        shape, dtype = tensors[0].shape, tensors[0].dtype
+        body: Expr = read_whole(0, shape, dtype)
+        for slot in range(1, len(tensors)):
+            body = apply("add", body, read_whole(slot, shape, dtype))
+        whole = template(shape, [(t.dtype, t.shape) for t in tensors], body)
+        total = prune_args(simplify_template(whole), tuple(tensors))
+    for s in scatters:
+        if total is None:
+            total = s
+            continue
+        params = (*s.template.params, (total.dtype, total.shape))
+        start = template(s.shape, (), read_whole(len(s.args), s.shape, s.dtype)).parts
+        t = Template(s.shape, params, (*start, *s.template.parts))
+        total = prune_args(simplify_template(t), (*s.args, total))
+    assert total is not None
+    return total
+
+
+def _add_pieces(tensors: Sequence[Tensor], private: set[Tensor]) -> list[Tensor]:
+    """Return fewer tensors with the same sum, those in boxes merged where they may be."""
+    sums: list[PieceSum] = []
+    rest: list[Tensor] = []
+    for t in tensors:
+        pieces = _as_pieces(t, private) if isinstance(t, Compute) and t in private else None
+        if pieces is None:
+            rest.append(t)
+        elif not any(s.add(pieces) for s in sums):
+            sums.append(PieceSum(pieces))
+    if len(sums) + len(rest) == len(tensors):
+        return list(tensors)
+    whole = [s for s in sums if s.is_pointwise and s.count > 1]
+    kept = [t for t in rest if not any(s.add(_as_piece(t, private)) for s in whole)]
+    return [*(s.tensor() for s in sums), *kept]
+
+
+def _as_pieces(t: Compute, private: set[Tensor]) -> Compute | None:
+    """Return a tensor in pieces, with what they alone read; None if it has one piece."""
+    if t.template.is_scatter or len(t.template.dtypes) > 1 or not t.dtype.is_float:
         return None
-    slots = {s: len(a.args) + s for s in range(len(b.args))}
-    parts = [*full, *(_renumber_slots(p, slots) for p in other_full)]
-    for p in empty:
-        for q in other_empty:
-            if box := _intersect(_box_of(p), _box_of(q)):
-                offset, extents = tuple(lo for lo, _ in box), tuple(hi - lo for lo, hi in box)
-                parts.append(Piece(offset, (1,) * len(box), extents, p.bodies[0]))
-    return prune_args(Template(a.shape, (*a.template.params, *b.template.params), tuple(parts)), (*a.args, *b.args))
+    split = split_template(t.template)
+    return absorb_producers(prune_args(split, t.args), private) if len(split.parts) > 1 else None
 
 
-def _split_zero_pieces(t: Template) -> tuple[list[Piece], list[Piece]] | None:
-    """Return (the pieces that are not zero, the pieces that are); None if either is empty or a piece has a step above
-    1."""
-    return t.memo("disjoint", _find_zero_pieces)
+def _as_piece(t: Tensor, private: set[Tensor]) -> Compute:
+    """Return a tensor in one piece: itself if nothing else needs it to be stored, or a copy."""
+    if isinstance(t, Compute) and t in private and pointwise_body(t.template) is not None:
+        return t
+    return Compute(template(t.shape, [(t.dtype, t.shape)], read_whole(0, t.shape, t.dtype)), (t,))
 
 
-def _find_zero_pieces(t: Template) -> tuple[list[Piece], list[Piece]] | None:
-    pieces = [p for p in t.parts if isinstance(p, Piece)]
-    if t.is_scatter or len(t.dtypes) > 1 or any(s != 1 for p in pieces for s in p.step):
+def _find_start(node: Compute) -> list[Tensor] | None:
+    """Return what a scatter that adds starts from, as one tensor or none; None if this is not another tensor as it
+    is."""
+    added = node.template.parts[-1]
+    if not isinstance(added, Scatter) or added.combiner != "sum" or not node.dtype.is_float:
         return None
-    zero = [p for p in pieces if is_zero(p.body)]
-    full = [p for p in pieces if p not in zero]
-    return (full, zero) if zero and full else None
+    slot = find_start(node)
+    return [] if len(node.template.parts) == 1 else None if slot is None else [node.args[slot]]
 
 
-def _box_of(p: Piece) -> _Box:
-    return tuple((o, o + n) for o, n in zip(p.offset, p.extents, strict=True))
+def _is_float_sum(e: Expr) -> bool:
+    return isinstance(e, Apply) and e.fn == "add" and e.dtype.is_float
 
 
-def _intersect(a: _Box, b: _Box) -> _Box:
-    """Return the intersection of two boxes; () if it is empty."""
-    out = tuple((max(x[0], y[0]), min(x[1], y[1])) for x, y in zip(a, b, strict=True))
-    return out if all(lo < hi for lo, hi in out) else ()
+def _is_sum(node: Tensor) -> bool:
+    """Return whether a tensor is a sum of tensors of its shape, or a scatter that starts from one."""
+    return bool(_terms_of(node))
 
 
-def _renumber_slots(p: Piece, slots: dict[int, int]) -> Piece:
-    bodies = tuple(substitute(x, {}, slots) for x in p.bodies)
-    body = Reduce(p.body.combiner, p.body.extents, bodies) if isinstance(p.body, Reduce) else bodies[0]
-    return Piece(p.offset, p.step, p.extents, body)
+def _terms_of(node: Tensor) -> list[Tensor]:
+    """Return the tensors of its own shape whose sum a tensor is, or which a scatter starts from; an empty list for
+    others."""
+    if not isinstance(node, Compute):
+        return []
+    if node.template.is_scatter:
+        return _find_start(node) or []
+    slots: list[int] = node.template.memo("summed slots", _find_summed_slots)
+    return [node.args[s] for s in slots]
+
+
+def _find_summed_slots(t: Template) -> list[int]:
+    body = pointwise_body(t)
+    if body is None or not _is_float_sum(body):
+        return []
+    terms: Iterable[Expr] = operands(body, "add")
+    slots = [x.slot for x in terms if isinstance(x, Read) and is_identity(x, t.shape)]
+    return slots if len(slots) == len(list(terms)) == len({*slots}) else []

@@ -44,7 +44,7 @@ def merge_scatters(graph: Graph, context: PassContext) -> Graph:
     changed = False
     for node in postorder(graph.roots):
         new_node = with_args(node, tuple(new[a] for a in node.args)) if node.args else node
-        start_slot = _find_start(node) if isinstance(node, Compute) else None
+        start_slot = find_start(node) if isinstance(node, Compute) else None
         if start_slot is not None and users[node.args[start_slot]] == 1:
             merged = _add_terms(new_node, start_slot)
             if merged is not None and _is_cheaper(merged, [new_node.args[start_slot], new_node], context):
@@ -53,7 +53,7 @@ def merge_scatters(graph: Graph, context: PassContext) -> Graph:
     return exchanged(graph, new) if changed else graph
 
 
-def _find_start(node: Compute) -> int | None:
+def find_start(node: Compute) -> int | None:
     """Return the slot that a scatter starts from, element by element, and reads nowhere else; None if there is none."""
     first, added = node.template.parts[0], node.template.parts[-1]
     if len(node.template.parts) != 2 or not isinstance(added, Scatter) or not isinstance(first, Piece):

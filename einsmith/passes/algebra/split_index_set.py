@@ -49,13 +49,15 @@ def split_index_set(graph: Graph) -> Graph:
     def rule(node):
         if not isinstance(node, Compute) or node.template.is_scatter:
             return None
-        new = node.template.memo("pieces", _split_template)
+        new = node.template.memo("pieces", split_template)
         return None if new is node.template else Compute(new, node.args)
 
     return replace(graph, rule)
 
 
-def _split_template(t: Template) -> Template:
+def split_template(t: Template) -> Template:
+    """Return the template with conditions on an axis of pointwise bodies replaced by pieces, where that takes less
+    work."""
     parts: list[Piece] = []
     for p in t.parts:
         assert isinstance(p, Piece)
