@@ -257,10 +257,24 @@ def test_stored_types(dear, rng):
 
 
 def test_shared_sizes(dear, rng):
-    """One program for several numbers of edges and nodes."""
+    """One program for several numbers of edges and nodes, of values and of gradients."""
     f = es.op(FORMULAS["difference"][0] + "\nreturn y")
-    run = es.jit(f, sizes="shared")
+
+    def both(x, w, *ends):
+        def loss(x, w):
+            return (f(**dict(zip(f.inputs, merged(x, w, ends), strict=True))) ** 2).sum()
+
+        return loss(x, w), es.grad(loss, argnums=(0, 1))(x, w)
+
+    def merged(x, w, ends):
+        rest = iter(ends)
+        return [{"x": x, "W": w}[name] if name in ("x", "W") else next(rest) for name in f.inputs]
+
+    run, plain = es.jit(both, sizes="shared"), es.jit(both)
     for n in (9, 12, 7, 11, 5):
         _, arrays = drawn(*FORMULAS["difference"], SIZES[0] | {"n": n, "e": 3 * n + 1}, rng)
-        arrays = {name: arrays[name] for name in f.inputs}
-        np.testing.assert_allclose(run(*arrays.values()), es.interpret(f)(**arrays), rtol=1e-11, atol=1e-12)
+        ends = [arrays[name] for name in f.inputs if name not in ("x", "W")]
+        (value, got), (other, want) = run(arrays["x"], arrays["W"], *ends), plain(arrays["x"], arrays["W"], *ends)
+        y = es.interpret(f)(**{name: arrays[name] for name in f.inputs})
+        np.testing.assert_allclose([value, other], (y**2).sum(), rtol=1e-11)
+        compared(got, want)
