@@ -113,8 +113,8 @@ READS = {
 }  # fmt: skip
 """Formulas that read a tensor at literal positions and in boxes in several statements, and the same in PyTorch."""
 
-ALWAYS = PassContext(cost=lambda kernel, target: 1.0)
-"""A machine on which every kernel takes a second: fewer are faster."""
+ALWAYS = PassContext(cost=lambda kernel, target: 3.0 if kernel.root.is_scatter else 1.0)
+"""A machine on which fewer kernels are faster, and scatters take the longest."""
 
 
 def _operands(rng: np.random.Generator, edges: int, width: int) -> dict[str, np.ndarray]:
@@ -189,3 +189,34 @@ def test_no_padded_gradient_is_added(rng):
     assert [len(t.template.parts) for t in (values,)] == [2]
     assert all(isinstance(p.body, Reduce) or is_zero(p.body) for p in dy.template.parts)
     assert sum(isinstance(n, Compute) and n.template.is_scatter for n in postorder(graph.outputs)) == 1
+
+
+@pytest.mark.parametrize("positions, scatters", [((4, 0, 2), 1), ((1, 2, 5), 2), ((5, 3, 1, 0), 2), ((3, 3, 3), 1)])
+def test_scatters_at_equal_distances_are_one(positions, scatters, rng):
+    text = "\n".join(f"s[q[e],{k},u] += {n + 1}*w[e,{n},u]*sin(y[e,{n}])" for n, k in enumerate(positions))
+    f = es.op(text + "\nreturn s", extents={"s.shape[0]": 5, "s.shape[1]": 6})
+    arrays = {k: v for k, v in _operands(rng, 9, 8).items() if k in "wyq"}
+    graph = merge_disjoint(simplify(trace_call(lambda **a: f(**a), (), arrays).graph), ALWAYS)
+    verify_graph(graph)
+    assert sum(isinstance(n, Compute) and n.template.is_scatter for n in postorder(graph.outputs)) == scatters
+    want = np.zeros((5, 6, 8))
+    for n, k in enumerate(positions):
+        np.add.at(want[:, k], arrays["q"], (n + 1) * arrays["w"][:, n] * np.sin(arrays["y"][:, n : n + 1]))
+    np.testing.assert_allclose(evaluate(graph, list(arrays.values()))[0][0], want, rtol=1e-12, atol=1e-12)
+
+
+def test_sums_of_many_reads_are_several_tensors(rng):
+    """A tensor has at most 16 pieces, and reads at most 24 tensors."""
+    count = 40
+    lines = [f"m{k}[e] = sin(w[e,{k}])*z[e]" for k in range(count)]
+    f = es.op("\n".join([*lines, "s[] = sum[e](" + "*".join(f"m{k}[e]" for k in range(count)) + ")", "return s"]))
+    w, z = 1 + rng.random((7, count)), 1 + rng.random(7) / 10
+
+    def gradient(w, z):
+        return es.grad(lambda w: f(w=w, z=z))(w)
+
+    graph = merge_disjoint(simplify(trace_call(gradient, (w, z), {}).graph), ALWAYS)
+    verify_graph(graph)
+    want = np.prod(np.sin(w) * z[:, None], 1, keepdims=True) / np.tan(w)
+    np.testing.assert_allclose(evaluate(graph, [w, z])[0][0], want, rtol=1e-10)
+    np.testing.assert_allclose(es.jit(gradient)(w, z), want, rtol=1e-10)
