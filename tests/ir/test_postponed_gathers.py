@@ -230,6 +230,7 @@ def test_left_out(monkeypatch, rng):
     run = es.jit(lambda *xs: f(**dict(zip(arrays, xs, strict=True))))
     run(*arrays.values())
     assert rewrite.POSTPONED_GATHERS in str(run.plan)
+    assert "scatter" not in str(run.plan)  # values need no marks of rows
     monkeypatch.setenv(environment.WITHOUT.name, rewrite.POSTPONED_GATHERS)
     run = es.jit(lambda *xs: f(**dict(zip(arrays, xs, strict=True))))
     run(*arrays.values())
@@ -278,3 +279,38 @@ def test_shared_sizes(dear, rng):
         y = es.interpret(f)(**{name: arrays[name] for name in f.inputs})
         np.testing.assert_allclose([value, other], (y**2).sum(), rtol=1e-11)
         compared(got, want)
+
+
+PADDED = FORMULAS | {
+    "bilinear": BILINEAR,
+    "guards of pairs": ("y[i,j,k] = sum[d](where(i + abs(p[j]) < 5, x[i,d]*W[d,k], 0))", EDGES | {"p": "j"}),
+    "no pairs": ("y[j,k] = sum[d](where(p[j] > 9, x[d]*W[d,k], 0))", EDGES | {"p": "j", "x": "d"}),
+    "flag": ("y[i,j,k] = sum[d](where(p[0] > 9, x[i,d], 0)*W[d,k]) + q[j]", EDGES | {"p": "j", "q": "j"}),
+    "neighbours": ("y[i,r,k] = sum[d](x[near[i,r],d]*W[d,k])", EDGES | {"near": "ir"}),
+}
+del PADDED["edge convolution"], PADDED["pairs"]  # they read all rows
+READ_ROWS = {"no pairs": 0, "flag": 0, "clamped index": 6}
+"""The number of rows that a case reads, if it is not 5."""
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("case", PADDED)
+def test_rows_that_are_not_read(case, value, dear, rng, monkeypatch):
+    """Rows that no index names, or only under guards that fail, reach neither values nor gradients."""
+    f, arrays = drawn(*PADDED[case], SIZES[0] | {"j": 9}, rng)
+    for name in arrays.keys() & {"src", "dst", "near", "id"}:
+        arrays[name] %= 5
+    if case.startswith("guarded"):  # where the guard fails, the index is of a row that is not read
+        fails = arrays["g"] <= 0 if "g" in arrays else arrays["src"] == arrays["dst"]
+        for name in {"src"} if "g" in arrays else {"src", "dst"}:
+            arrays[name][fails] = 5
+    for name in arrays.keys() & {"x", "z", "c", "q", "u", "V"}:
+        at = PADDED[case][1][name].find("d" if case == "no pairs" else "n")
+        if at >= 0:
+            arrays[name][(slice(None),) * at + (slice(READ_ROWS.get(case, 5), None),)] = value
+    got, ran = evaluated(f, arrays), es.jit(all_orders(f, arrays))(*arrays.values())
+    monkeypatch.setenv(environment.WITHOUT.name, rewrite.POSTPONED_GATHERS)
+    want = evaluated(f, arrays)
+    assert all(np.isfinite(x).all() for x in want)
+    compared(got, want)
+    compared(ran, want)

@@ -56,9 +56,9 @@ finite, one may be infinite and the other NaN (if c[i] is infinite and an x[i,k]
 
 A sum of what is gathered may be taken once per row, for all rows, where that takes less time:
 `sum[d](x[src[e],d]*W[d,k])` reads `T[src[e],k]` of `T[n,k] = sum[d](x[n,d]*W[d,k])`, and a sum of differences of rows
-of x is a difference of rows of T, rounded relative to these. Rows that no index names do not change values; the
-gradient by W has 0 times their elements, which is NaN where these are infinite or NaN. Indices are checked as the
-formula has them. `EINSMITH_WITHOUT="postponed gathers"` computes the sums where they are written.
+of x is a difference of rows of T, rounded relative to these. Rows that no index names, or only under conditions that
+fail, as padding is, change neither values nor gradients, whatever they hold. Indices are checked as the formula has
+them. `EINSMITH_WITHOUT="postponed gathers"` computes the sums where they are written.
 
 An exponential of a sum inside of a sum, as in `sum[j](exp(a[i,j] + b[j,c])*v[j,c])`, is a product of exponentials of
 small tables where each part, here a and b, is proven never to be positive: a difference from a maximum, minus a square

@@ -7,7 +7,11 @@ This is the reorganization by postponed propagation of Zhang et al. 2022 (Unders
 Terms that are gathered at different indices, or that lack an axis of the result, have tables of their own: a difference
 of rows is one of rows of T, rounded relative to these. Factors and conditions without axes of the sum stay outside of
 the table. It has all rows, also those that no index names, and is computed only where that takes less time. Gradients
-are first scattered to the rows of T, from which products compute those of x and W.
+are first scattered to the rows of T, from which products compute those of x and W. These would multiply rows of x that
+no index names by 0, which is NaN where x is infinite. Tables that are differentiated read only the rows that a scatter
+of the indices marks:
+
+        R[dst[e]] max= 1;  S[src[e]] max= 1;  T[n, k] = sum[d](where(R[n] > 0 or S[n] > 0, x[n, d]*W[d, k], 0))
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from collections.abc import Collection, Iterable, Sequence
 from math import prod
 from typing import NamedTuple
 
+from einsmith.base import dtypes as dt
 from einsmith.base import environment
 from einsmith.base.symbolic import hint
 from einsmith.ir import labels
@@ -31,6 +36,7 @@ from einsmith.ir.nodes import (
     Piece,
     Read,
     Reduce,
+    Scatter,
     Template,
     Tensor,
     apply,
@@ -42,7 +48,7 @@ from einsmith.ir.nodes import (
     reads,
     template,
 )
-from einsmith.ir.rebuild import exchange, guarded, rebuild, whole_sum
+from einsmith.ir.rebuild import clamp_index, exchange, guarded, rebuild, substitute, whole_sum
 from einsmith.ir.rewrite.contraction_order import KERNEL_COST, LOAD_COST, TRANSFER_COST
 from einsmith.ir.rewrite.inlining import inline_arguments
 from einsmith.ir.rewrite.products import Factor, is_long, multiply, product_of
@@ -55,13 +61,17 @@ MAX_TERMS = 8
 
 
 def postpone_gathers(roots: Sequence[Tensor], kept: Collection[Tensor] = ()) -> list[Tensor]:
-    """Return tensors whose sums are taken before their gathers; as they are where EINSMITH_WITHOUT leaves this out.
-    kept: tensors that must be read where they are, as gradients by them are asked for."""
-    return exchange(list(roots), postponed(roots, kept))
+    """Return tensors that will be differentiated, whose sums are taken before their gathers; as they are where
+    EINSMITH_WITHOUT leaves this out. kept: tensors that must be read where they are, as gradients by them are asked
+    for."""
+    return exchange(list(roots), postponed(roots, kept, is_differentiated=True))
 
 
-def postponed(roots: Iterable[Tensor], kept: Collection[Tensor] = ()) -> dict[Tensor, Tensor]:
-    """Return the replacements of `postpone_gathers`; those that read others come first."""
+def postponed(
+    roots: Iterable[Tensor], kept: Collection[Tensor] = (), is_differentiated: bool = False
+) -> dict[Tensor, Tensor]:
+    """Return the replacements of `postpone_gathers`; those that read others come first. is_differentiated: whether
+    they will be differentiated, so that rows of tables which are not gathered must not be read."""
     replaced: dict[Tensor, Tensor] = {}
     if POSTPONED_GATHERS in environment.WITHOUT.get():
         return replaced
@@ -73,9 +83,9 @@ def postponed(roots: Iterable[Tensor], kept: Collection[Tensor] = ()) -> dict[Te
             if not repeating.isdisjoint(node.args) or node.template.memo("repeats elements", _repeats):
                 repeating.add(node)
         elif _long_sum(node.template) is not None:
-            new = _postpone(node)
+            new = _postpone(node, is_differentiated)
             if new is None and not repeating.isdisjoint(node.args):
-                new = _postpone(_inline(node, repeating))
+                new = _postpone(_inline(node, repeating), is_differentiated)
             if new is not None:
                 replaced[node] = new
     labels.carry(replaced)
@@ -116,17 +126,16 @@ def _inline(node: Compute, repeating: Collection[Tensor]) -> Compute:
     return node
 
 
-def _postpone(node: Compute) -> Tensor | None:
+def _postpone(node: Compute, is_differentiated: bool) -> Tensor | None:
     """Return a sum with its gathers after it; None where that takes no less time."""
-    steps = node.template.memo("postponed gathers", _plan_steps)
+
+    def plan(t: Template) -> tuple[Template, ...]:
+        part = _long_sum(t)
+        assert part is not None
+        return GatheredSum(t, part.bodies[0], part.domain).postpone(is_differentiated)
+
+    steps = node.template.memo(("postponed gathers", is_differentiated), plan)
     return apply_steps(steps, node) if steps else None
-
-
-def _plan_steps(t: Template) -> tuple[Template, ...]:
-    """Return the templates of the tables, then the one that gathers from them; none where that takes no less time."""
-    part = _long_sum(t)
-    assert part is not None
-    return GatheredSum(t, part.bodies[0], part.domain).postpone()
 
 
 class GatheredTerm(NamedTuple):
@@ -153,39 +162,62 @@ class RowGroup(NamedTuple):
     factors: tuple[Factor, ...]
 
 
+class RowMark(NamedTuple):
+    """A template that is positive at the rows that are read of a table.
+
+    rows: the dimensions of the table that it has; without any, it has one element for all rows.
+    """
+
+    template: Template
+    rows: tuple[int, ...]
+
+    def is_set(self, slot: int) -> Expr:
+        """Return the condition that the table's element is of a row that is read; the marks are in a slot."""
+        zero = Const(0, dt.i32)
+        return apply("lt", zero, Read(slot, tuple(map(Axis, self.rows)) or (zero,), dt.i32))
+
+
 class GatheredSum:
     """The sum that a template is, over the axes of `domain` that come after those of its result."""
 
     def __init__(self, t: Template, body: Expr, domain: tuple[int, ...]):
         self.t, self.body, self.domain, self.rank = t, body, domain, t.rank
 
-    def postpone(self) -> tuple[Template, ...]:
-        """Return the tables, then the template that reads them; none where that takes no less time, or where a table
-        would read what conditions or indices keep in bounds."""
+    def postpone(self, is_differentiated: bool) -> tuple[Template, ...]:
+        """Return the marks of rows that are read, the tables, then the template that reads them; none where that takes
+        no less time, or where a table would read what conditions or indices keep in bounds. Only tables that are
+        differentiated have marks."""
         groups = self.groups(range(self.rank, len(self.domain)))
         whole, work = hint(prod(self.t.shape)), 0.0
         if any(hint(prod(extent for _, extent in g.rows)) >= whole for g in groups):
             return ()
-        tables: list[Template] = []
-        total: Expr | None = None
+        tables: dict[Template, list[RowMark | None]] = {}
+        of_group: list[Template] = []
         for group, terms in groups.items():
-            minus = terms[0].minus
-            table, products = self._table(group, [t._replace(minus=t.minus != minus) for t in terms])
+            table, products = self._table(group, [t._replace(minus=t.minus != terms[0].minus) for t in terms])
             if not _is_proven(table):
                 return ()
             if table not in tables:
-                tables.append(table)
                 work += _work(table, products)
-            at = Read(len(self.t.params) + tables.index(table), tuple(i for i, _ in group.rows), self.body.dtype)
+            tables.setdefault(table, []).append(self._mark(group) if is_differentiated else None)
+            of_group.append(table)
+        marks = list(dict.fromkeys(m.template for ms in tables.values() if None not in ms for m in ms if m))
+        work += sum(KERNEL_COST + LOAD_COST * hint(prod(m.parts[-1].domain)) for m in marks)
+        if not groups or work + LOAD_COST * len(groups) * whole >= hint(prod(self.domain)):
+            return ()
+        params = (*self.t.params, *((m.dtypes[0], m.shape) for m in marks))
+        masked = [_masked(table, params, marks, of_table) for table, of_table in tables.items()]
+        total: Expr | None = None
+        for (group, terms), table in zip(groups.items(), of_group, strict=True):
+            at = Read(len(params) + list(tables).index(table), tuple(i for i, _ in group.rows), self.body.dtype)
             value = guarded(group.guards, multiply([(at, False), *group.factors], False))
             if total is None:
-                total = apply("neg", value) if minus else value
+                total = apply("neg", value) if terms[0].minus else value
             else:
-                total = apply("sub" if minus else "add", total, value)
-        if total is None or work + LOAD_COST * len(groups) * whole >= hint(prod(self.domain)):
-            return ()
-        last = template(self.t.shape, (*self.t.params, *((x.dtypes[0], x.shape) for x in tables)), total)
-        return () if may_leave(last) else (*tables, last)
+                total = apply("sub" if terms[0].minus else "add", total, value)
+        assert total is not None
+        last = template(self.t.shape, (*params, *((x.dtypes[0], x.shape) for x in tables)), total)
+        return () if may_leave(last) else (*marks, *masked, last)
 
     # -- terms
 
@@ -252,6 +284,20 @@ class GatheredSum:
 
     # -- tables
 
+    def _mark(self, group: RowGroup) -> RowMark | None:
+        """Return the marks of the rows that a group reads; None if it surely reads all."""
+        ties = axes_of(*group.guards, *(at for at, _ in group.rows if has_read(at)))
+        if not ties and not group.guards:
+            return None
+        rows = tuple(n for n, (at, _) in enumerate(group.rows) if not axes_of(at).isdisjoint(ties))
+        zero, one = Const(0, dt.i32), Const(1, dt.i32)
+        index = [guarded(group.guards, clamp_index(*group.rows[n])) for n in rows] or [zero]
+        axes = sorted(axes_of(*index, *group.guards))
+        move: dict[int, Expr] = {a: Axis(n) for n, a in enumerate(axes)}
+        *index, value = (substitute(e, move) for e in (*index, guarded(group.guards, one)))
+        part = Scatter("max", tuple(self.domain[a] for a in axes) or (1,), tuple(index), value)
+        return RowMark(Template(tuple(group.rows[n][1] for n in rows) or (1,), self.t.params, (part,)), rows)
+
     def _table(self, group: RowGroup, terms: Sequence[GatheredTerm]) -> tuple[Template, int]:
         """Return the sum of some terms for all rows, and of how many products it consists."""
         rank, summed = len(group.rows), self.domain[self.rank :]
@@ -268,6 +314,22 @@ class GatheredSum:
         places |= {Axis(self.rank + n): Axis(rank + n) for n in range(len(summed))}
         body = Reduce("sum", summed, (rebuild([total], lambda e: None, places)[0],))
         return template((extent for _, extent in group.rows), self.t.params, body), 1 if common else len(terms)
+
+
+def _masked(table: Template, params: tuple, marks: Sequence[Template], of_table: Sequence[RowMark | None]) -> Template:
+    """Return a table that reads its operands in rows that some mark has; in all where a mark is None. `marks` are the
+    arguments after the table's own. The condition is within the sum, so that the gradients of all factors are under
+    it."""
+    body = table.parts[0].body
+    assert isinstance(body, Reduce)
+    is_read: Expr | None = None
+    for mark in dict.fromkeys(of_table):
+        if mark is None or None in of_table:
+            return template(table.shape, params, body)
+        here = mark.is_set(len(table.params) + marks.index(mark.template))
+        is_read = here if is_read is None else apply("or", is_read, here)
+    assert is_read is not None
+    return template(table.shape, params, Reduce("sum", body.extents, (guarded((is_read,), body.bodies[0]),)))
 
 
 def _work(table: Template, products: int) -> float:
