@@ -25,6 +25,7 @@ from einsmith.ir.nodes import (
     postorder,
     template,
 )
+from einsmith.ir.rewrite import integer_rules
 from einsmith.ir.rewrite.rules import RULES, RewriteRule, p, rule
 from einsmith.ir.rewrite.simplify import simplify, simplify_template
 from einsmith.ir.template_evaluator import evaluate_template
@@ -375,3 +376,20 @@ def test_scatters_from_zeros_have_no_pieces():
         assert len(simplify_template(t).parts) == kept
     empty = Template((3,), params, (Piece((0,), (1,), (3,), Const(1.0, dt.f32)), Scatter("sum", (0,), (U,), s.body)))
     assert not simplify_template(empty).is_scatter
+
+
+def test_partial_sums_of_a_long_sum_are_not_all_normalized(monkeypatch):
+    """Each of N partial sums has up to N terms."""
+    written = []
+    expr = integer_rules._expr
+
+    def counted(form, dtype):
+        written.append(len(form.terms))
+        return expr(form, dtype)
+
+    monkeypatch.setattr(integer_rules, "_expr", counted)
+    e = Read(0, (Const(0, dt.i32),), dt.i32)
+    for n in range(1, 300):
+        e = apply("add", e, Read(0, (Const(n, dt.i32),), dt.i32))
+    simplify(e, ())
+    assert max(written) <= integer_rules.MAX_COLLECTED

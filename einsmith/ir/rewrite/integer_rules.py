@@ -18,6 +18,10 @@ from einsmith.ir.analysis.linear import LinearForm, linear
 from einsmith.ir.analysis.ranges import leaves
 from einsmith.ir.nodes import Apply, Axis, Const, Expr, Read, apply, postorder
 
+MAX_COLLECTED = 64
+"""Most terms of a sum that is normalized. Each partial sum is as well, so that N terms take time in N squared: a graph
+of 16 sums of 1,031 terms compiles in 11 s, and without this limit in more than a minute."""
+
 
 def fits(value: Any, dtype: DType) -> bool:
     """Return whether an integer type holds a constant and, if signed, its negative; True for other types."""
@@ -65,6 +69,8 @@ def _to_dividend(form: LinearForm, dtype: DType, facts: Facts) -> Expr | None:
 def collect_terms(e: Apply, facts: Facts) -> Expr | None:
     """Normalize +, -, * by constants and widening casts to a linear form, with digits joined."""
     form = linear(e)
+    if len(form.terms) > MAX_COLLECTED:
+        return None
     if len(form.terms) > 1:
         form = _join_digits(form, facts)
     return _expr(form, e.dtype)
