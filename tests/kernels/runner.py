@@ -310,7 +310,8 @@ def _at_own(stage: Stage, buffer: int) -> bool:
     slots = {slot for slot, ref in enumerate(stage.args) if ref == ("buffer", buffer)}
     for part in stage.template.parts:
         reads = [e for e in postorder(part.bodies) if isinstance(e, Read) and e.slot in slots]
-        if reads and (isinstance(part.body, Reduce) or not all(is_identity(e, stage.template.shape) for e in reads)):
+        shape = stage.template.shape
+        if reads and (isinstance(part.body, Reduce) or not all(is_identity(e, shape, shape) for e in reads)):
             return False
     return True
 

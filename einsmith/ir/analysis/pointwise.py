@@ -38,11 +38,12 @@ def is_copy(t: Template) -> bool:
     return t.memo("is_copy", check)
 
 
-def is_identity(e: Read, shape: Sequence[int]) -> bool:
-    """Return whether a read in a body over `shape` accesses the body's own position in a tensor of that shape."""
-    places = enumerate(zip(e.index, shape, strict=True)) if len(e.index) == len(shape) else ()
-    matches = [i is Axis(d) or (n == 1 and isinstance(i, Const)) for d, (i, n) in places]
-    return len(matches) == len(shape) and all(matches)
+def is_identity(e: Read, shape: Sequence[int], tensor: Sequence[int]) -> bool:
+    """Return whether a read in a body over `shape` is of a tensor of that shape at the body's own position. tensor: the
+    shape of what is read; an axis of extent 1 may have any element of a longer dimension as its constant index."""
+    return tuple(shape) == tuple(tensor) and all(
+        i is Axis(d) or (n == 1 and isinstance(i, Const)) for d, (i, n) in enumerate(zip(e.index, shape, strict=True))
+    )
 
 
 def pointwise_body(t: Template) -> Expr | None:

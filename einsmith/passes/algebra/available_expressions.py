@@ -76,7 +76,7 @@ def _record(node: Compute, known: dict[Tensor, list[_Stored]]) -> None:
         return
     for n, (f, _) in enumerate(product.factors):
         for e in postorder([f]):
-            if isinstance(e, Read) and node.args[e.slot].shape == node.shape and is_identity(e, node.shape):
+            if isinstance(e, Read) and is_identity(e, node.shape, node.args[e.slot].shape):
                 known[node.args[e.slot]].append(_Stored(node, product.factors, n))
 
 
@@ -189,7 +189,7 @@ def _index_of_stored(seed: Expr, f: Expr, stored: Compute) -> tuple[Expr, ...]:
     pairs = [(seed, f)]
     while pairs:
         e, x = pairs.pop()
-        if isinstance(e, Read) and stored.args[e.slot].shape == stored.shape and is_identity(e, stored.shape):
+        if isinstance(e, Read) and is_identity(e, stored.shape, stored.args[e.slot].shape):
             return x.args
         pairs += zip(e.args, x.args, strict=True)
     raise AssertionError("no operand is read where the stored tensor reads it at its own position")

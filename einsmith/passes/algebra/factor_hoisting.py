@@ -154,7 +154,7 @@ def _match_mean(node: Compute, bound: tuple[Factor, ...]) -> Expr | None:
         return None
     x, m = e.args
     mean = node.args[m.slot]  # type: ignore[union-attr]
-    if not isinstance(mean, Compute) or not is_identity(m, node.shape):  # type: ignore[arg-type]
+    if not isinstance(mean, Compute) or not is_identity(m, node.shape, mean.shape):  # type: ignore[arg-type]
         return None
     body = pointwise_body(mean.template)
     part = whole_sum(node.template)
@@ -166,7 +166,7 @@ def _match_mean(node: Compute, bound: tuple[Factor, ...]) -> Expr | None:
         return None
     total = mean.args[body.args[0].slot]
     inner = whole_sum(total.template) if isinstance(total, Compute) else None
-    if inner is None or not is_identity(body.args[0], mean.shape) or _box_of(total) != _box_of(node):  # type: ignore[arg-type]
+    if inner is None or not is_identity(body.args[0], mean.shape, total.shape) or _box_of(total) != _box_of(node):  # type: ignore[arg-type]
         return None
     read = inner.bodies[0]
     if isinstance(read, Read) and total.args[read.slot] is node.args[x.slot] and read.index == x.index:  # type: ignore

@@ -61,7 +61,7 @@ def _merge(node: Compute, slot: int, scatter: Compute) -> Compute | None:
     if part.combiner != "sum":
         return None
     matching = [e for e in reads(body) if e.slot == slot]
-    if len(matching) != 1 or node.args.count(scatter) > 1 or not is_identity(matching[0], node.shape):
+    if len(matching) != 1 or node.args.count(scatter) > 1 or not is_identity(matching[0], node.shape, scatter.shape):
         return None
     linear_operations = _find_operations(body, matching[0])
     if linear_operations is None or size(part.extents) * _count_operations(linear_operations) > 2 * size(node.shape):

@@ -122,4 +122,4 @@ def is_fusible(reader: Compute, t: Tensor) -> bool:
     if body is None or reader.shape != t.shape:
         return False
     own = [e for e in reads(body) if reader.args[e.slot] is t]
-    return bool(own) and all(is_identity(e, t.shape) for e in own)
+    return bool(own) and all(is_identity(e, t.shape, t.shape) for e in own)

@@ -73,7 +73,7 @@ def _merge(node: Compute, private: set[Tensor], context: PassContext) -> Tensor:
     args = list(node.args)
     for e in outermost_where([body], _is_float_sum):
         terms = operands(e, "add")
-        summed = [x for x in terms if isinstance(x, Read) and is_identity(x, node.shape)]
+        summed = [x for x in terms if isinstance(x, Read) and is_identity(x, node.shape, args[x.slot].shape)]
         tensors = [args[x.slot] for x in summed]
         if len(set(tensors)) < len(tensors) or not any(t in private for t in tensors):
             continue
@@ -206,5 +206,5 @@ def _find_summed_slots(t: Template) -> list[int]:
     if body is None or not _is_float_sum(body):
         return []
     terms: Iterable[Expr] = operands(body, "add")
-    slots = [x.slot for x in terms if isinstance(x, Read) and is_identity(x, t.shape)]
+    slots = [x.slot for x in terms if isinstance(x, Read) and is_identity(x, t.shape, t.params[x.slot][1])]
     return slots if len(slots) == len(list(terms)) == len({*slots}) else []

@@ -59,9 +59,11 @@ def find_start(node: Compute) -> int | None:
     if len(node.template.parts) != 2 or not isinstance(added, Scatter) or not isinstance(first, Piece):
         return None
     read = first.body
-    if not isinstance(read, Read) or first.extents != node.shape or not is_identity(read, node.shape):
+    if not isinstance(read, Read) or first.extents != node.shape:
         return None
     slot = read.slot
+    if not is_identity(read, node.shape, node.args[slot].shape):
+        return None
     read_again = any(r.slot == slot for b in added.bodies for r in reads(b))
     return None if read_again or node.args.count(node.args[slot]) > 1 else slot
 

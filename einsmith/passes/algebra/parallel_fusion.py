@@ -91,7 +91,7 @@ def _concatenation_axis(t: Template) -> int | None:
     for p in t.parts:
         if not isinstance(p, Piece) or not isinstance(p.body, Read) or any(s != 1 for s in p.step):
             return None
-        if t.params[p.body.slot][1] != p.extents or not is_identity(p.body, p.extents):
+        if not is_identity(p.body, p.extents, t.params[p.body.slot][1]):
             return None
         axes.update(d for d, n in enumerate(t.shape) if p.extents[d] != n)
     slots = {p.body.slot for p in t.parts if isinstance(p.body, Read)}

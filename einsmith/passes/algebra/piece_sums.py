@@ -144,7 +144,7 @@ def absorb_producers(node: Compute, private: Collection[Tensor]) -> Compute:
             whole: Expr | Reduce = bodies[0]
             if isinstance(piece.body, Reduce):
                 whole = Reduce(piece.body.combiner, piece.body.extents, tuple(bodies))
-        elif summed is not None and piece.body is read and piece.extents == a.shape and is_identity(read, a.shape):
+        elif summed is not None and piece.body is read and is_identity(read, piece.extents, a.shape):
             r = summed.body
             assert isinstance(r, Reduce)
             whole = Reduce(r.combiner, r.extents, (substitute(r.bodies[0], {}, slots),))
