@@ -36,7 +36,7 @@ from einsmith.ir.nodes import (
 from einsmith.ir.rebuild import exchanged, map_bodies, operands, prune_args, readers_of, rebuild, with_args
 from einsmith.ir.rewrite.simplify import simplify_template
 from einsmith.passes.algebra.merge_scatters import find_start
-from einsmith.passes.algebra.piece_sums import PieceSum, absorb_producers
+from einsmith.passes.algebra.piece_sums import PieceSum, absorb_producers, turn_operand
 from einsmith.passes.algebra.split_index_set import split_template
 from einsmith.passes.algebra.stacked_scatters import stack_scatters
 from einsmith.passes.context import PassContext
@@ -143,8 +143,11 @@ def _add_pieces(tensors: Sequence[Tensor], private: set[Tensor]) -> list[Tensor]
     """Return fewer tensors with the same sum, those in boxes merged where they may be."""
     sums: list[PieceSum] = []
     rest: list[Tensor] = []
+    in_pieces = {t: _as_pieces(t, private) for t in tensors if isinstance(t, Compute) and t in private}
+    if turn_operand(filter(None, in_pieces.values())):
+        return list(tensors)
     for t in tensors:
-        pieces = _as_pieces(t, private) if isinstance(t, Compute) and t in private else None
+        pieces = in_pieces.get(t)  # type: ignore[arg-type]
         if pieces is None:
             rest.append(t)
         elif not any(s.add(pieces) for s in sums):

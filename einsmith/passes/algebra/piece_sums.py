@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from math import lcm
 
 from einsmith.ir.analysis.pointwise import is_identity, operations, pointwise_body
 from einsmith.ir.analysis.widths import placed
-from einsmith.ir.nodes import Axis, Compute, Expr, Piece, Reduce, Template, Tensor, apply, is_zero, reads, size
+from einsmith.ir.nodes import Axis, Compute, Expr, Piece, Reduce, Scatter, Template, Tensor, apply, is_zero, reads, size
 from einsmith.ir.rebuild import map_bodies, prune_args, rebuild, substitute, whole_sum
 from einsmith.ir.rewrite.simplify import restricted, simplify_template
 
@@ -84,6 +84,19 @@ def _is_sweep(p: Piece) -> bool:
     axes = {Axis(a) for a, n in enumerate(p.domain) if n > 1}
     is_sum = isinstance(p.body, Reduce) and p.body.combiner == "sum" and len(p.bodies) == 1
     return is_sum and any(axes <= {*r.index} for r in reads(p.bodies[0]))
+
+
+def turn_operand(tensors: Iterable[Compute]) -> bool:
+    """Return whether products of matrices among the pieces of tensors read one operand at several positions, as the
+    gradients by query and key read the weights of an attention. As one kernel they would need it stored, where rows of
+    kernels keep it in tiles."""
+    positions: dict[Tensor, tuple[Expr, ...]] = {}
+    products = [(t, p.bodies[0]) for t in tensors for p in t.template.parts if _is_product(p)]
+    return any(positions.setdefault(t.args[r.slot], r.index) != r.index for t, b in products for r in reads(b))
+
+
+def _is_product(p: Piece | Scatter) -> bool:
+    return isinstance(p, Piece) and isinstance(p.body, Reduce) and not _is_sweep(p)
 
 
 _Line = tuple[int, int, int]
