@@ -95,7 +95,10 @@ def _masked(w: Writer, e: str, scope: list[str], skips: bool) -> str:
         fill = "0" if w.exact else "-inf"
     else:
         fill = w.pick(("-9", "0", "-100") if w.exact else ("-1e9", "-inf", "0", "-20"))
-    e = f"where({_condition(w, *scope[-2:])}, {e}, {fill})"
+    condition = _condition(w, *scope[-2:])
+    if fill == "-inf" and not skips and " - " in condition:
+        fill = "-1e9"  # of a row without keys, exp(-inf - -inf) outside of a window is not computed
+    e = f"where({condition}, {e}, {fill})"
     return w.define(scope, e, False) if w.choose(3) else e
 
 
