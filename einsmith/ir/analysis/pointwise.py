@@ -54,6 +54,12 @@ def pointwise_body(t: Template) -> Expr | None:
     return part.body
 
 
+def float_body(t: Template) -> Expr | None:
+    """Return the pointwise body of a template that computes floats in the type that is stored, else None."""
+    body = pointwise_body(t)
+    return None if body is None or not body.dtype.is_float or body.dtype.in_memory_only else body
+
+
 def is_movement(t: Template) -> bool:
     """Return whether a template only moves, pads or fills: no arithmetic, at most one read, no condition on data."""
     return total_operations(t) == 0 and sum(map(len, reads_by_slot(t).values())) <= 1

@@ -26,7 +26,7 @@ from einsmith.base.symbolic import hint
 from einsmith.ir import labels
 from einsmith.ir.analysis.guarded import reads_under
 from einsmith.ir.analysis.in_bounds import proven
-from einsmith.ir.analysis.pointwise import pointwise_body
+from einsmith.ir.analysis.pointwise import float_body, pointwise_body
 from einsmith.ir.nodes import (
     Apply,
     Axis,
@@ -94,8 +94,7 @@ def postponed(
 
 def _is_elementwise(t: Template) -> bool:
     """Return whether a template is elementwise, of a type that is computed in, and short."""
-    body = pointwise_body(t)
-    return body is not None and body.dtype.is_float and not body.dtype.in_memory_only and not is_long(body)
+    return (body := float_body(t)) is not None and not is_long(body)
 
 
 def _repeats(t: Template) -> bool:

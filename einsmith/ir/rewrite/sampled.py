@@ -18,7 +18,7 @@ from typing import Any
 from einsmith.base.symbolic import hint
 from einsmith.ir import labels
 from einsmith.ir.analysis.guarded import contexts
-from einsmith.ir.analysis.pointwise import is_movement, pointwise_body, reads_by_slot
+from einsmith.ir.analysis.pointwise import float_body, is_movement, reads_by_slot
 from einsmith.ir.nodes import (
     Axis,
     Compute,
@@ -89,8 +89,7 @@ def _find_sampled(roots: Sequence[Tensor]) -> Collection[Tensor]:
 
 def _is_elementwise(node: Compute) -> bool:
     """Return whether a tensor is computed element by element, in the type that it has in memory."""
-    body = pointwise_body(node.template)
-    return body is not None and body.dtype.is_float and not body.dtype.in_memory_only and not is_movement(node.template)
+    return float_body(node.template) is not None and not is_movement(node.template)
 
 
 def _times(t: Template, slot: int) -> float:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from einsmith.base import environment
 from einsmith.base.numerics import SEPARATES
 from einsmith.base.symbolic import hint
-from einsmith.ir.analysis.pointwise import pointwise_body
+from einsmith.ir.analysis.pointwise import float_body
 from einsmith.ir.analysis.signs import is_never
 from einsmith.ir.functions import FUNCTIONS
 from einsmith.ir.nodes import (
@@ -251,9 +251,8 @@ def with_exponentials(node: Compute) -> Compute:
 def _is_sum_of(t: Template) -> bool:
     """Return whether a template is elementwise, and a sum over different axes, or has the exponential of one as a
     factor."""
-    body = pointwise_body(t)
-    product = None if body is None or not body.dtype.is_float or body.dtype.in_memory_only else product_of(body)
-    if body is None or product is None:
+    body = float_body(t)
+    if body is None or (product := product_of(body)) is None:
         return False
     factors = ((apply("exp", body), False), *product.factors)
     return any(_parts_of(f, divides, 0, t.shape) for f, divides in factors)
