@@ -22,11 +22,13 @@ class CapturedArray(np.ndarray):
 
     def bind(self) -> np.ndarray:
         """Return what the programs of a trace that is done read: the present values of an array that others have too, a
-        constant where the function made the array itself, or changed it meanwhile."""
+        copy where the function made the array itself, or changed it meanwhile, and a copy that programs may be compiled
+        for where nobody can write to the array."""
+        if _is_frozen(self.source):
+            return self.view(FrozenArray)
         if self.source is None or _is_own(self):
             return self.view(np.ndarray)
-        source = self.source
-        now = to_array(source)
+        source, now = self.source, to_array(self.source)
         if (now.shape, now.dtype) != (self.shape, self.dtype) or now.tobytes() != self.tobytes():
             return self.view(np.ndarray)
         if isinstance(source, np.ndarray) and np.may_share_memory(now, source):
@@ -86,3 +88,8 @@ def _is_own(x: CapturedArray) -> bool:
     if not isinstance(x.source, np.ndarray) or not isinstance(x.source.base, (np.ndarray, type(None))):
         return False
     return _references(x) in _OWN
+
+
+def _is_frozen(x: Any) -> bool:
+    """Return whether x is a read-only array, whose memory belongs to read-only arrays alone."""
+    return isinstance(x, np.ndarray) and not x.flags.writeable and (x.base is None or _is_frozen(x.base))

@@ -23,14 +23,11 @@ def flatten(tree: Any) -> tuple[list[Any], Any]:
 def _flatten(tree: Any) -> tuple[list[Any], Any]:
     if tree is None:
         return [], None
-    if isinstance(tree, (tuple, list)):
-        parts = [_flatten(x) for x in tree]
-        kind = "tuple" if isinstance(tree, tuple) else "list"
-        return [x for leaves, _ in parts for x in leaves], (kind, tuple(s for _, s in parts))
-    if isinstance(tree, dict):
-        parts = [_flatten(x) for x in tree.values()]
-        return [x for leaves, _ in parts for x in leaves], ("dict", tuple(tree), tuple(s for _, s in parts))
-    return [tree], "*"
+    if not isinstance(tree, (tuple, list, dict)):
+        return [tree], "*"
+    parts = [_flatten(x) for x in (tree.values() if isinstance(tree, dict) else tree)]
+    kind = ("dict", tuple(tree)) if isinstance(tree, dict) else ("tuple" if isinstance(tree, tuple) else "list",)
+    return [x for leaves, _ in parts for x in leaves], (*kind, tuple(s for _, s in parts))
 
 
 def unflatten(structure: Any, leaves: Iterable[Any]) -> Any:
@@ -43,9 +40,9 @@ def _unflatten(structure: Any, it) -> Any:
         return None
     if structure == "*":
         return next(it)
+    items = [_unflatten(s, it) for s in structure[-1]]
     if structure[0] == "dict":
-        return {k: _unflatten(s, it) for k, s in zip(structure[1], structure[2], strict=True)}
-    items = [_unflatten(s, it) for s in structure[1]]
+        return dict(zip(structure[1], items, strict=True))
     return tuple(items) if structure[0] == "tuple" else items
 
 

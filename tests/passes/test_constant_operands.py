@@ -273,6 +273,32 @@ def test_a_traced_function_reads_constants_around_it(rng):
     np.testing.assert_allclose(f(x), 8 * (x @ m) @ m.T, rtol=1e-12)
 
 
+def read_only(a: np.ndarray) -> np.ndarray:
+    a.setflags(write=False)
+    return a
+
+
+@pytest.mark.parametrize(
+    "of, constant",
+    [
+        (read_only, True),
+        (lambda a: read_only(a)[:, :3], True),
+        (lambda a: a, False),
+        (lambda a: read_only(a[:, :3]), False),  # the owner of the memory may write to it
+        (lambda a: np.broadcast_to(a[:1], (4, 4)), False),
+        (lambda a: read_only(np.frombuffer(bytearray(a.tobytes())).reshape(4, 4)), False),
+    ],
+    ids=["read-only", "view of it", "writable", "read-only view", "broadcast", "of another library"],
+)
+def test_an_array_around_a_function_is_a_constant_where_nobody_can_write_to_it(of, constant, rng):
+    c, x = of(sparse(rng, (4, 4), 0.3)), rng.standard_normal((100, 4))
+    f = es.grad(lambda x: ((x @ c) ** 2).sum())
+    assert [isinstance(a, FrozenArray) for a in trace_call(f, (x,), {}).bind.values()] == [constant]
+    f = es.jit(f)
+    for n in (100, 7):
+        np.testing.assert_allclose(f(x[:n]), 2 * x[:n] @ c @ c.T, rtol=1e-12, atol=1e-12)
+
+
 class Layer(es.nn.Module):
     """A linear layer, then a matrix that is a constant."""
 
