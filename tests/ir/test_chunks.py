@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -21,17 +22,17 @@ from einsmith.ir.verify import verify_graph
 SIZES = {"T": 11, "b": 2, "h": 3, "k": 4, "v": 5}
 
 
-def traced(text: str, inputs: Sequence[np.ndarray], names: str) -> Graph:
-    return trace_call(es.op(text, inputs=names), tuple(inputs), {}).graph
+def traced(text: str, inputs: Sequence[np.ndarray], names: str, **extents: int) -> Graph:
+    return trace_call(es.op(text, inputs=names, extents=extents), tuple(inputs), {}).graph
 
 
 def in_chunks(graph: Graph, length: int) -> Graph:
     return Graph(graph.inputs, tuple(ChunkSearch(lambda found, outputs: length).replace_all(graph.outputs)), (), ())
 
 
-def check(text: str, inputs: Sequence[np.ndarray], names: str, length: int) -> Graph:
+def check(text: str, inputs: Sequence[np.ndarray], names: str, length: int, **extents: int) -> Graph:
     """Compare values and gradients of a formula with those of its chunk form, which it must have; return this one."""
-    graph = traced(text, inputs, names)
+    graph = traced(text, inputs, names, **extents)
     chunked = in_chunks(graph, length)
     assert not {*recurrences(chunked)} & {*recurrences(graph)}
     seeds = [np.random.default_rng(k).standard_normal(x.shape) for k, x in enumerate(graph.outputs)]
@@ -178,6 +179,20 @@ def test_numbers_of_steps(steps: int, rng: np.random.Generator) -> None:
     """Of one chunk, of a chunk and a step, of a shorter last one."""
     x = [rng.standard_normal((steps, 2, *n)) for n in ((), (5,), (3,), (3,))]
     check(DELTA, x, "a, V, K, Q", min(4, steps))
+
+
+@pytest.mark.parametrize("steps", [8, 9])
+@pytest.mark.parametrize("shared", ["a", "aVKQ"])
+@pytest.mark.parametrize("decay", ["a[t,h]", "a[t,h,k]"])
+def test_factors_that_all_steps_share(decay: str, shared: str, steps: int, rng: np.random.Generator) -> None:
+    """In whole chunks nothing depends on the step then."""
+    text = DELTA.replace("a[t,h]", decay)
+    for name in shared:
+        text = text.replace(f"{name}[t,", f"{name}[")
+    extents = {"t": steps, "h": 2, "k": 3, "v": 5}
+    reads = [re.findall(rf"\b{name}\[(.*?)\]", text)[0].split(",") for name in "aVKQ"]
+    x = [rng.standard_normal([extents[i] for i in read]) for read in reads]
+    check(text, x, "a, V, K, Q", 4, **extents)
 
 
 def test_products_of_decays_that_vanish(rng: np.random.Generator) -> None:

@@ -131,14 +131,14 @@ class KeyDecays:
         """Products of the decays from the beginning of a row's block up to the row's step, by levels."""
         self.left: list[Labelled | None] = [None]
         """Products of those behind it, up to the end of its block; None for 1."""
-        row = Axis(ROW)
+        row, labels = Axis(ROW), sheet.ordered({*decay.labels, ROW})
         for s in self.sizes:
             begun, left = self.begun[-1], self.left[-1]
             first = apply("mul", apply("floordiv", row, integer(2 * s)), integer(2 * s))
             inner = apply("mod", row, integer(2 * s))
             before = sheet.read(begun, {ROW: plus(first, s - 1)})
             x: Expr = product(sheet.read(begun), choose(apply("le", integer(s), inner), before, one))
-            self.begun.append(sheet.define(decay.labels, x))
+            self.begun.append(sheet.define(labels, x))
             # The last block of a chunk may be shorter, or be none.
             end = plus(first, 2 * s - 1)
             is_joined = apply("lt", inner, integer(s))
@@ -146,7 +146,7 @@ class KeyDecays:
                 is_joined = apply("and", is_joined, apply("lt", plus(first, s), integer(self.length)))
                 end = apply("min", end, integer(self.length - 1))
             x = choose(is_joined, sheet.read(begun, {ROW: end}), one)
-            self.left.append(sheet.define(decay.labels, x if left is None else product(sheet.read(left), x)))
+            self.left.append(sheet.define(labels, x if left is None else product(sheet.read(left), x)))
 
     def from_start(self, is_after: bool) -> Expr | None:
         """Return the product of the decays up to a row's step, or to the one before."""
