@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from benchmarks.driver import FRESH, KEPT, Parser, Results, geometric_mean, table
 from benchmarks.showpieces.case import FIELDS
 from benchmarks.showpieces.collection import SHOWPIECES
-from benchmarks.showpieces.measure import EINSMITH, Settings, fastest, measure
+from benchmarks.showpieces.measure import EINSMITH, Settings, fastest, measure, peers_by_time
 from benchmarks.showpieces.verify import fuzz
 from benchmarks.worker import WorkerError
 
@@ -87,6 +88,7 @@ def main() -> int:
         "rounds": (7, "turns of each library"),
         "limit": (90.0, "seconds that a peer's first call may take"),
         "without_compile": (False, "leave out torch.compile"),
+        "peers": (0, "measure only so many peers, those that were fastest with one thread (--json); 0: all"),
         "without": ([str], "measure Einsmith without these passes, and no peers; several at once: separated by commas"),
         "random": (0, "verify this number of operators at random small sizes instead"),
         "seed": (0, "of the random sizes"),
@@ -94,7 +96,7 @@ def main() -> int:
         "fresh": FRESH,
     }
     parser = Parser(__doc__, (*FIELDS, *SHOWPIECES), **options)
-    args = parser.read(threads=1, rounds=1, limit=1, random=0)
+    args = parser.read(threads=1, rounds=1, limit=1, random=0, peers=0)
     if args.sizes not in ("first", "all"):
         parser.error("--sizes is first or all")
     results, names = Results(args.json, timing=not args.random), chosen(args.names)
@@ -103,6 +105,9 @@ def main() -> int:
     failed: list[str] = []
 
     def attempt(name: str, label: str, settings: Settings) -> dict[str, Any] | None:
+        one = results.cells.get(f"{name}/{label}/1") if args.peers else None
+        if one is not None:
+            settings = replace(settings, peers=tuple(peers_by_time(one)[: args.peers]))
         try:
             return measure(name, label, settings)
         except (ValueError, WorkerError) as e:
@@ -111,7 +116,7 @@ def main() -> int:
             return None
 
     for threads in args.threads:
-        settings = Settings(threads, args.rounds, args.limit, not args.without_compile, tuple(args.without))
+        settings = Settings(threads, args.rounds, args.limit, not args.without_compile, None, tuple(args.without))
         more = "/".join(("", *args.without)) if args.without else ""
         cases = [
             (f"{n}/{label}/{threads}{more}", partial(attempt, n, label, settings))

@@ -47,6 +47,7 @@ class Settings:
         rounds: turns of each
         limit: seconds that a first call may take
         compiled: whether torch.compile is measured
+        peers: what is measured beside Einsmith; None: all
         without: passes that Einsmith is measured without, instead of peers; names of passes separated by commas
     """
 
@@ -54,6 +55,7 @@ class Settings:
     rounds: int = 7
     limit: float = 90.0
     compiled: bool = True
+    peers: tuple[str, ...] | None = None
     without: tuple[str, ...] = ()
 
 
@@ -67,7 +69,7 @@ def contenders(name: str, settings: Settings) -> list[str]:
         out.append(f"{peer.library} {label}")
         if peer.library == "torch" and peer.compiles and settings.compiled:
             out.append(f"compile {label}")
-    return out
+    return [n for n in out if n == EINSMITH or settings.peers is None or n in settings.peers]
 
 
 class Server(StepServer):
@@ -219,5 +221,9 @@ def _in_turns(running: dict[str, PeerProcess], rounds: int) -> dict[str, float]:
 
 def fastest(cell: dict[str, Any]) -> str | None:
     """Return the fastest peer; None where there is none."""
-    others = {n: t for n, t in cell["seconds"].items() if not n.startswith(EINSMITH)}
-    return min(others, key=others.__getitem__) if others else None
+    return next(iter(peers_by_time(cell)), None)
+
+
+def peers_by_time(cell: dict[str, Any]) -> list[str]:
+    """Return the peers, the fastest one first."""
+    return sorted((n for n in cell["seconds"] if not n.startswith(EINSMITH)), key=cell["seconds"].__getitem__)

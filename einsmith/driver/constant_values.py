@@ -19,6 +19,7 @@ from einsmith.ir.origins import Origins
 from einsmith.passes.algebra.constant_operands import constant_operands
 from einsmith.passes.analysis.index_checks import index_checks, violation
 from einsmith.passes.context import PassContext
+from einsmith.passes.pipeline import CONSTANTS, left_out
 
 
 def use_constants(
@@ -45,7 +46,7 @@ def use_constants(
         IndexOutOfRange: an index that a constant holds leaves its tensor.
     """
     values = {x: a.view(np.ndarray) for x, a in arrays.items() if isinstance(a, FrozenArray)}
-    if not values:
+    if not values or CONSTANTS in left_out():
         return graph, finite, arrays, origins
     _check_indices(graph, values, origins)
     target = (target or registry.target_of(None, threads)).for_numerics(numerics)

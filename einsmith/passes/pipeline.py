@@ -19,6 +19,7 @@ from einsmith.ir.nodes import Graph
 from einsmith.ir.recurrence.chunks.readers import CHUNK_FORM
 from einsmith.ir.rewrite.narrow import WINDOWS
 from einsmith.ir.rewrite.postponed_gathers import POSTPONED_GATHERS
+from einsmith.ir.rewrite.sampled import SAMPLES
 from einsmith.ir.rewrite.separate_exponentials import SEPARATE_EXPONENTIALS
 from einsmith.passes.algebra.available_expressions import available_expressions
 from einsmith.passes.algebra.common_subexpressions import common_subexpressions
@@ -69,6 +70,9 @@ ALL = "graph passes"
 
 CIRCULAR_BUFFERS = "circular buffers"
 """Name by which circular buffers of loops can be left out."""
+
+CONSTANTS = "constants"
+"""Name by which the values of constants can be left out: they are read as those of other arrays."""
 
 
 def graph_pass(name: str, f: Callable[[Graph], Graph], needs: str = "", provides: str = "", on: str = "") -> GraphPass:
@@ -174,14 +178,10 @@ def _length_limits(graph: Graph, context: PassContext) -> Graph:
     return length_limits(graph, {x.leaf for x in context.limits})
 
 
-def _chunk_form(graph: Graph, context: PassContext) -> Graph:
-    # Where the number of steps is that of a run, what is behind the last one is not computed, nor read.
-    return graph if context.limits else chunk_form(graph)
-
-
-def _windows(graph: Graph, context: PassContext) -> Graph:
-    # Where extents are those of a run, so are the windows at their ends.
-    return graph if context.limits else windows(graph)
+def _where_known(f: Callable[[Graph], Graph]) -> Callable[[Graph, PassContext], Graph]:
+    """Return a pass that leaves graphs with limits as they are: what is behind the last step of a run is neither
+    computed nor read, and where extents are those of a run, so are the windows at their ends."""
+    return lambda graph, context: graph if context.limits else f(graph)
 
 
 def _skew(graph: Graph, context: PassContext) -> Graph:
@@ -199,11 +199,11 @@ def _of_step(context: PassContext) -> PassContext:
 
 PASSES = check_order(
     (
-        replace(graph_pass("simplify", simplify, provides="simplified"), is_optional=False),
+        replace(graph_pass("simplify", simplify, provides="simplified"), is_optional=False, parts=(CONSTANTS,)),
         priced_pass("implied checks", implied_checks, "simplified", on="data index"),
-        graph_pass("samples", samples, "simplified", on="elementwise, recurrence"),
-        priced_pass(CHUNK_FORM, _chunk_form, "simplified", on="recurrence"),
-        priced_pass(WINDOWS, _windows, "simplified", on="condition"),
+        graph_pass(SAMPLES, samples, "simplified", on="elementwise, recurrence"),
+        priced_pass(CHUNK_FORM, _where_known(chunk_form), "simplified", on="recurrence"),
+        priced_pass(WINDOWS, _where_known(windows), "simplified", on="condition"),
         graph_pass(POSTPONED_GATHERS, postponed_gathers, "simplified", on="reduction"),
         priced_pass("skew", _skew, "simplified", on="recurrence"),
         graph_pass("read forwarding", read_forwarding, "simplified", on="pieces"),

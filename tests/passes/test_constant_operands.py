@@ -9,9 +9,13 @@ import pytest
 
 import einsmith as es
 from einsmith.api.tracing import trace_call
+from einsmith.base import environment
 from einsmith.base.captured import FrozenArray
+from einsmith.base.numerics import Numerics
+from einsmith.driver.constant_values import use_constants
 from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import Compute, Graph, Leaf, postorder, size
+from einsmith.ir.origins import Origins
 from einsmith.ir.verify import verify_graph
 from einsmith.passes.algebra.constant_operands import MAX_TERMS, constant_operands
 from einsmith.passes.context import PassContext
@@ -249,6 +253,19 @@ def test_equal_constants_share_a_program_and_others_have_their_own(rng):
     for matrix in (c, c.copy(), 2 * c, c.astype(np.float32)):
         np.testing.assert_allclose(f(es.constant(matrix), x), x @ matrix, rtol=1e-6)
     assert len(f._cache) == 3
+
+
+def test_values_of_constants_are_left_out_by_name(rng, monkeypatch):
+    c, x = es.constant(sparse(rng, (4, 4), 0.3)), rng.standard_normal((4000, 4))
+    call = trace_call(es.op("y[b,k] = sum[j](c[j,k]*x[b,j])"), (c, x), {})
+    results = []
+    for without in (None, "constants"):
+        if without is not None:
+            monkeypatch.setenv(environment.WITHOUT.name, without)
+        graph, *_ = use_constants(call.graph, None, call.bind, 1, None, Numerics(), Origins())
+        results.append(graph is call.graph)
+        np.testing.assert_allclose(es.op("y[b,k] = sum[j](c[j,k]*x[b,j])")(c, x), x @ np.asarray(c), rtol=1e-12)
+    assert results == [False, True]
 
 
 def test_constants_are_copies_that_know_their_content(rng):

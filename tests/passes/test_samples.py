@@ -9,9 +9,10 @@ import pytest
 
 import einsmith as es
 from einsmith.api.tracing import trace_call
+from einsmith.base import environment
 from einsmith.ir.analysis.guarded import contexts
 from einsmith.ir.nodes import Apply, Axis, Compute, Const, Expr, Leaf, Recurrence, apply, postorder
-from einsmith.ir.rewrite.sampled import sampled
+from einsmith.ir.rewrite.sampled import SAMPLES, sampled
 
 torch = pytest.importorskip("torch", reason="its derivatives are the reference")
 
@@ -42,6 +43,20 @@ def test_no_tensor_of_all_elements_is_computed(text: str) -> None:
     assert _largest([new[r] for r in roots]) <= 7
     kept = next(n for n in postorder(roots) if isinstance(n, Compute) and n.shape == (7, 11))
     assert sampled(roots, [kept])[kept] is kept
+
+
+def test_it_is_left_out_by_name(monkeypatch) -> None:
+    """Before gradients are derived, too."""
+    f = es.op("p[t,v] = exp(x[t,v])\ns[] = sum[t](p[t,y[t]]*c[t])", inputs="x, y, c")
+    x, y, c = _arrays(7, 11)
+
+    def value() -> Any:
+        return trace_call(es.value_and_grad(lambda x: f(x, y, c)), (x,), {}).graph.outputs[0]
+
+    assert _largest([value()]) < 77
+    monkeypatch.setenv(environment.WITHOUT.name, SAMPLES)
+    root = value()
+    assert _largest([root]) == 77 and sampled([root])[root] is root
 
 
 @pytest.mark.parametrize(("steps", "words"), [(1, 2), (1, 7), (2, 3), (7, 11), (8, 17), (16, 5), (33, 16)])

@@ -148,6 +148,10 @@ def test_server_measures(peer: str, label: str, tmp_path: Path) -> None:
 def test_contenders() -> None:
     settings = measure.Settings(compiled=False)
     assert measure.contenders("soft-DTW", settings) == ["einsmith", "torch diagonals", "jax scan"]
+    cell = {"seconds": {"einsmith": 2.0, "torch diagonals": 4.0, "compile diagonals": 1.0, "jax scan": 3.0}}
+    assert measure.peers_by_time(cell) == ["compile diagonals", "jax scan", "torch diagonals"]
+    two = measure.Settings(peers=("compile diagonals", "jax scan"))
+    assert measure.contenders("soft-DTW", two) == ["einsmith", "jax scan"]  # it is not compiled
     without = measure.Settings(without=("skew", "merge loops, skew"))
     assert measure.contenders("soft-DTW", without) == ["einsmith", "einsmith skew", "einsmith merge loops, skew"]
     assert "compile products" in measure.contenders("attention-free transformer", measure.Settings())

@@ -15,6 +15,7 @@ from collections.abc import Collection, Container, Iterable, Sequence
 from math import inf, prod
 from typing import Any
 
+from einsmith.base import environment
 from einsmith.base.symbolic import hint
 from einsmith.ir import labels
 from einsmith.ir.analysis.guarded import contexts
@@ -43,6 +44,8 @@ from einsmith.ir.rewrite.named_operands import name_in_steps
 from einsmith.ir.rewrite.simplify import canonical
 from einsmith.ir.rewrite.sum_steps import may_leave, reading
 
+SAMPLES = "samples"
+"""Name by which this rewrite can be left out."""
 FEWER = 2
 """Least quotient of a tensor's elements and those that are read of it. (Measured: 128 words, of which RNN-T losses read
 two, 67 -> 9 ms; of two words, of which it reads both, nothing is gained.)"""
@@ -50,7 +53,9 @@ two, 67 -> 9 ms; of two words, of which it reads both, nothing is gained.)"""
 
 def sampled(roots: Sequence[Tensor], kept: Iterable[Tensor] = ()) -> dict[Any, Any]:
     """Return what each node below the roots becomes where elementwise tensors are computed at the positions that are
-    read. kept: tensors that are needed as they are."""
+    read; the roots as they are where EINSMITH_WITHOUT leaves this out. kept: tensors that are needed as they are."""
+    if SAMPLES in environment.WITHOUT.get():
+        return {t: t for t in (*roots, *kept)}
     new: dict[Any, Any] = {}
     rebuild(roots, lambda node: _name_samples(node) if isinstance(node, Recurrence) else None, new)
     ends = [new[t] for t in (*roots, *kept)]

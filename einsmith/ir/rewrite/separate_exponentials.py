@@ -178,10 +178,10 @@ def _terms(x: Expr, depth: int = MAX_TERMS) -> list[tuple[Expr, bool]]:
 def separate(node: Tensor | Recurrence) -> Tensor | Recurrence | None:
     """Return a sum with separate exponentials, where that takes less time and is safe or permitted; None where there
     are none. Elementwise arguments that are such exponentials become part of it."""
+    if SEPARATE_EXPONENTIALS in environment.WITHOUT.get() or not isinstance(node, (Compute, Recurrence)):
+        return None
     if isinstance(node, Recurrence):
         return _separate_in_steps(node)
-    if not isinstance(node, Compute) or SEPARATE_EXPONENTIALS in environment.WITHOUT.get():
-        return None
     whole = with_exponentials(node)
     factors: dict[tuple[int, int], list[Expr]] = {}
     added: list[Tensor] = []
@@ -197,10 +197,9 @@ def separate(node: Tensor | Recurrence) -> Tensor | Recurrence | None:
                 added, free = balance.tensors, free + others
     if not factors:
         return None
-    t = whole.template
-    params = (*t.params, *((x.dtype, x.shape) for x in added))
+    params = (*whole.template.params, *((x.dtype, x.shape) for x in added))
     args = (*whole.args, *added)
-    total: Any = canonical(_with_factors(t, factors, params), args)
+    total: Any = canonical(_with_factors(whole.template, factors, params), args)
     total = name_operands(total) or total
     return _times(total, free, args) if free else total
 
@@ -220,8 +219,6 @@ def _times(total: Tensor, free: Sequence[Expr], args: Sequence[Tensor]) -> Tenso
 
 def _separate_in_steps(node: Recurrence) -> Any:
     """Return a recurrence with separate exponentials in its members' sums, where they are safe."""
-    if SEPARATE_EXPONENTIALS in environment.WITHOUT.get():
-        return None
     args = (*node.args, *(Item(node, n) for n in range(len(node.members))))
     members = []
     for t in node.members:
