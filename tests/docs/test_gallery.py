@@ -7,33 +7,49 @@ import re
 
 import pytest
 
+from benchmarks.showpieces.case import FIELDS
+from benchmarks.showpieces.collection import SHOWPIECES
 from tests.docs import gallery
-from tests.papers.speed import SIZES
 
 TEXT = gallery.PATH.read_text()
 
 
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.slow if k % 4 else ()) for k, n in enumerate(SIZES)]
+    "name", [pytest.param(n, marks=pytest.mark.slow if k % 4 else ()) for k, n in enumerate(SHOWPIECES)]
 )
 def test_a_section_is_as_the_operator_is(name: str) -> None:
-    made = "\n".join(gallery.section(name))
-    assert made in TEXT, "python -m tests.docs --update makes it anew"
+    assert "\n".join(gallery.section(SHOWPIECES[name])) in TEXT, "python -m tests.docs --update makes it anew"
 
 
-def test_the_page_has_every_operator_once() -> None:
-    assert re.findall(r"^## (.+)$", TEXT, re.MULTILINE) == list(SIZES) and len(SIZES) >= 30
+def test_the_page_has_every_operator_once_below_its_field() -> None:
+    fields = re.split(r"^## ", TEXT, flags=re.MULTILINE)[1:]
+    assert [f.partition("\n")[0].lower() for f in fields] == list(FIELDS)
+    for text in fields:
+        area = text.partition("\n")[0].lower()
+        names = re.findall(r"^<summary>(.+?): ", text, re.MULTILINE)
+        assert names == [n for n, piece in SHOWPIECES.items() if piece.area == area]
 
 
 def test_times_are_those_that_were_measured() -> None:
-    found = json.loads(gallery.TIMES.read_text())
-    assert set(found["operators"]) == set(SIZES)
-    for name, row in found["operators"].items():
-        assert row["sizes"] == SIZES[name], f"{name} has been measured at other sizes"
-        (line,) = re.findall(rf"^\| \[{re.escape(name)}\].*$", TEXT, re.MULTILINE)
-        own, peers = row["ms"]["einsmith"], [ms for peer, ms in row["ms"].items() if peer != "einsmith"]
-        assert f"| {own:.3g} | {min(peers):.3g} (" in line and line.endswith(f"| {gallery.times(min(peers) / own)} |")
+    one, two = gallery.cells(1), gallery.cells(2)
+    measured = json.loads(gallery.TIMES.read_text())["cells"]
+    assert set(one) == set(SHOWPIECES) and {k.split("/")[0] for k in measured} == set(SHOWPIECES)
+    for name, piece in SHOWPIECES.items():
+        line = gallery.row(piece, one[name], two.get(name))
+        assert line in TEXT
+        assert ("slower" in line) == (gallery.ratio(one[name]) < 1)
+
+
+def test_what_is_slower_is_named() -> None:
+    cell = {"seconds": {"einsmith": 2e-3, "torch gather": 1e-3}, "bytes": {"einsmith": 2**20, "torch gather": 0}}
+    cell["first"] = cell["seconds"]
+    assert "| **0.5, slower** | ▌ |" in gallery.row(next(iter(SHOWPIECES.values())), cell, None)
+
+
+@pytest.mark.parametrize(("ratio", "bar"), [(0.5, "▌"), (1, "█"), (2.3, "██▎"), (100, "█" * gallery.MOST_BLOCKS)])
+def test_a_bar_is_as_long_as_the_speed_up(ratio: float, bar: str) -> None:
+    assert gallery.bar(ratio) == bar
 
 
 def test_pictures_are_there() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from tests.fuzz.writer import Writer
 
 KINDS = ("f32",) * 6 + ("exact", "exact", "f64", "i32")
@@ -95,8 +97,10 @@ def _masked(w: Writer, e: str, scope: list[str], skips: bool) -> str:
         fill = "0" if w.exact else "-inf"
     else:
         fill = w.pick(("-9", "0", "-100") if w.exact else ("-1e9", "-inf", "0", "-20"))
-    condition = _condition(w, *scope[-2:])
-    if fill == "-inf" and not skips and " - " in condition:
+    i, j = scope[-2:]
+    condition = _condition(w, i, j)
+    sees_one = w.axes[i] <= w.axes[j] and not re.search(r"not \(|\) and \(", condition)
+    if fill == "-inf" and " - " in condition and not (skips and sees_one):
         fill = "-1e9"  # of a row without keys, exp(-inf - -inf) outside of a window is not computed
     e = f"where({condition}, {e}, {fill})"
     return w.define(scope, e, False) if w.choose(3) else e
