@@ -9,6 +9,7 @@ import numpy as np
 
 import einsmith as es
 from benchmarks.showpieces.case import Peer, Showpiece, Sizes
+from einsmith.runtime import buffers
 
 Arrays = dict[str, np.ndarray]
 Call = Callable[[], list[np.ndarray]]
@@ -96,8 +97,9 @@ class OfEinsmith:
 
     @property
     def held(self) -> int:
-        """Bytes that the program holds between calls."""
-        return self.program._arena.block.nbytes
+        """Bytes that the program holds between calls, with those that it keeps for results."""
+        kept = sum(size * len(blocks) for size, blocks in buffers._blocks.items())
+        return self.program._arena.block.nbytes + kept
 
 
 def of_torch(f: Callable[..., Any], arrays: Arrays, seeds: Sequence[np.ndarray], at: Sequence[int]) -> Call:

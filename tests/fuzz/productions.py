@@ -60,8 +60,10 @@ def bilinear(w: Writer) -> None:
     if w.chance(2):  # terms in which these factors stand in other orders
         own = w.choose.some(left if w.choose(3) else axes)
         x = w.read(own)
-        terms = [" * ".join(w.choose.shuffled([*factors, f])) for f in (x, w.chain(x, own, 2))]
-        body = w.pick((" + ", " - ")).join(terms)
+        y = w.chain(x, own, 2)
+        terms = [" * ".join(w.choose.shuffled([*factors, f])) for f in (x, y)]
+        # A difference of equal terms is a rounding error, whose sign a condition may ask for.
+        body = w.pick((" + ", " - ") if y != x else (" + ",)).join(terms)
     if w.chance(4):
         body = f"where({w.condition(axes)}, {body}, 0)"
     if w.chance(5):
