@@ -22,10 +22,10 @@ class CapturedArray(np.ndarray):
 
     def bind(self) -> np.ndarray:
         """Return what the programs of a trace that is done read: the present values of an array that others have too, a
-        copy where the function made the array itself, or changed it meanwhile, and a copy that programs may be compiled
+        copy where the function made the array itself, or changed it meanwhile, and values that programs may be compiled
         for where nobody can write to the array."""
         if _is_frozen(self.source):
-            return self.view(FrozenArray)
+            return to_array(self.source).view(FrozenArray)
         if self.source is None or _is_own(self):
             return self.view(np.ndarray)
         source, now = self.source, to_array(self.source)
