@@ -48,8 +48,9 @@ thread, {cpu}, {date}: `python -m benchmarks.showpieces --threads 1 2 --json doc
 for this comparison from their papers in the best vectorised form that we know, in PyTorch (eager, and by torch.compile)
 and JAX; loops over steps where there is no other form. All are verified in float64 before they are timed. They take
 turns, each in a process of its own, and the table shows the fastest other one. A block of a bar is once as fast. Memory
-is what a call takes beyond its arguments; a first call begins with empty caches. Times with two threads are by the
-clock, beside the two others that are fastest with one (`--peers 2`).
+is what a call takes beyond its arguments, and what Einsmith keeps between calls, as memory of results for the next
+ones; a first call begins with empty caches. Times with two threads are by the clock, beside the two others that are
+fastest with one (`--peers 2`).
 
 Geometric mean of the speed-ups: {mean} with one thread, {both} with two. {slow} Below {level} times: {thin}.
 More memory than the fastest other one: {heavy}.
