@@ -108,7 +108,15 @@ def slanted_by_another(n: int, o: int) -> Kernel:
     return sum_of((5, n), ((dt.f32, (o, 2, 3, 5)), (dt.f32, (o, 2, n + 3))), (o, 2, 3), body)
 
 
+def along_diagonal(n: int, m: int, o: int) -> Kernel:
+    """Y[i] = sum[k, r, s, t](A[r, k, i] * B[k, s, t, r, r]) of places that are not square: r is no axis of products."""
+    i, k, r, s, t = axes(5)
+    body = times(load(0, r, k, i), load(1, k, s, t, r, r))
+    return sum_of((n,), ((dt.f32, (m, o, n)), (dt.f32, (o, 2, 3, m, m + 2))), (o, m, 2, 3), body)
+
+
 KERNELS = {
+    "a diagonal of one factor": along_diagonal(7, 5, 17),
     "an axis in two indices": slanted_by_another(19, 7),
     "stride": strided_conv_dx(2, 3, 6, 10, 17),
     "stride, phases of one tap": kernel_of(simplify_template(strided_conv_dx(2, 3, 6, 10, 17).root)),

@@ -66,7 +66,7 @@ class _FactoredPiece(NamedTuple):
 
     together: {(dimension of the first, dimension of the second): axis} for dimensions with a common index, and the axis
         of K that runs all along them. It is None for other indices, and if a guard, which holds for some products of a
-        sum only, or another index depends on the axis.
+        sum only, or another index depends on the axis, as on a diagonal.
     """
 
     problem: Problem
@@ -85,7 +85,8 @@ def _factor(kernel: Kernel, p: Problem) -> _FactoredPiece | None:
     first, second = sorted(factors, key=lambda r: r.slot)
     if first.slot == second.slot:
         return None
-    other_indices = [*p.exact, *(i for r in (first, second) for i in r.index if not isinstance(i, Axis))]
+    indices = [i for r in (first, second) for i in r.index if not isinstance(i, Axis) or r.index.count(i) > 1]
+    other_indices = [*p.exact, *indices]
     summed = frozenset(p.k) - frozenset().union(*map(axes_of, other_indices))
     sides = (list(zip(r.index, kernel.root.params[r.slot][1], strict=True)) for r in (first, second))
     together = {
