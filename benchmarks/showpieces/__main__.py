@@ -88,7 +88,10 @@ def main() -> int:
         "rounds": (7, "turns of each library"),
         "limit": (90.0, "seconds that a peer's first call may take"),
         "without_compile": (False, "leave out torch.compile"),
-        "peers": (0, "measure only so many peers, those that were fastest with one thread (--json); 0: all"),
+        "peers": (
+            0,
+            "with several threads, measure this number of peers, the fastest with one (--json); 0: all",
+        ),
         "without": ([str], "measure Einsmith without these passes, and no peers; several at once: separated by commas"),
         "random": (0, "verify this number of operators at random small sizes instead"),
         "seed": (0, "of the random sizes"),
@@ -105,8 +108,8 @@ def main() -> int:
     failed: list[str] = []
 
     def attempt(name: str, label: str, settings: Settings) -> dict[str, Any] | None:
-        one = results.cells.get(f"{name}/{label}/1") if args.peers else None
-        if one is not None:
+        one = results.cells.get(f"{name}/{label}/1")
+        if args.peers and settings.threads > 1 and one is not None:
             settings = replace(settings, peers=tuple(peers_by_time(one)[: args.peers]))
         try:
             return measure(name, label, settings)

@@ -1,7 +1,7 @@
 """Generate docs/gallery.md from the operators of benchmarks/showpieces, their derived gradients, and measured times.
 
-`python -m benchmarks.showpieces --threads 1 2 --json docs/gallery.json` measures; `python -m tests.docs --update`
-writes the page and, where they are missing, its pictures.
+`python -m benchmarks.showpieces --threads 1 2 --peers 2 --json docs/gallery.json` measures; `python -m tests.docs
+--update` writes the page and, where they are missing, its pictures.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ HEAD = """# Gallery
 compare each with the other libraries' forms, up to second derivatives. Each field has a page that goes on from here.
 
 Times are of values and the gradients by all inputs together, in float32, in milliseconds of processor time of one
-thread, {cpu}, {date}: `python -m benchmarks.showpieces --threads 1 2 --json docs/gallery.json`. The others are written
-for this comparison from their papers in the best vectorised form that we know, in PyTorch (eager, and by torch.compile)
-and JAX; loops over steps where there is no other form. All are verified in float64 before they are timed. They take
-turns, each in a process of its own, and the table shows the fastest other one. A block of a bar is once as fast. Memory
-is what a call takes beyond its arguments, and what Einsmith keeps between calls, as memory of results for the next
-ones; a first call begins with empty caches. Times with two threads are by the clock, beside the two others that are
-fastest with one (`--peers 2`).
+thread, {cpu}, {date}: `python -m benchmarks.showpieces --threads 1 2 --peers 2 --json docs/gallery.json`. Others are
+written for this comparison from their papers in the best vectorised form that we know, in PyTorch (eager, and by
+torch.compile) and JAX; loops over steps where there is no other form. All are verified in float64 before they are
+timed. They take turns, each in a process of its own, and the table shows the fastest other one. A block of a bar is
+once as fast. Memory is what a call takes beyond its arguments, and what Einsmith keeps between calls, as memory of
+results for the next ones; a first call begins with empty caches. Times with two threads are by the clock, beside the
+two others that are fastest with one.
 
 Geometric mean of the speed-ups: {mean} with one thread, {both} with two. {slow} Below {level} times: {thin}.
 More memory than the fastest other one: {heavy}.
@@ -72,13 +72,14 @@ def ratio(cell: Mapping[str, Any]) -> float:
 def page() -> str:
     """Return the page."""
     machine, of_one, of_two = json.loads(TIMES.read_text())["machine"], cells(1), cells(2)
-    slow = [f"{name} ({times(ratio(c))})" for name, c in of_one.items() if ratio(c) < 1]
+    ratios = {name: ratio(cell) for name, cell in of_one.items()}
+    slow, thin = (_named({name: times(x) for name, x in ratios.items() if x < n}) for n in (1, THIN))
+    heavy = _named({name: _memory(cell) for name, cell in of_one.items() if is_heavier(cell)})
     means = [times(geometric_mean([ratio(c) for c in of.values()]) or 0) for of in (of_one, of_two)]
     head = HEAD.format(
         count=len(SHOWPIECES), cpu=machine["cpu"], date=machine["date"], mean=means[0], both=means[1],
-        slow=f"Slower: {', '.join(slow)}." if slow else "None is slower.", level=THIN,
-        thin=", ".join(f"{name} ({times(ratio(c))})" for name, c in of_one.items() if ratio(c) < THIN) or "none",
-        heavy=", ".join(f"{name} ({_memory(c)})" for name, c in of_one.items() if is_heavier(c)) or "none",
+        slow=f"Slower: {slow}." if slow else "None is slower.", level=THIN, thin=thin or "none",
+        heavy=heavy or "none",
     )  # fmt: skip
     parts = [textwrap.dedent(head)]
     for area in FIELDS:
@@ -89,6 +90,11 @@ def page() -> str:
         for piece in pieces:
             parts += [*section(piece), ""]
     return "\n".join(parts)
+
+
+def _named(figures: Mapping[str, str]) -> str:
+    """Return names, each with its figure."""
+    return ", ".join(f"{name} ({x})" for name, x in figures.items())
 
 
 def title(area: str) -> str:
