@@ -86,7 +86,7 @@ _MATH: dict[str, Callable] = {
     "neg": np.negative, "pow": np.power, "exp": np.exp, "log": np.log, "tanh": np.tanh, "sin": np.sin, "cos": np.cos,
     "sqrt": np.sqrt, "abs": np.abs, "sign": np.sign, "floor": np.floor, "round": np.rint,
     "lt": np.less, "le": np.less_equal,
-    "eq": np.equal, "ne": np.not_equal, "and": np.logical_and, "or": np.logical_or, "not": np.logical_not,
+    "eq": np.equal, "ne": np.not_equal, "and": np.bitwise_and, "or": np.bitwise_or, "not": np.invert,
     "rsqrt": lambda x: (1 / np.sqrt(x)).astype(x.dtype), "any": np.any,
     "erf": lambda x: np.vectorize(math.erf, otypes=[np.asarray(x).dtype])(x),
     "sigmoid": lambda x: (1 / (1 + np.exp(-x.astype(np.float64)))).astype(x.dtype),
@@ -97,7 +97,7 @@ _PYTHON: dict[str, Callable] = {
     "add": lambda a, b: _wrap(a + b), "sub": lambda a, b: _wrap(a - b), "mul": lambda a, b: _wrap(a * b),
     "min": min, "max": max, "neg": lambda a: _wrap(-a), "abs": lambda a: _wrap(abs(a)),
     "sign": lambda a: (a > 0) - (a < 0), "floordiv": lambda a, b: _wrap(a // b) if b else 0,
-    "mod": lambda a, b: a % b if b else 0,
+    "mod": lambda a, b: a % b if b else 0, "and": lambda a, b: a & b, "not": lambda a: ~a,
     "lt": lambda a, b: a < b, "le": lambda a, b: a <= b, "eq": lambda a, b: a == b, "ne": lambda a, b: a != b,
 }  # fmt: skip
 """Of scalar i64."""
@@ -249,6 +249,8 @@ def _function(x: Op) -> Callable:
     if name == "cast":
         assert first is not None
         return _cast(type, first)
+    if name == "bitcast":
+        return lambda a: np.asarray(a, _NUMPY[first.elem]).view(_NUMPY[type.elem])[() if type.lanes else ...]
     if name == "shuffle":
         return _shuffle(x.attrs[0], type)
     if name == "extract":

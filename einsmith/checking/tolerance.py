@@ -22,7 +22,7 @@ from numpy.random import default_rng
 
 from einsmith.base.dtypes import DType
 from einsmith.ir import evaluator, template_evaluator
-from einsmith.ir.functions import COMBINING, FUNCTIONS
+from einsmith.ir.functions import COMBINING, FUNCTIONS, SELECTIONS
 from einsmith.ir.nodes import (
     Apply,
     Axis,
@@ -62,6 +62,17 @@ def bound_error(most: np.ndarray, value: np.ndarray, error: np.ndarray, dtype: D
 def _mask_lost_infinities(value: np.ndarray, error: np.ndarray) -> np.ndarray:
     """Return a mask of elements where NaN may be any infinity as well, which no corner of an interval shows."""
     return np.isinf(error) & np.isnan(value)
+
+
+def _select(combiner: str, pairs: Sequence[Pair], shape: tuple[int, ...]) -> Pair:
+    """Return the positions of a selection among keys of this shape; those are uncertain whose key may equal another."""
+    (v, e), (ranks, _) = ((x.reshape(shape), u.reshape(shape)) for x, u in pairs)
+    at = np.take_along_axis(template_evaluator.sort_positions(v, combiner), ranks[..., :1], -1)
+    chosen, own = np.take_along_axis(v, at, -1), np.take_along_axis(e, at, -1)
+    reach = e + own
+    near = ~(np.abs(v - chosen) > reach) & (reach > 0)
+    np.put_along_axis(near, at, False, -1)
+    return at[..., 0], np.where(near.any(-1), np.inf, 0.0)
 
 
 def errors(graph: Graph, inputs: Sequence[np.ndarray], run: Analysis | None = None) -> tuple[list[Pair], float]:
@@ -196,7 +207,11 @@ class Analysis:
         rank = len(full) - len(body.extents)
         axes = tuple(range(rank, len(full)))
         k = prod(body.extents)
-        pairs = [tuple(np.broadcast_to(x, full) for x in p) for p in self.expressions(body.bodies, full, inputs)]
+        pairs = [
+            (np.broadcast_to(v, full), np.broadcast_to(e, full)) for v, e in self.expressions(body.bodies, full, inputs)
+        ]
+        if body.combiner in SELECTIONS:
+            return [_select(body.combiner, pairs, (*full[:rank], k))]
         out: list[Pair] = []
         for (v, e), expr in zip(pairs, body.bodies, strict=True):
             unit = _unit(expr.dtype)

@@ -132,12 +132,25 @@ def choice(c: DType, a: DType, b: DType) -> DType:
     return same(a, b)
 
 
-COMBINERS = ("sum", "prod", "max", "min", "argmax", "argmin")
+SELECTIONS = ("argkmin", "argkmax")
+"""Combiners that select by rank. They take a key and a rank k, an integer, and give the i32 position of the element of
+rank k among the keys in increasing (argkmin) or decreasing (argkmax) order. Equal keys are in the order of their
+positions, and NaN counts as the largest."""
+COMBINERS = ("sum", "prod", "max", "min", "argmax", "argmin", *SELECTIONS)
 """Combiners of reductions. sum, prod, max, min give one result per body; argmax and argmin take one body and give
-(value, i32 index of its first occurrence, row-major over the reduction axes)."""
+(value, i32 position of its first occurrence). Positions are row-major over the reduction axes."""
 
 COMBINING = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
 """The function that combines two partial results, for the combiners that have one."""
+
+
+def last_key(combiner: str, dtype: DType) -> float | int:
+    """Return the key that no other key comes after in a selection: elements with it that are appended to a row come
+    after all others."""
+    if dtype.is_float:
+        return float("nan") if combiner == "argkmin" else float("-inf")
+    return dtype.range[combiner == "argkmin"]
+
 
 SCATTERED = {"sum": "+=", "max": "max=", "min": "min="}
 """The combiners of a Scatter, and the assignment operator of each in the formula language."""
@@ -145,11 +158,13 @@ SCATTERED = {"sum": "+=", "max": "max=", "min": "min="}
 
 def identity(combiner: str, dtype: DType) -> float | int | bool:
     """Return the identity element of a combiner: the value of an empty reduction, which loses against every other
-    value."""
+    value. That of a selection is NaN, which equals no value: each element has a rank."""
     if combiner == "sum":
         return 0.0 if dtype.is_float else 0
     if combiner == "prod":
         return 1.0 if dtype.is_float else 1
+    if combiner in SELECTIONS:
+        return float("nan")
     low = combiner in ("max", "argmax")
     if dtype.is_float:
         return float("-inf") if low else float("inf")

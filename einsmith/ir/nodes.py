@@ -23,7 +23,7 @@ from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType
 from einsmith.base.errors import VerifyError
 from einsmith.base.symbolic import SYMBOLIC, literal
-from einsmith.ir.functions import COMBINERS, FUNCTIONS, SCATTERED, identity
+from einsmith.ir.functions import COMBINERS, FUNCTIONS, SCATTERED, SELECTIONS, identity
 from einsmith.ir.interned import Node
 
 # ---------------------------------------------------------------------------------------------------- expressions
@@ -182,12 +182,18 @@ class Reduce(Node):
     def _derive(self) -> None:
         if self.combiner not in COMBINERS:
             raise VerifyError(f"unknown combiner {self.combiner}")
-        if self.combiner.startswith("arg") and len(self.bodies) != 1:
+        if self.combiner in SELECTIONS:
+            if len(self.bodies) != 2 or not self.bodies[1].dtype.is_int:
+                raise VerifyError(f"{self.combiner} takes a key and an integer, the rank")
+        elif self.combiner.startswith("arg") and len(self.bodies) != 1:
             raise VerifyError(f"{self.combiner} takes one body")
 
     @property
     def dtypes(self) -> tuple[DType, ...]:
-        """The types of the results. argmax and argmin have two: the extremum and its row-major position, an int32."""
+        """The types of the results. argmax and argmin have two: the extremum and its row-major position, an int32.
+        Selections have only the position."""
+        if self.combiner in SELECTIONS:
+            return (dt.i32,)
         if self.combiner.startswith("arg"):
             return (self.bodies[0].dtype, dt.i32)
         return tuple(b.dtype for b in self.bodies)

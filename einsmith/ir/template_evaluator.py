@@ -16,7 +16,7 @@ import numpy as np
 from einsmith.base import symbolic
 from einsmith.base.dtypes import DType
 from einsmith.base.errors import IndexOutOfRange, ShapeError, VerifyError
-from einsmith.ir.functions import COMBINING, FUNCTIONS
+from einsmith.ir.functions import COMBINING, FUNCTIONS, SELECTIONS
 from einsmith.ir.nodes import (
     Apply,
     Axis,
@@ -112,6 +112,15 @@ def _split_box(domain: tuple[int, ...], rank: int) -> Iterator[Box]:
             yield (*((i, i + 1) for i in outer), mid, *((0, n) for n in domain[cut:]))
 
 
+def sort_positions(keys: np.ndarray, combiner: str) -> np.ndarray:
+    """Return the positions along the last axis in the order of a selection: stable, NaN being the largest."""
+    largest = np.isnan(keys)
+    if combiner == "argkmax":  # from the end on, the stable order of the reversed elements is that of the positions
+        keys, largest = keys[..., ::-1], largest[..., ::-1]
+    order = np.lexsort((keys, largest), axis=-1)
+    return order if combiner == "argkmin" else keys.shape[-1] - 1 - order[..., ::-1]
+
+
 def _evaluate_body(body: Expr | Reduce, box: Box, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Return the results at the points of an output box (its reduction axes complete)."""
     if not isinstance(body, Reduce):
@@ -129,6 +138,9 @@ def _evaluate_body(body: Expr | Reduce, box: Box, inputs: Sequence[np.ndarray]) 
     if body.combiner in ("max", "min"):
         return [getattr(v, body.combiner)(axis=axes) for v in values]
     flat = values[0].reshape(*full[:rank], prod(full[rank:]))
+    if body.combiner in SELECTIONS:
+        rank_of = values[1].reshape(flat.shape)[..., :1]
+        return [np.take_along_axis(sort_positions(flat, body.combiner), rank_of, -1)[..., 0]]
     at = getattr(flat, body.combiner)(axis=-1)
     return [np.take_along_axis(flat, at[..., None], -1)[..., 0], at]
 

@@ -8,11 +8,12 @@ from typing import Any
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import BoundsError, DtypeError, FormulaError, RecurrenceError, VerifyError
 from einsmith.base.symbolic import gcd
+from einsmith.ir.analysis.bounds import bounds
 from einsmith.ir.analysis.guarded import reads_under
 from einsmith.ir.analysis.in_bounds import out_of_bounds
 from einsmith.ir.analysis.linear import linear
 from einsmith.ir.analysis.widths import find_overflow
-from einsmith.ir.functions import FUNCTIONS
+from einsmith.ir.functions import FUNCTIONS, SELECTIONS
 from einsmith.ir.loop import LoweredLoop
 from einsmith.ir.nodes import (
     Apply,
@@ -31,6 +32,7 @@ from einsmith.ir.nodes import (
     Template,
     apply,
     cast,
+    has_no_reduction_axis,
     postorder,
 )
 from einsmith.ir.printer import show
@@ -118,6 +120,8 @@ def _verify_body(t: Template, part: Piece | Scatter) -> None:
             raise VerifyError(f"{body.combiner} over nothing: {show(part)}")
         if body.combiner.startswith("arg") and prod(body.extents) > 2**31:
             raise VerifyError(f"{body.combiner} over {prod(body.extents)} elements exceeds int32: {show(part)}")
+        if body.combiner in SELECTIONS:
+            _verify_rank(t, part, body)
     if isinstance(part, Scatter):
         if len(part.index) != t.rank or not all(i.dtype.is_int for i in part.index):
             raise VerifyError(f"a scatter needs {t.rank} integer indices: {show(part)}")
@@ -125,6 +129,15 @@ def _verify_body(t: Template, part: Piece | Scatter) -> None:
             raise VerifyError(f"a scatter of {part.body.dtype}: {show(part)}")
     for e in postorder(part.bodies):
         _verify_node(t, part, e)
+
+
+def _verify_rank(t: Template, part: Piece | Scatter, body: Reduce) -> None:
+    rank = body.bodies[1]
+    if not has_no_reduction_axis(rank, t.rank):
+        raise VerifyError(f"the rank of {body.combiner} depends on the axes that are reduced: {show(part)}")
+    low, high = bounds(rank, part.domain)
+    if 0 not in part.extents and (low is None or high is None or low < 0 or high >= prod(body.extents)):
+        raise VerifyError(f"a rank of {body.combiner} may leave 0 .. {prod(body.extents) - 1}: {show(part)}")
 
 
 def _verify_node(t: Template, part: Piece | Scatter, e: Any) -> None:

@@ -31,6 +31,7 @@ from einsmith.kernels.rows.pattern import RowBlocks
 from einsmith.kernels.scalar import Scalar
 from einsmith.kernels.scan import Scan
 from einsmith.kernels.scatter.pattern import ScatterAdd
+from einsmith.kernels.selection import Selection
 from einsmith.kernels.stencil.pattern import StencilPattern
 from einsmith.schedule.kernel import Kernel, Rows
 
@@ -52,6 +53,7 @@ PATTERNS: list[Pattern] = [
     Scan(),
     Reduction(),
     ScatterAdd(),
+    Selection(),
     Col2im(_SELF),
 ]
 """The CPU's patterns in the order in which they are priced, the most often chosen first, so that later ones are pruned.

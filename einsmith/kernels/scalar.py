@@ -16,7 +16,8 @@ from einsmith.cost.facts import LINE, Target
 from einsmith.cost.overheads import INSTRUCTIONS
 from einsmith.cost.roofline import distribute
 from einsmith.ir.analysis.linear import LinearForm
-from einsmith.ir.nodes import Apply, Axis, Piece
+from einsmith.ir.functions import SELECTIONS
+from einsmith.ir.nodes import Apply, Axis, Piece, Reduce
 from einsmith.kernels.emit import boxes, loops
 from einsmith.kernels.emit.boxes import Box
 from einsmith.kernels.emit.combine import Accumulators, Combine
@@ -42,7 +43,9 @@ class Scalar(Pattern):
     name = "scalar"
 
     def match(self, kernel: Kernel) -> bool:
-        return not isinstance(kernel, Rows) and not kernel.sums and all(isinstance(p, Piece) for p in kernel.root.parts)
+        if isinstance(kernel, Rows) or kernel.sums or not all(isinstance(p, Piece) for p in kernel.root.parts):
+            return False
+        return not any(isinstance(p.body, Reduce) and p.body.combiner in SELECTIONS for p in kernel.root.parts)
 
     def configs(self, kernel: Kernel, target: Target) -> Sequence[ScalarConfig]:
         return [ScalarConfig()]

@@ -13,6 +13,8 @@ from typing import Any
 
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import ShapeError
+from einsmith.ir.nodes import Axis, Const, Expr, Read, Reduce, apply, cast, template
+from einsmith.ir.rewrite.simplify import canonical
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.lang.op import Operator, op
@@ -100,6 +102,25 @@ def logcumsumexp(input: Any, dim: int) -> Value:
 # ------------------------------------------------------------------------------------------------------------ sorting
 
 
+def select_positions(x: Value, d: int, first: int, count: int, descending: bool) -> Value:
+    """Return the positions along dimension d of the elements of ranks `first` .. `first + count - 1`.
+
+    Equal elements are in the order of their positions; NaN counts as largest.
+    """
+
+    def build(operands: list[Value]) -> tuple[Value, ...]:
+        (x,) = operands
+        shape, rank = at(x.shape, d, count), x.ndim
+        key: Expr = Read(0, at(tuple(map(Axis, range(rank))), d, Axis(rank)), x.dtype)
+        key = cast(key, dt.i32 if x.dtype.is_bool else x.dtype.arithmetic)
+        of_rank = apply("add", Axis(d), Const(first, dt.i32)) if first else Axis(d)
+        reduction = Reduce("argkmax" if descending else "argkmin", (x.shape[d],), (key, of_rank))
+        return (Value(canonical(template(shape, [(x.dtype, x.shape)], reduction), (x.tensor,))),)
+
+    x = builder.stop_gradient(x)
+    return builder.trace_once(("select positions", d, first, count, descending), [x], build)[0]
+
+
 class _Order:
     """An order of the elements of rows: keys without NaN, and codes that break ties. NaN is the largest."""
 
@@ -125,23 +146,6 @@ class _Order:
         """Return whether element i comes before element j in the order."""
         a, b = self.keys[i], self.keys[j]
         return ((b < a) if self.descending else (a < b)) | ((a == b) & (self.code(i) < self.code(j)))
-
-
-def _ranks(order: _Order) -> Value:
-    """Return how many elements of its row come before each element, by comparing all pairs."""
-    x, d = order.x, order.d
-    (j,) = builder.axes(order.n)
-    return builder.compute(x.shape, lambda *i: builder.sum(builder.where(order.before(at(i, d, j), i), 1, 0), over=j))
-
-
-def _positions(order: _Order, count: int) -> Value:
-    """Return the positions of the first `count` elements in order along the dimension."""
-    d, ranks = order.d, _ranks(order)
-    (k,) = builder.axes(order.n)
-    shape = at(order.x.shape, d, count)
-    return builder.compute(
-        shape, lambda *i: builder.sum(builder.where(ranks[at(i, d, k)] == i[d], k, 0), over=k)
-    ).astype(dt.i32)
 
 
 def _first(order: _Order, count: int) -> Value:
@@ -191,7 +195,7 @@ def argsort(input: Any, dim: int = -1, descending: bool = False, *, stable: bool
     if not x.ndim:
         return builder.full((), 0, dt.i32)
     d = dimension(dim, x.ndim, "argsort")
-    return _positions(_Order(x, d, descending), x.shape[d])
+    return select_positions(x, d, 0, x.shape[d], descending)
 
 
 @operator(aten="sort.default sort.stable")
@@ -205,7 +209,7 @@ def sort(input: Any, dim: int = -1, descending: bool = False, *, stable: bool = 
         values, positions = sort(x.astype(dt.i32), dim, descending)
         return values.astype(x.dtype), positions
     d = dimension(dim, x.ndim, "sort")
-    positions = _positions(_Order(x, d, descending), x.shape[d])
+    positions = select_positions(x, d, 0, x.shape[d], descending)
     return _take_first(x, d, positions), positions
 
 
@@ -227,10 +231,9 @@ def topk(input: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool =
     d = dimension(dim, x.ndim, "topk")
     if not 0 <= k <= x.shape[d]:
         raise ShapeError(f"topk: k={k} must be from 0 to {x.shape[d]}, the extent along dim={dim}")
-    order = _Order(x, d, largest)
     positions = builder.full(at(x.shape, d, 0), 0, dt.i32)
     if k:
-        positions = _first(order, k) if k <= FEW else _positions(order, k)
+        positions = _first(_Order(x, d, largest), k) if k <= FEW else select_positions(x, d, 0, k, largest)
     return _take_first(x, d, positions), positions
 
 
@@ -249,20 +252,16 @@ def median(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
     n = x.shape[d]
     if not n:
         raise ShapeError(f"median: 'input' {x.shape} has no elements along dim={dim}")
-    ranks = _ranks(_Order(x, d, False))
     (j,) = builder.axes(n)
-    row = at(x.shape, d, 1)
 
-    def is_number(*i: Any) -> Any:
+    def first_nan(*i: Any) -> Any:
         e = x[at(i, d, j)]
-        return e == e
+        return builder.min(builder.where(e == e, n, j), over=j)
 
-    numbers = builder.compute(row, lambda *i: builder.sum(builder.where(is_number(*i), 1, 0), over=j))
-
-    def position(*i: Any) -> Any:
-        middle = builder.where(numbers[i] == n, (n - 1) // 2, numbers[i])  # NaN is sorted behind the numbers
-        return builder.sum(builder.where(ranks[at(i, d, j)] == middle, j, 0), over=j)
-
-    positions = builder.compute(row, position).astype(dt.i32)
+    positions = select_positions(x, d, (n - 1) // 2, 1, False)
+    if x.dtype.is_float:
+        nan = builder.compute(positions.shape, first_nan)
+        positions = builder.where(nan < n, nan, positions)
+    positions = positions.astype(dt.i32)
     values = _take_first(x, d, positions)
     return tuple(v if keepdim else v.reshape(without(v.shape, (d,))) for v in (values, positions))

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import BoundsError, VerifyError
 from einsmith.ir.analysis.in_bounds import out_of_bounds
-from einsmith.ir.functions import identity
+from einsmith.ir.functions import SELECTIONS, identity, last_key
 from einsmith.ir.nodes import (
     Axis,
     Const,
@@ -319,8 +319,12 @@ def put_first(reduction: Reduce, rank: int, first: Collection[int]) -> Reduce:
 
 def _guard_terms(guards: Sequence[Expr], reduction: Reduce) -> Reduce:
     """Return a reduction of the terms for which all guards hold."""
-    bodies = (_guarded(guards, x, identity(reduction.combiner, x.dtype)) for x in reduction.bodies)
-    return Reduce(reduction.combiner, reduction.extents, tuple(bodies))
+    combiner, bodies = reduction.combiner, reduction.bodies
+    if combiner in SELECTIONS:
+        key, of_rank = bodies
+        return Reduce(combiner, reduction.extents, (_guarded(guards, key, last_key(combiner, key.dtype)), of_rank))
+    bodies = tuple(_guarded(guards, x, identity(combiner, x.dtype)) for x in bodies)
+    return Reduce(combiner, reduction.extents, bodies)
 
 
 def _guarded(guards: Sequence[Expr], x: Expr, otherwise: float | int | bool) -> Expr:

@@ -20,6 +20,7 @@ _T = TypeVar("_T")
 _MIN_RUN_BYTES = 128
 """Fewest contiguous bytes of a row that is preceded by other axes."""
 _ROW_COMBINERS = ("sum", "prod", "max", "min")
+_POSITIONS = ("argmax", "argmin")
 """Combiners of the reductions over rows that a member may have."""
 
 
@@ -289,7 +290,7 @@ def _nested_form(kernel: Kernel, k: int, reduces: bool) -> RowForm | None:
         if not all(_covers(root, d) for d in range(root.rank)) or not isinstance(body, Reduce):
             return None
         # A position counts the points of the reduction in row-major order, so only its first axis may be cut.
-        if body.combiner not in _ROW_COMBINERS and not (body.combiner.startswith("arg") and k == 0):
+        if body.combiner not in (*_ROW_COMBINERS, *(_POSITIONS if k == 0 else ())):
             return None
         root = _reduce_first(root, k)
     axis = root.rank if reduces else k

@@ -414,7 +414,7 @@ class _Emitter(MemoryEmitter):
         points = [(self.get(a), a.type) for a in op.args if a is not None]
         self.put(op.result, dots.pack(LaneArithmetic(self.ops, op.result.type), points))
 
-    def do_words_of(self, op: Op) -> None:
+    def do_bitcast(self, op: Op) -> None:
         (x,) = op.args
         assert x is not None and op.result is not None
         self.put(op.result, self.text.emit(f"bitcast {spell(x.type)} {self.get(x)} to {spell(op.result.type)}"))

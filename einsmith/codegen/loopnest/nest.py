@@ -313,12 +313,12 @@ class Builder:
             raise CompileError(f"a word of {[str(x.type) for x in points]}")
         return self._emit("pack", points, Type(WORD, points[0].type.lanes))
 
-    def words_of(self, x: SSAValue) -> SSAValue:
-        """Return the words of a vector's neighbouring elements."""
-        points = WORD_BYTES // BYTES[x.type.elem]
-        if x.type.lanes % points:
-            raise CompileError(f"words of {x.type}")
-        return self._emit("words_of", [x], Type(WORD, x.type.lanes // points))
+    def bitcast(self, x: SSAValue, elem: str) -> SSAValue:
+        """Return the bits of x as elements of another type, of which a vector may hold more or fewer."""
+        size, new = BYTES[x.type.elem] * max(x.type.lanes, 1), BYTES[elem]
+        if size % new or (not x.type.lanes and size != new):
+            raise CompileError(f"the bits of {x.type} as {elem}")
+        return self._emit("bitcast", [x], Type(elem, size // new if x.type.lanes else 0))
 
     def select(self, c: SSAValue, a: SSAValue | int, b: SSAValue | int) -> SSAValue:
         """Emit `a` where c holds, else `b`."""

@@ -18,6 +18,7 @@ from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType
 from einsmith.ir.analysis.linear import LinearForm, linear, nonnegative
 from einsmith.ir.analysis.ranges import wrapped
+from einsmith.ir.functions import SELECTIONS
 from einsmith.ir.nodes import Apply, Axis, Const, Expr, Reduce, Scatter, apply, axes_of, cast, has_read, is_zero
 from einsmith.ir.rebuild import operands, substitute
 
@@ -47,7 +48,7 @@ def _fold(
 ) -> tuple[list[int], tuple[Expr, ...]]:
     """Return the numbers of the axes that remain; then index and bodies over them."""
     rank, kept = len(outer), list(range(len(extents)))
-    for k in () if 0 in extents else range(len(extents)):
+    for k in () if 0 in extents or combiner in SELECTIONS else range(len(extents)):
         if combiner.startswith("arg") and kept.index(k):
             break  # positions count the points of inner axes: only removing the outermost axis keeps them
         folded = [FOLDS[combiner](b, rank + k, (*outer, *extents)) for b in bodies]

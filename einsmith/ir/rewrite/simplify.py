@@ -11,10 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from einsmith.base import dtypes as dt
 from einsmith.ir.analysis.bounds import Facts
 from einsmith.ir.analysis.guarded import atomic_conditions, has_integer_comparison
 from einsmith.ir.analysis.linear import LinearForm
 from einsmith.ir.analysis.widths import widen
+from einsmith.ir.functions import SELECTIONS
 from einsmith.ir.nodes import (
     Apply,
     Axis,
@@ -245,6 +247,8 @@ def _drop_unit_axes(r: Reduce, rank: int) -> Expr | Reduce:
         axes |= {rank + k: Axis(rank + n) for n, k in enumerate(kept)}
         bodies = tuple(substitute(b, axes) for b in r.bodies)
         r = Reduce(r.combiner, tuple(r.extents[k] for k in kept), bodies)
+    if r.combiner in SELECTIONS and not r.extents:
+        return Const(0, dt.i32)
     return r.bodies[0] if not r.extents and len(r.bodies) == 1 and not r.combiner.startswith("arg") else r
 
 

@@ -11,6 +11,7 @@ from functools import reduce
 from math import prod
 
 from einsmith.base.errors import CompileError
+from einsmith.codegen.loopnest.dots import WORD
 from einsmith.codegen.loopnest.expressions import ExpressionEmitter, Memo
 from einsmith.codegen.loopnest.nest import BYTES, Builder, SSAValue, elem_of
 from einsmith.codegen.loopnest.shuffle import covering, pick_lanes, place_lanes, transpose_blocks
@@ -237,7 +238,7 @@ class LaneCursor(ExpressionEmitter):
             assert isinstance(e, Apply)
             return b.cast(args[0], elem_of(e.dtype)) if e.fn == "cast" else b.op(e.fn, *args)
 
-        return b.words_of(emit(x.args[0]))
+        return b.bitcast(emit(x.args[0]), WORD)
 
     # -- memory
 

@@ -16,6 +16,7 @@ from einsmith.codegen.loopnest.address import BufferMemory, address
 from einsmith.codegen.loopnest.nest import Builder, SSAValue, elem_of
 from einsmith.cost.facts import LINE, Target
 from einsmith.ir.analysis.linear import LinearForm
+from einsmith.ir.functions import SELECTIONS
 from einsmith.ir.nodes import Axis, Piece, Read, Reduce
 from einsmith.kernels import pointwise
 from einsmith.kernels.emit import loops
@@ -92,7 +93,8 @@ class Reduction(Pattern):
 
     def match(self, kernel: Kernel) -> bool:
         parts = kernel.root.parts
-        return all(isinstance(p, Piece) for p in parts) and any(isinstance(p.body, Reduce) for p in parts)
+        combiners = {p.body.combiner for p in parts if isinstance(p.body, Reduce)}
+        return all(isinstance(p, Piece) for p in parts) and bool(combiners) and combiners.isdisjoint(SELECTIONS)
 
     def bound(self, kernel: Kernel, target: Target) -> float:
         """Return the seconds in which all cores move the kernel's bytes."""
