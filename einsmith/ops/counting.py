@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from einsmith.base import dtypes as dt
 from einsmith.base.arguments import Size
 from einsmith.base.errors import ArgumentError, ShapeError
+from einsmith.base.symbolic import is_symbolic
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.ops.common import dimension, tensor
@@ -15,23 +17,30 @@ from einsmith.ops.operator import operator
 from einsmith.ops.tensor import cat
 
 
+FEW = 32
+"""Most elements of a sorted row that are all compared; in longer ones places are searched by halves."""
+
+
 def count_before(rows: Value, x: Value, right: bool) -> Value:
     """Count, for each x [.., m], the elements of sorted rows [.., n] or [n] below it, or not above it if `right`.
 
     NaN stands at the end of a row. An x that comes after all numbers of its row comes after its NaN, too, as NaN does.
     """
     n, one = rows.shape[-1], rows.ndim == 1
-    (j,) = builder.axes(n)
-
-    def body(*i: Any) -> Any:
-        key, own = rows[j] if one else rows[(*i[:-1], j)], x[i]
-        above = ((key > own) if right else (key >= own)) | (key != key)
-        above = above & (own == own)
-        return builder.sum(builder.where(above, 0, 1), over=j)
-
     if not n or not x.size:
         return builder.full(x.shape, 0, dt.i64)
-    before = builder.compute(x.shape, body).astype(dt.i64)
+
+    def comes_before(i: tuple, j: Any) -> Any:
+        """Return whether element j of its row comes before x[i]. NaN comes after numbers."""
+        key, own = rows[j] if one else rows[(*i[:-1], j)], x[i]
+        return (own != own) | ((key <= own) if right else (key < own))
+
+    if is_symbolic(n) or n <= FEW:
+        (j,) = builder.axes(n)
+        before = builder.compute(x.shape, lambda *i: builder.sum(builder.where(comes_before(i, j), 1, 0), over=j))
+    else:
+        before = _search_by_halves(x.shape, n, comes_before)
+    before = before.astype(dt.i64)
     if not rows.dtype.is_float:
         return before
 
@@ -39,8 +48,25 @@ def count_before(rows: Value, x: Value, right: bool) -> Value:
         key = rows[(*i, j)]
         return builder.sum(builder.where(key == key, 1, 0), over=j)
 
+    (j,) = builder.axes(n)
     numbers = builder.compute(rows.shape[:-1], count_numbers).astype(dt.i64)
     return builder.where(before == (numbers if one else numbers.reshape((*numbers.shape, 1))), n, before).astype(dt.i64)
+
+
+def _search_by_halves(shape: tuple[int, ...], n: int, comes_before: Callable[[tuple, Any], Any]) -> Value:
+    """Return how many elements of a row of n come before each point: whether those of the first half of the elements
+    that are left do, until one is left."""
+
+    def body(*i: Any) -> Any:
+        count: Any = 0
+        left = n
+        while left > 1:
+            half = left // 2
+            count = count + builder.where(comes_before(i, builder.minimum(count + (half - 1), n - 1)), half, 0)
+            left -= half
+        return count + builder.where(comes_before(i, builder.minimum(count, n - 1)), 1, 0)
+
+    return builder.compute(shape, body)
 
 
 def _search(rows: Value, x: Value, right: bool, narrow: bool) -> Value:
@@ -61,8 +87,7 @@ def searchsorted(
     """Return for each element the number of elements of a sorted row that are smaller; with `right`, not larger.
 
     sorted_sequence: one row [n], or rows [.., n] for an input [.., m]. side: "left" or "right", another way to say
-    `right`. sorter: the positions that sort the rows, if they are not sorted. Every element is compared with its whole
-    row.
+    `right`. sorter: the positions that sort the rows, if they are not sorted.
     """
     name = "searchsorted"
     rows, x = tensor(sorted_sequence, name, "sorted_sequence"), tensor(input, name, "input")

@@ -157,14 +157,9 @@ def mode(x: Value, dim: int = -1, keepdim: bool = False) -> tuple[Value, Value]:
         return x, builder.full((), 0, dt.i64)
     d = dimension(dim, x.ndim, "mode")
     values, places = F.sort(x, d)
-    (j,) = builder.axes(x.shape[d])
-    keys = values.astype(dt.i32) if x.dtype.is_bool else values
-
-    def count(*i: Any) -> Any:
-        a, b = keys[at(i, d, j)], keys[i]
-        return builder.sum(builder.where((a == b) | ((a != a) & (b != b)), 1, 0), over=j)
-
-    counts = builder.compute(x.shape, count)
+    rows = F.movedim(values.astype(dt.i32) if x.dtype.is_bool else values, d, -1)
+    places_of = [count_before(rows, rows, right) for right in (False, True)]
+    counts = F.movedim(places_of[1] - places_of[0], -1, d)
     first = F.argmax(counts, d, True).astype(dt.i64)
     last = first + builder.maximum(F.gather(counts, d, first) - 1, 0).astype(dt.i64)
     return _one(values, first, d, keepdim), _one(places, last, d, keepdim).astype(dt.i64)
