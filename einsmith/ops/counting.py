@@ -16,7 +16,6 @@ from einsmith.ops.indexing import gather, index_add
 from einsmith.ops.operator import operator
 from einsmith.ops.tensor import cat
 
-
 FEW = 32
 """Most elements of a sorted row that are all compared; in longer ones places are searched by halves."""
 
