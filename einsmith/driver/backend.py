@@ -24,7 +24,7 @@ from einsmith.schedule.plan import KernelCall
 from einsmith.tuning.kernels.measure import KernelRunner
 from einsmith.tuning.kernels.model_error import ModelError, Win
 from einsmith.tuning.kernels.race import RaceResult
-from einsmith.tuning.kernels.session import Part, SearchResult, Tell
+from einsmith.tuning.kernels.session import Effort, Part, SearchResult, Tell
 
 __all__ = ["Backend", "Part", "ProgramInfo", "RaceResult", "Runnable", "SearchResult", "Tell"]
 
@@ -249,11 +249,13 @@ class Tuner(ABC):
         seconds: float,
         tell: Tell,
         executor: Executor | None = None,
+        effort: Effort | None = None,
     ) -> list[SearchResult]:
         """Search the configurations of a program's kernels for `seconds`, and record those that are correct and faster
         than the model's choices; programs compiled later use them.
 
-        `tell` is called with every measurement; `executor` measures on other hosts. Raises ArgumentError where the back
+        `tell` is called with every measurement; `executor` measures on other hosts; `effort` says how much is
+        measured of each kernel. Raises ArgumentError where the back
         end has no search.
         """
         raise ArgumentError(f"the back end {self.name!r} has no search; pass tune=0")

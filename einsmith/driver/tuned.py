@@ -23,7 +23,7 @@ from einsmith.tuning.kernels import decisions, measure, override, race, records,
 from einsmith.tuning.kernels.genetic import Candidate, candidate_of
 from einsmith.tuning.kernels.measure import KernelRunner
 from einsmith.tuning.kernels.race import RaceResult
-from einsmith.tuning.kernels.session import Part, SearchResult, Tell
+from einsmith.tuning.kernels.session import Effort, Part, SearchResult, Tell
 
 
 class Decision(NamedTuple):
@@ -145,6 +145,7 @@ class TunedBackend(Backend):
         seconds: float,
         tell: Tell,
         executor: Executor | None = None,
+        effort: Effort | None = None,
     ) -> list[SearchResult]:
         return session.tune(
             parts,
@@ -157,6 +158,7 @@ class TunedBackend(Backend):
             executor,
             partial(_runner_of, self.make),
             self.request_seconds,
+            effort,
         )
 
     def keep(self, result: SearchResult, target: Target) -> None:

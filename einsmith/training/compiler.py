@@ -3,7 +3,6 @@ that a change makes invalid."""
 
 from __future__ import annotations
 
-import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -16,12 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from einsmith.api.library import called_modules
-from einsmith.base import environment, recording
+from einsmith.base import recording
 from einsmith.base.caches import Bound, Cache
 from einsmith.base.dtypes import f16
 from einsmith.base.environment import AUTO, EACH
-from einsmith.base.errors import ArgumentError, EinsmithWarning
-from einsmith.base.system.processes import can_wait_for_pipes
+from einsmith.base.errors import ArgumentError
 from einsmith.cost.facts import Target
 from einsmith.driver import registry
 from einsmith.driver.backend import Backend, Workshop
@@ -44,6 +42,7 @@ from einsmith.training.progress import SearchProgress
 from einsmith.training.settings import TuningSettings
 from einsmith.training.state import AVERAGE, GRADIENT, WEIGHT, StepParts
 from einsmith.training.updates import StepGraph, build_norm, build_update
+from einsmith.tuning.kernels.session import CHEAPEST
 from einsmith.tuning.programs import graph_search, kernel_search
 from einsmith.tuning.programs.online import Exploration
 
@@ -69,13 +68,7 @@ class ProgramSearch:
         """Return whether the next program is to be tuned. Warns where EINSMITH_CHECK or the system forbids it."""
         if self.settings.mode == "static" and self.remaining_seconds < 1:
             return False
-        if environment.check_level():
-            warnings.warn("programs are not tuned while EINSMITH_CHECK is set; unset it to tune", EinsmithWarning, 3)
-            return False
-        if not can_wait_for_pipes():
-            warnings.warn("programs are not tuned on Windows: no other process can measure kernels", EinsmithWarning, 3)
-            return False
-        return True
+        return kernel_search.can_measure(4)
 
     def prepare(self, backend: Backend, programs: Sequence[BoundProgram]) -> Workshop | None:
         """Return a workshop for a program that is compiled next, in dynamic mode. It starts while the program is
@@ -116,9 +109,11 @@ class ProgramSearch:
         graph_seconds = kernel_search.parse_tune(self.settings.tune)[1] - self._spent_graph_seconds
         run, remaining = graph_search.tune_graph(run, arrays, graph_seconds)
         self._spent_graph_seconds += graph_seconds - remaining
-        seconds = self.remaining_seconds
+        seconds, effort = self.remaining_seconds, None
+        if self.settings.tune == kernel_search.FIRST_CALL:
+            seconds, effort = kernel_search.seconds_to_race(run), CHEAPEST
         with SearchProgress(seconds, kernel_search.predict_seconds(run)) as progress:
-            report = kernel_search.tune(run, arrays, seconds, progress, self.settings.executor)
+            report = kernel_search.tune(run, arrays, seconds, progress, self.settings.executor, effort)
         self._spent_seconds += report.seconds
         return report.run
 

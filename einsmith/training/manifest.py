@@ -18,7 +18,7 @@ from einsmith.base.numerics import STORED
 from einsmith.ops.table import OPERATORS
 from einsmith.training.settings import MODES, UpdateSettings
 from einsmith.training.state import INITIAL_SCALE
-from einsmith.tuning.programs.kernel_search import GRAPH
+from einsmith.tuning.programs.kernel_search import FIRST_CALL, GRAPH
 
 FORMAT = "einsmith-step"
 MAX_BYTES = 1 << 28
@@ -149,7 +149,7 @@ ENTRIES: dict[str, tuple[Callable[[Any], bool], str]] = {
         "a scale of at least 1, and a whole number",
     ),
     "mode": (lambda x: x in MODES, f"one of {', '.join(MODES)}"),
-    "tune": (lambda x: x == GRAPH or (_finite(x) and x >= 0), f"seconds, or {GRAPH}"),
+    "tune": (lambda x: x in (GRAPH, FIRST_CALL) or (_finite(x) and x >= 0), f"seconds, {GRAPH} or {FIRST_CALL}"),
     "deterministic": (lambda x: isinstance(x, bool), "true or false"),
     "files": (lambda x: _dict_check(_text)(x) and all(map(_plain, x)), "the files' checksums"),
 }

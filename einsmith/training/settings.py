@@ -84,6 +84,8 @@ class TuningSettings:
             shows the results.
         tune: seconds of the search, for all batch shapes together; 0 searches nothing in static mode, and in dynamic
             mode as long as something is to be gained. "graph" also searches a minute for better graphs before.
+            "first-call" races the six candidates of each kernel that promise most once, for at most as long again as
+            the compilation of each program took, or two seconds.
         executor: an executor as in `concurrent.futures` that measures kernels for the search of static mode, on other
             hosts of this kind.
 
@@ -99,6 +101,8 @@ class TuningSettings:
         if self.mode not in MODES:
             raise ArgumentError(f"mode={self.mode!r} is not available; use {' or '.join(map(repr, MODES))}")
         kernel_search.parse_tune(self.tune)
+        if self.mode != "static" and self.tune == kernel_search.FIRST_CALL:
+            raise ArgumentError(f"tune={self.tune!r} races kernels before the first step: it needs mode='static'")
         if self.executor is not None and not callable(getattr(self.executor, "submit", None)):
             raise ArgumentError(
                 f"executor={show(self.executor)} has no method submit, as executors of concurrent.futures do"

@@ -64,7 +64,7 @@ def recorded(run: BoundProgram, chosen: str) -> None:
 
 def test_a_search_finds_what_is_fast_and_right(card: Insert, x: np.ndarray, monkeypatch) -> None:
     """The fastest configurations are wrong, or end the process that runs them."""
-    monkeypatch.setattr(session, "FINAL_RACE_SECONDS", 0.1)
+    monkeypatch.setattr(session, "THOROUGH", session.Effort(final_seconds=0.1))
     card(planted=True)
     run = compiled(FORMULA, x)
     want = run((x,))[1][0]

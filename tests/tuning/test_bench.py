@@ -25,7 +25,7 @@ from einsmith.tuning.kernels import bench as bench_module
 from einsmith.tuning.kernels.bench import BenchProcess
 from einsmith.tuning.kernels.genetic import Candidate
 from einsmith.tuning.kernels.measure import HostRunner, compile_kernel, example_buffers
-from einsmith.tuning.kernels.session import Part, tune
+from einsmith.tuning.kernels.session import Effort, Part, tune
 from einsmith.tuning.kernels.verdict import MIN_ROUNDS, bounds, judge
 from einsmith.tuning.kernels.worker import fault_of
 from tests.caches import CHOICES, forget
@@ -84,7 +84,7 @@ def test_faults_are_never_kept(planted, scaled, monkeypatch):
     kernel, target = scaled
     monkeypatch.setattr("einsmith.tuning.kernels.bench.REQUEST_SECONDS", 2.0)
     told = {}
-    monkeypatch.setattr("einsmith.tuning.kernels.session.MAX_CANDIDATES", 24)
+    monkeypatch.setattr("einsmith.tuning.kernels.session.THOROUGH", Effort(candidates=24))
     (found,) = tune([Part(kernel)], target, 1, 60.0, lambda f, c, s: told.__setitem__(c, s))
     named = {c.config for c, _ in found.faults}
     assert found.best is None or found.best.pattern != "planted" or found.best.config in OK

@@ -21,7 +21,7 @@ import einsmith as es
 from einsmith.cli.workers import executor_of
 from einsmith.tuning.kernels import farm, session
 from einsmith.tuning.kernels.farm import count_workers
-from einsmith.tuning.kernels.session import KernelSearch, Part, tune
+from einsmith.tuning.kernels.session import Effort, KernelSearch, Part, tune
 from tests.tuning.test_measure import kernel_of
 
 
@@ -37,14 +37,12 @@ def kernels():
 
 @pytest.fixture
 def brief(monkeypatch):
-    monkeypatch.setattr(session, "MAX_CANDIDATES", 6)
-    monkeypatch.setattr(session, "RACE_SECONDS", 0.02)
-    monkeypatch.setattr(session, "FINAL_RACE_SECONDS", 0.05)
+    monkeypatch.setattr(session, "THOROUGH", Effort(candidates=6, race_seconds=0.02, final_seconds=0.05))
 
 
 def test_a_search_goes_on_in_another_process(kernels, brief, monkeypatch):
     """What it has measured goes with it: the second visit measures other candidates than the first, which has eight."""
-    monkeypatch.setattr(session, "MAX_CANDIDATES", 12)
+    monkeypatch.setattr(session, "THOROUGH", session.THOROUGH._replace(candidates=12))
     (kernel, _), target = kernels
     search, told = KernelSearch(Part(kernel), target), []
     for _ in range(2):
@@ -175,7 +173,7 @@ from einsmith.tuning.kernels.farm import count_workers
 from tests.tuning.test_measure import kernel_of
 
 if __name__ == "__main__":
-    session.RACE_SECONDS, session.FINAL_RACE_SECONDS, session.MAX_CANDIDATES = 0.02, 0.05, 6
+    session.THOROUGH = session.Effort(candidates=6, race_seconds=0.02, final_seconds=0.05)
     kernel, target = kernel_of(es.op("y[i,j] = sum[k](a[i,k]*b[k,j])"), np.ones((60, 37)), np.ones((37, 50)))
     with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
         with executor_of(cluster.scheduler_address) as executor:

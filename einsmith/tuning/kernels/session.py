@@ -29,24 +29,35 @@ from einsmith.tuning.kernels.genetic import Candidate, Search
 from einsmith.tuning.kernels.measure import HostRunner
 from einsmith.tuning.kernels.verdict import MAX_KEPT_RATIO, bounds, judge, pair_ratios
 
-GENERATION_SIZE = 4
-"""Number of candidates that race at once with the model's choice."""
-VISIT_GENERATIONS = 2
-"""Most generations of candidates that one visit to a kernel measures."""
-MAX_CANDIDATES = 100
-"""Most candidates of one kernel that a search measures."""
-RACE_SECONDS, FINAL_RACE_SECONDS = 0.3, 1.0
-"""Most seconds of a race, and of the race that decides whether a candidate is kept."""
 MAX_BOUND_SHARE = 0.95
 """Ratio of a kernel's roofline bound to its time (both in seconds) from which on the kernel is not searched."""
 MIN_GAIN_SHARE = 0.002
 """Least expected gain of a visit, as a fraction of the program's time; below it the search ends."""
-MAX_FINAL_RACES = 3
-"""Most times that a final race is run where the machine is busy."""
-MAX_FINALISTS = 2
-"""Most candidates of a visit that get a final race of their own."""
 UNMEASURED_GAIN_SHARE = 0.3
 """Fraction of its predicted time that a kernel which is not measured yet is expected to save."""
+
+
+class Effort(NamedTuple):
+    """How much of a search is measured.
+
+    candidates: most candidates of one kernel. generation: candidates that race at once with the model's choice.
+    generations: most generations of a visit to a kernel. race_seconds: most seconds of a race. final_seconds: most
+    seconds of the race that decides whether a candidate is kept. final_races: most times that it is run where the
+    machine is busy. finalists: most candidates of a visit that get a final race of their own."""
+
+    candidates: int = 100
+    generation: int = 4
+    generations: int = 2
+    race_seconds: float = 0.3
+    final_seconds: float = 1.0
+    final_races: int = 3
+    finalists: int = 2
+
+
+THOROUGH = Effort()
+"""The effort of a search for the best configurations."""
+CHEAPEST = Effort(6, 6, 1, 0.1, 0.2, 1, 1)
+"""The effort of one race of the six candidates that promise most."""
 
 
 class Part(NamedTuple):
@@ -111,8 +122,8 @@ class KernelSearch:
     A search can be pickled, and continues in another process with its measurements.
     """
 
-    def __init__(self, part: Part, target: Target, make: Callable[..., Search] = Search):
-        self.make = make
+    def __init__(self, part: Part, target: Target, make: Callable[..., Search] = Search, effort: Effort | None = None):
+        self.make, self.effort = make, effort or THOROUGH
         choice = autoconfig.choose(part.kernel, target)
         candidate = Candidate(choice.pattern.name, choice.config)
         self.result = SearchResult(part.kernel, part.turns, candidate, choice.cost.seconds, choice.cost.seconds)
@@ -155,12 +166,12 @@ class KernelSearch:
                 self.search.tell(candidate, seconds)
         bench.begin(result.kernel, self.target, threads, self.target.kept < REUSED_L3_FRACTION)
         self._prepare_choice(bench)
-        for n in range(VISIT_GENERATIONS):
+        for n in range(self.effort.generations):
             if (n and time.monotonic() > end) or not self._race_generation(bench, self.search, tell):
                 break
         self._decide(bench, self.search, tell)
-        if not result.over and result.tried >= MAX_CANDIDATES:
-            result.over = f"{MAX_CANDIDATES} candidates were tried"
+        if not result.over and result.tried >= self.effort.candidates:
+            result.over = f"{self.effort.candidates} candidates were tried"
         if not result.over and result.seconds * MAX_BOUND_SHARE <= self.floor:
             result.over = f"it is within {1 - MAX_BOUND_SHARE:.0%} of its roofline bound"
         self.visits_without_gain = 0 if result.seconds < MAX_KEPT_RATIO * before else self.visits_without_gain + 1
@@ -173,9 +184,9 @@ class KernelSearch:
     def _race_generation(self, bench: BenchProcess, search: Search, tell: Tell) -> bool:
         """Race some candidates with the choice; return whether there were any."""
         result, ready, proposed = self.result, dict[int, Candidate](), list[Candidate]()
-        while len(ready) < GENERATION_SIZE and (proposed or result.tried < MAX_CANDIDATES):
+        while len(ready) < self.effort.generation and (proposed or result.tried < self.effort.candidates):
             if not proposed:
-                proposed = self._propose(search, GENERATION_SIZE - len(ready))
+                proposed = self._propose(search, self.effort.generation - len(ready))
                 if not proposed:
                     result.over = "all configurations were tried"
                     break
@@ -188,7 +199,7 @@ class KernelSearch:
             if number is not None:
                 ready[number] = candidate
         ready = {n: c for n, c in ready.items() if bench.ready(n)}
-        ratios_by_number = self._race(bench, search, ready, RACE_SECONDS)[0]
+        ratios_by_number = self._race(bench, search, ready, self.effort.race_seconds)[0]
         for n, ratios in ratios_by_number.items():
             search.tell(ready[n], median(ratios) * result.prior)
             tell(result, ready[n], median(ratios) * result.prior)
@@ -198,7 +209,7 @@ class KernelSearch:
     def _propose(self, search: Search, most: int) -> list[Candidate]:
         """Return some candidates that were not tried before, without the choice, which races with all others."""
         out: list[Candidate] = []
-        while len(out) < most and self.result.tried < MAX_CANDIDATES and (c := search.propose()) is not None:
+        while len(out) < most and self.result.tried < self.effort.candidates and (c := search.propose()) is not None:
             if c != self.result.choice:
                 self.result.tried += 1
                 out.append(c)
@@ -247,14 +258,15 @@ class KernelSearch:
         choice."""
         result = self.result
         ranking = sorted((s, n, c) for n, (c, s) in enumerate(search.measured.items()) if c not in self._decided)
-        for s, _, candidate in ranking[:MAX_FINALISTS]:
+        for s, _, candidate in ranking[: self.effort.finalists]:
             if s >= MAX_KEPT_RATIO * result.prior or s >= result.seconds or candidate == result.choice:
                 return
             number = self._prepare(bench, search, candidate, tell)
             if number is None:
                 continue
-            for _ in range(MAX_FINAL_RACES):
-                ratios_by_number, result.busy = self._race(bench, search, {number: candidate}, FINAL_RACE_SECONDS, True)
+            for _ in range(self.effort.final_races):
+                last = {number: candidate}
+                ratios_by_number, result.busy = self._race(bench, search, last, self.effort.final_seconds, True)
                 if not result.busy:
                     break
             if number not in ratios_by_number or result.busy:
@@ -293,6 +305,7 @@ def tune(
     executor: Executor | None = None,
     make: MakeRunner = HostRunner,
     limit: float | None = None,
+    effort: Effort | None = None,
 ) -> list[SearchResult]:
     """Search the kernels of a program for `seconds`, or until there is no gain left; return the state of every kernel.
 
@@ -308,13 +321,14 @@ def tune(
         executor: makes the visits on other hosts of this kind, several at once; by default they are made here
         make: as for `BenchProcess`
         limit: as for `BenchProcess`
+        effort: how much is measured; by default THOROUGH
     Raises:
         ArgumentError: a worker of the executor is on a machine of another kind, or the executor takes no tasks.
     """
     turns: dict[Kernel, int] = {}
     for part in parts:
         turns[part.kernel] = turns.get(part.kernel, 0) + part.turns
-    searches = [KernelSearch(Part(k, n), target) for k, n in turns.items()]
+    searches = [KernelSearch(Part(k, n), target, effort=effort) for k, n in turns.items()]
     end = time.monotonic() + seconds
     with BenchProcess(limit, make) as bench:
         if executor is None:

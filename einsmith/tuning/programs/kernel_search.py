@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -12,12 +13,15 @@ from typing import Annotated
 
 import numpy as np
 
-from einsmith.base.errors import ArgumentError
+from einsmith.base import environment
+from einsmith.base.errors import ArgumentError, EinsmithWarning
+from einsmith.base.system.processes import can_wait_for_pipes
 from einsmith.driver.backend import Part, SearchResult, Tell
 from einsmith.driver.binding import FINITE
 from einsmith.driver.bound_program import BoundProgram
 from einsmith.schedule.kernel import Kernel
 from einsmith.tuning.kernels.decisions import name_of
+from einsmith.tuning.kernels.session import Effort
 from einsmith.tuning.programs.trial import PairedTimes, sum_by_kernel
 
 MAX_ROUNDS = 25
@@ -29,16 +33,41 @@ Seconds = Annotated[float, 0, 7 * 86400]
 GRAPH = "graph"
 GRAPH_SECONDS = 60.0
 """Seconds to tune the graph, and again as many to tune its kernels, with tune="graph"."""
+FIRST_CALL = "first-call"
+LEAST_RACE_SECONDS = 2.0
+"""Fewest seconds that a program's kernels are raced for with tune="first-call", of which starting the process that
+measures takes about one."""
 
 
 def parse_tune(tune: float | str) -> tuple[float, float]:
-    """Return the seconds for kernels and for the graph that an option `tune` requests. Raises ArgumentError for unknown
-    words."""
+    """Return the seconds for kernels and for the graph that an option `tune` requests; infinity for kernels that are
+    raced once. Raises ArgumentError for unknown words."""
     if tune == GRAPH:
         return GRAPH_SECONDS, GRAPH_SECONDS
+    if tune == FIRST_CALL:
+        return math.inf, 0.0
     if isinstance(tune, str):
-        raise ArgumentError(f"tune={tune!r} is neither seconds nor {GRAPH!r}")
+        raise ArgumentError(f"tune={tune!r} is neither seconds nor {GRAPH!r} nor {FIRST_CALL!r}")
     return tune, 0.0
+
+
+def can_measure(stack: int = 3) -> bool:
+    """Return whether kernels can be measured. Warns where EINSMITH_CHECK or the system forbids it.
+
+    stack: the frame that the warning names."""
+    if environment.check_level():
+        warnings.warn("programs are not tuned while EINSMITH_CHECK is set; unset it to tune", EinsmithWarning, stack)
+        return False
+    if not can_wait_for_pipes():
+        warnings.warn("programs are not tuned on Windows: no other process can measure kernels", EinsmithWarning, stack)
+        return False
+    return True
+
+
+def seconds_to_race(run: BoundProgram) -> float:
+    """Return the seconds for which the kernels of a program are raced with tune="first-call": as long as its
+    compilation took."""
+    return max(run.compile_seconds, LEAST_RACE_SECONDS)
 
 
 @dataclass(frozen=True)
@@ -102,16 +131,20 @@ def tune(
     seconds: float,
     tell: Tell = lambda *_: None,
     executor: Executor | None = None,
+    effort: Effort | None = None,
 ) -> Report:
     """Search configurations for the kernels of a program by running it on these inputs, for about `seconds`.
 
-    executor: measures kernels on other hosts of this kind; whole programs run here.
+    executor: measures kernels on other hosts of this kind; whole programs run here. effort: how much is measured of
+    each kernel.
 
     Stores of the runs are undone; no other thread may use the program meanwhile. Programs compiled from then on with
     equal kernels get the faster configurations, as does the report's program.
     """
     begun = time.monotonic()
-    results = run.backend.tune(parts_of(run), run.target, run.threads, seconds * (1 - CONFIRM_SHARE), tell, executor)
+    results = run.backend.tune(
+        parts_of(run), run.target, run.threads, seconds * (1 - CONFIRM_SHARE), tell, executor, effort
+    )
     texts = {f.kernel: f.best.text for f in results if f.best}
     end = max(begun + seconds, time.monotonic() + seconds * CONFIRM_SHARE / 2)
     tuned = run
