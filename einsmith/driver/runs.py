@@ -17,7 +17,7 @@ from einsmith.base.errors import IndexOutOfRange
 from einsmith.base.recording import Recorder
 from einsmith.driver.binding import FINITE, Binding
 from einsmith.driver.bound_memory import BoundMemory
-from einsmith.driver.fitting import AllocatedArray, Fitting, Padding, SizeFit
+from einsmith.driver.fitting import Fitting, Padding, SizeFit
 from einsmith.driver.timeline import RecordedRun, Timeline
 from einsmith.ir.nodes import Leaf, Tensor
 from einsmith.ir.origins import Origins
@@ -29,6 +29,7 @@ from einsmith.runtime.nested import check_run, under_way
 from einsmith.runtime.steps import StepTimes
 
 Result = TypeVar("Result")
+address = buffers.address
 
 OUTGROWN_RUNS = 500
 """Runs of a size in a program that others share, after which the time that the shared program takes more (2 to 18 %,
@@ -125,28 +126,25 @@ class Runs:
     ) -> tuple[int, list[np.ndarray]]:
         """Run the program and return its status and its outputs as arrays."""
         memory, passed, run = self.memory, inputs, run or binding.program.run
-        allocated: Sequence[AllocatedArray | None] = binding.allocated
         padding = None
         if self.fit is None:
-            places = list(map(buffers.address, inputs))
+            places = [address(x) for x in inputs]
         else:
             fitting = self._fitting_of(self.fit, binding)
-            padding, allocated = fitting.take(), fitting.allocated
+            padding = fitting.take()
             inputs, places = fitting.pad(inputs, padding, binding)
         if memory.stored and any(map(memory.is_stored, places, inputs)):
             inputs = [x.copy() if memory.is_stored(at, x) else x for at, x in zip(places, inputs, strict=True)]
-            places = list(map(buffers.address, inputs))
-        whole = iter(()) if padding is None else fitting.outputs_of(padding)
+            places = [address(x) for x in inputs]
         arrays: list[np.ndarray] = []
-        for kind in allocated:
-            array, at = next(whole) if kind is None else buffers.recycle(*kind)
+        for array, at in [r.take() for r in binding.results] if padding is None else fitting.allocate(padding):
             arrays.append(array)
             places.append(at)
         try:
             status = self.run(places, binding, time, run)
         except IndexOutOfRange as e:
             raise self.explain(e, binding, passed) from None
-        outputs = self._collect(inputs, arrays, binding)
+        outputs = arrays if binding.is_in_order else self._collect(inputs, arrays, binding)
         if padding is not None:
             outputs = fitting.cut(outputs)
             self._end_fitted(fitting, padding)
