@@ -78,7 +78,6 @@ def cases() -> Iterator[Case]:
 def onnx_cases(row: np.ndarray, state: np.ndarray) -> Iterator[Case]:
     """Yield calls of a file of two nodes and of one with a state, where the package onnx is installed."""
     try:
-        import onnx
         from onnx import TensorProto, helper, numpy_helper
     except ImportError:
         return
@@ -218,7 +217,11 @@ def main() -> int:
     cells = results.fill(figures.items())
     columns = ("kernels", "program", "arrays", "bound", "call")
     rows = (
-        (name, *(f"{t[c]:.2f}" if c in t else "" for c in columns), f"{t['call'] - t['kernels']:.2f}" if len(t) > 1 else "")
+        (
+            name,
+            *(f"{t[c]:.2f}" if c in t else "" for c in columns),
+            f"{t['call'] - t['kernels']:.2f}" if len(t) > 1 else "",
+        )
         for name, t in cells["calls"].items()
     )
     results.console.print(table("calls, microseconds", ("", *columns, "beyond the kernels"), rows))

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from einsmith.api.library import called_modules
-from einsmith.api.plain_calls import plain_call_key
+from einsmith.api.plain_calls import is_native, plain_call_key, plain_key
 from einsmith.api.settings import DEFAULTS, CompileSettings
 from einsmith.api.tracing import Argument, TracedCall, arguments_of, names_of, trace_arguments
 from einsmith.base import html
@@ -206,7 +206,12 @@ class Jitted:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         # Arguments that need no conversion skip `flatten` and the checks of single arguments.
         values: list[np.ndarray] = []
-        plain = None if trace.current_trace() is not None else plain_call_key(args, kwargs, self._settings, values)
+        if trace.current_trace() is not None:
+            plain = None
+        elif kwargs or self._settings:
+            plain = plain_call_key(args, kwargs, self._settings, values)
+        else:
+            plain = plain_key(args, values)
         try:
             shortcut = None if plain is None else self._quick.get(plain)
         except TypeError:  # an argument without a hash
@@ -236,7 +241,7 @@ class Jitted:
                     program = self._compile(arguments, structure, threads)
                     current = self._store(key, program), program
         entry, (run, traced) = current
-        if plain is not None:
+        if plain is not None and is_native(values):
             self._quick[plain] = version, entry, threads, _choose_assembler(traced.structure)
         _, outputs = run([a.value for a in arguments if not a.static])
         return unflatten(traced.structure, outputs)
@@ -413,7 +418,8 @@ def run_arrays(f: Callable, args: tuple, kwargs: Mapping[str, Any]) -> Any:
     f: a module, an operator or a function of tensors; its attribute `static_argnames`, if it has one, names its static
     arguments.
     """
-    return cached(_JITTED, f, lambda g: Jitted(g, getattr(f, "static_argnames", ())))(*args, **kwargs)
+    jitted = cached(_JITTED, f, lambda g: Jitted(g, getattr(f, "static_argnames", ())))
+    return jitted(*args, **kwargs)
 
 
 def cached(table: weakref.WeakKeyDictionary[Any, Jitted], f: Callable, make: Callable[[Callable], Jitted]) -> Jitted:

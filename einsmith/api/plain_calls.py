@@ -29,8 +29,6 @@ def plain_call_key(
         values: list to which the arrays are appended, and the numbers as 0-d arrays, in the order of the program's
             inputs
     """
-    if not kwargs and not static:
-        return _key_of(args, values)
     settings: list[Any] = []
     if static:
         for place, x in (*enumerate(args), *kwargs.items()):
@@ -41,18 +39,24 @@ def plain_call_key(
                 settings += (place, type(x), repr(x) if isinstance(x, float) else x)
         args = tuple(x for n, x in enumerate(args) if n not in static)
         kwargs = {n: x for n, x in kwargs.items() if n not in static}
-    key, named = _key_of(args, values), _key_of(tuple(kwargs.values()), values)
+    key, named = plain_key(args, values), plain_key(tuple(kwargs.values()), values)
     if key is None or named is None:
         return None
     return key, tuple(kwargs), named, *settings
 
 
-def _key_of(args: Sequence[Any], values: list[np.ndarray]) -> tuple | None:
+def is_native(values: Sequence[np.ndarray]) -> bool:
+    """Return whether arrays have the machine's order of bytes: those of other orders have keys, and are converted."""
+    return all(x.dtype.isnative for x in values)
+
+
+def plain_key(args: Sequence[Any], values: list[np.ndarray]) -> tuple | None:
+    """Return the key of positional arguments alone, none of them static by its position, as `plain_call_key` does."""
     key: list[Any] = [type(args)]
     for x in args:
         kind = type(x)
         if kind is np.ndarray:
-            if x.flags.num & _READABLE != _READABLE or not x.dtype.isnative:
+            if x.flags.num & _READABLE != _READABLE:
                 return None
             key.append(x.shape)
             key.append(x.dtype)
@@ -62,7 +66,7 @@ def _key_of(args: Sequence[Any], values: list[np.ndarray]) -> tuple | None:
             values.append(np.asarray(x, np.float64 if kind is float else np.int64))
         elif kind is tuple or kind is list or kind is dict:
             try:
-                inner = _key_of(tuple(x.values()) if kind is dict else x, values)
+                inner = plain_key(tuple(x.values()) if kind is dict else x, values)
             except RecursionError:  # `flatten` raises the error for users
                 return None
             if inner is None:

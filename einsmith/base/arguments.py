@@ -51,7 +51,9 @@ def check_arguments(function: F) -> F:
     def call(*args: Any, **kwargs: Any) -> Any:
         if not fits:
             fits.append(_Fits(function))
-        args, kwargs = fits[0](args, kwargs)
+        fit = fits[0]
+        if kwargs or len(args) < fit.fewest or not fit.takes_any:
+            args, kwargs = fit(args, kwargs)
         return function(*args, **kwargs)
 
     return call  # type: ignore[return-value]
@@ -185,6 +187,8 @@ class _Fits:
         self.fewest = 1 + max((n for n, _ in self.needed), default=-1)
         hinted = ((n, hints.get(n, Any)) for n in dict.fromkeys((*self.order, *self.known)))
         self.fits = {name: (fit, hint) for name, hint in hinted if (fit := _fit(hint)) is not None}
+        self.takes_any = self.many and not any(n in self.fits for n in self.order)
+        """Whether positional arguments are never checked, if there are enough."""
 
     def __call__(self, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         name = type(args[0]).__name__ if self.name == "__init__" else self.name

@@ -29,7 +29,6 @@ from einsmith.runtime.nested import check_run, under_way
 from einsmith.runtime.steps import StepTimes
 
 Result = TypeVar("Result")
-address = buffers.address
 
 OUTGROWN_RUNS = 500
 """Runs of a size in a program that others share, after which the time that the shared program takes more (2 to 18 %,
@@ -86,16 +85,16 @@ class Runs:
 
     def in_queue(self, time: int | None, run: Callable[..., Result], *args: Any) -> Result:
         """Call `run` with the binding and `time`, then `args`, in a queue's turn. time: that of the constants."""
-        me, holders = get_ident(), locks.RUNNING.holders
+        me, holders, memory = get_ident(), locks.RUNNING.holders, self.memory
         outer = locks.RUNNING.queue_of(me) if holders else None
-        if self.memory.is_concurrent:  # within a run of this thread, in the run's queue
-            queue = outer or queues.choose()
-        else:
+        if not memory.is_concurrent or (outer is None and not queues.FIRST.callers):
             queue = queues.FIRST
             queue.callers[me] = None
+        else:  # within a run of this thread, in the run's queue
+            queue = outer or queues.choose()
         try:
             with locks.RUNNING.awaited(queue.lock) if len(queue.callers) > 1 or queue.depth else queue.lock:
-                for captured in self.memory.captured:
+                for captured in memory.captured:
                     captured.refresh()
                 binding = self.bindings.get(queue.number) or self._bind(queue)
                 if outer is not None:
@@ -128,14 +127,14 @@ class Runs:
         memory, passed, run = self.memory, inputs, run or binding.program.run
         padding = None
         if self.fit is None:
-            places = [address(x) for x in inputs]
+            places = buffers.addresses(inputs)
         else:
             fitting = self._fitting_of(self.fit, binding)
             padding = fitting.take()
             inputs, places = fitting.pad(inputs, padding, binding)
         if memory.stored and any(map(memory.is_stored, places, inputs)):
             inputs = [x.copy() if memory.is_stored(at, x) else x for at, x in zip(places, inputs, strict=True)]
-            places = [address(x) for x in inputs]
+            places = buffers.addresses(inputs)
         arrays: list[np.ndarray] = []
         for array, at in [r.take() for r in binding.results] if padding is None else fitting.allocate(padding):
             arrays.append(array)

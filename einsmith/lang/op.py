@@ -175,8 +175,7 @@ class Operator:
             values = (*args, *kwargs.values())
             bound = self._bound.get(form.key)
             if bound is not None and _PLAIN.issuperset(map(type, values)):
-                inputs, numbers = form.sort(values)
-                return trace.run_arrays(bound, inputs, numbers)
+                return trace.run_arrays(bound, *form.sort(values))
         options = self._pop_options(kwargs)
         inputs, static, numbers = self._sort_arguments(args, kwargs)
         operands = [*inputs.values(), *numbers.values()]
@@ -339,8 +338,11 @@ class _CallForm:
 
     def sort(self, values: tuple) -> tuple[tuple, dict[str, Any]]:
         """Return the inputs in order, and the run-time parameters by name, of a call with these arguments."""
-        inputs = values if self._inputs is None else tuple(values[k] for k in self._inputs)
-        return inputs, {**self._defaults, **{n: values[k] for n, k in self._numbers}}
+        inputs = values if self._inputs is None else tuple([values[k] for k in self._inputs])
+        numbers = self._defaults.copy()
+        for name, position in self._numbers:
+            numbers[name] = values[position]
+        return inputs, numbers
 
 
 class SpecializedOperator:

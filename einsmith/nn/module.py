@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +19,7 @@ from einsmith.lang import trace
 from einsmith.lang.builder import traced_tensors
 from einsmith.lang.calls import in_trace
 from einsmith.lang.torch_types import check_device, is_device
-from einsmith.lang.trace import current_trace, override, overriding, touch
+from einsmith.lang.trace import begin_override, current_trace, end_override, override, touch
 from einsmith.nn.hooks import Hookable, Hooks
 from einsmith.nn.keys import Same, key_of
 from einsmith.nn.parameter import Buffer, Parameter, Stored, fitting
@@ -134,14 +134,17 @@ class Module(ModuleTree, Hookable):
         inputs: the arguments of `forward`, arrays [N, ...]; batch_size: rows of them that are computed at a time.
         Raises ShapeError where there are no inputs, or their first extents differ.
         """
-        arrays = [as_numpy(x, f"predict: argument {n}") for n, x in enumerate(inputs)]
+        arrays = [x if type(x) is np.ndarray else as_numpy(x, f"predict: argument {n}") for n, x in enumerate(inputs)]
         if not arrays or any(a.ndim == 0 or len(a) != len(arrays[0]) for a in arrays):
             raise ShapeError(
                 f"predict needs inputs with one common first extent, got shapes {[a.shape for a in arrays]}"
             )
+        rows = len(arrays[0])
         with self.in_mode(training=False):
-            starts = range(0, max(len(arrays[0]), 1), batch_size)
-            parts = [self(*(a[i : i + batch_size] for a in arrays)) for i in starts]
+            if rows <= batch_size:
+                parts = [self(*arrays)]
+            else:
+                parts = [self(*(a[i : i + batch_size] for a in arrays)) for i in range(0, rows, batch_size)]
         if isinstance(parts[0], tuple):
             return tuple(map(_join_rows, zip(*parts, strict=True)))
         return _join_rows(parts)
@@ -259,22 +262,10 @@ class Module(ModuleTree, Hookable):
         """Set this module and all below to evaluation mode; return this module."""
         return self.train(False)
 
-    @contextmanager
-    def in_mode(self, training: bool) -> Iterator[None]:
+    def in_mode(self, training: bool) -> AbstractContextManager[None]:
         """Set this module and all below to training or evaluation mode within a `with` block. Only the current context
         (PEP 567) sees the mode, so other threads are not affected."""
-        kept, modes = self.__dict__.get("_modes", (None, None))
-        if kept is training and modes.is_current() and modes.get(self, None) is not None and override() is None:
-            with overriding(modes):
-                yield
-            return
-        is_outermost = override() is None
-        with overriding() as modes:
-            self.train(training)
-            if is_outermost:
-                modes.keep()
-                object.__setattr__(self, "_modes", (training, modes))
-            yield
+        return _Mode(self, training)
 
     @check_arguments
     def requires_grad_(self, requires_grad: bool = True) -> Module:
@@ -376,6 +367,33 @@ class Module(ModuleTree, Hookable):
             return f"{type(self).__name__}({self.extra_repr()})"
         extra = [self.extra_repr()] if self.extra_repr() else []
         return f"{type(self).__name__}(\n  " + "\n  ".join(extra + lines) + "\n)"
+
+
+class _Mode(AbstractContextManager[None]):
+    """The mode of a module and all below within a `with` block. The module keeps the modes of the outermost block for
+    the next one: setting them takes a walk over all of its parts."""
+
+    def __init__(self, module: Module, training: bool):
+        self._module, self._training = module, training
+
+    def __enter__(self) -> None:
+        module, is_outermost = self._module, override() is None
+        kept, modes = module.__dict__.get("_modes", (None, None))
+        if is_outermost and kept is self._training and modes.is_current() and modes.get(module, None) is not None:
+            _, self._token = begin_override(modes)
+            return
+        modes, self._token = begin_override()
+        try:
+            module.train(self._training)
+        except BaseException:
+            end_override(self._token)
+            raise
+        if is_outermost:
+            modes.keep()
+            object.__setattr__(module, "_modes", (self._training, modes))
+
+    def __exit__(self, *_: object) -> None:
+        end_override(self._token)
 
 
 def _join_rows(parts: Sequence[Any]) -> np.ndarray:

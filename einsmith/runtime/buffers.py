@@ -47,6 +47,14 @@ address = choose_address()
 """Return the address of an array's first element."""
 
 
+def addresses(arrays: Sequence[np.ndarray]) -> list[int]:
+    """Return the addresses of arrays, as `address` does."""
+    if address is not read_address:
+        return [address(x) for x in arrays]
+    from_address = ctypes.c_size_t.from_address
+    return [from_address(id(x) + _HEAD).value for x in arrays]
+
+
 def _allocate_bytes(n: int) -> np.ndarray:
     """Allocate `n` bytes. Raises OutOfMemoryError."""
     try:

@@ -111,7 +111,8 @@ def _scope(n: int) -> Iterator[None]:
 def get_threads() -> int:
     """Return the default number of threads: that of the scope `threads`, else `set_threads`, else EINSMITH_THREADS,
     else the physical cores this process may use."""
-    return _scoped.get() or _threads or environment.THREADS.get() or usable_cores()
+    known = _scoped.get() or _threads or (environment.THREADS.get() if environment.THREADS.is_set() else None)
+    return known or usable_cores()
 
 
 def recount_cores() -> None:

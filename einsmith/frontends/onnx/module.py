@@ -20,6 +20,7 @@ from einsmith.frontends.onnx.long_loops import LongLoop, LongLoopError
 from einsmith.frontends.onnx.nodes import Constant, Input, OnnxGraph, every_node, static_names
 from einsmith.frontends.onnx.types import ELEMENTS
 from einsmith.ir.nodes import Tensor
+from einsmith.lang import trace
 from einsmith.lang.builder import Value, as_value
 from einsmith.lang.calls import in_trace
 from einsmith.nn.module import Module
@@ -114,14 +115,14 @@ class OnnxModule(ModulePart):
         return self._graph.outputs
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
-        if isinstance(named.get("known"), CompiledInputs):  # tracing of the call below
+        if named and isinstance(named.get("known"), CompiledInputs):  # tracing of the call below
             return super().__call__(*inputs, **named)
         ordered = self._order(inputs, named)
         if in_trace(ordered):
             return super().__call__(*ordered)
         if self._long is None:
             try:
-                return super().__call__(*ordered) if self._is_plain else self._run(ordered)
+                return trace.run_arrays(self, ordered, {}) if self._is_plain else self._run(ordered)
             except LongLoopError as e:
                 if not any(n is e.node for n in self._graph.nodes):
                     raise
@@ -168,8 +169,11 @@ class OnnxModule(ModulePart):
     def _order(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> Sequence[Any]:
         """Return the inputs in the file's order. Raises ArgumentError."""
         expected = self._names
-        if not named and len(inputs) == len(expected):
-            return inputs
+        if len(inputs) + len(named) == len(expected):
+            try:
+                return (*inputs, *[named[n] for n in expected[len(inputs) :]]) if named else inputs
+            except KeyError:
+                pass
         by_name = dict(zip(expected, inputs, strict=False))
         unknown = [n for n in named if n not in expected or n in by_name]
         by_name |= named
