@@ -10,15 +10,16 @@ import functools
 import inspect
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
 from einsmith.api.library import called_modules
+from einsmith.api.plain_calls import is_native, plain_call_key, plain_key
 from einsmith.api.settings import DEFAULTS, CompileSettings
-from einsmith.api.tracing import Argument, TracedCall, arguments_of, in_trace, names_of, trace_arguments
+from einsmith.api.tracing import Argument, TracedCall, arguments_of, names_of, trace_arguments
 from einsmith.base import html
 from einsmith.base.arguments import check_arguments, refuse_torch, show, signature_of
 from einsmith.base.caches import Cache, Entry, tick
@@ -31,6 +32,7 @@ from einsmith.driver.executable import Executable
 from einsmith.driver.sizes import SHARED_FUNCTIONS, Sizes, choose_sizes, drop_outgrown
 from einsmith.ir.nodes import Graph
 from einsmith.lang import trace
+from einsmith.lang.calls import in_trace
 from einsmith.runtime.arena import Arena
 from einsmith.runtime.thread_count import get_threads
 from einsmith.schedule.row_clusters import MAX_STORED_BYTES
@@ -123,7 +125,7 @@ class Jitted:
         self._ready: dict[Any, tuple[object, Entry[_Compiled]]] = {}
         # By call key: the modules that were met while tracing for it.
         self._depends: dict[Any, list[weakref.ref]] = {}
-        # By `_plain_key` of the arguments: (trace version, cache entry, threads, function that builds the result).
+        # By `plain_call_key` of the arguments: (trace version, cache entry, threads, function that builds the result).
         self._quick: dict[tuple, tuple[object, Entry[_Compiled], int, Callable]] = {}
         # By what a call's key has besides shapes: the sizes seen, and the programs that they share.
         self._sizes: Cache[Any, Sizes[TracedCall]] = Cache(SHARED_FUNCTIONS)
@@ -131,6 +133,7 @@ class Jitted:
         evicted = functools.partial(_drop_evicted, self._arena, self._ready, self._quick, self._depends)
         self._cache: Cache[tuple, _Compiled] = Cache(PROGRAMS, lambda compiled: compiled[0].nbytes, evicted)
         self._positions = _positions_of(f) if self.static else {}
+        self._settings = frozenset(self.static | {self._positions[n] for n in self.static if n in self._positions})
         self._argument_names = names_of(f)
         unknown = [n for n in self.static if n not in self._positions]
         if unknown and not any(p.kind is p.VAR_KEYWORD for p in inspect.signature(f).parameters.values()):
@@ -203,8 +206,16 @@ class Jitted:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         # Arguments that need no conversion skip `flatten` and the checks of single arguments.
         values: list[np.ndarray] = []
-        plain = None if kwargs or self.static or trace.current_trace() is not None else _plain_key(args, values)
-        shortcut = None if plain is None else self._quick.get(plain)
+        if trace.current_trace() is not None:
+            plain = None
+        elif kwargs or self._settings:
+            plain = plain_call_key(args, kwargs, self._settings, values)
+        else:
+            plain = plain_key(args, values)
+        try:
+            shortcut = None if plain is None else self._quick.get(plain)
+        except TypeError:  # an argument without a hash
+            plain = shortcut = None
         if shortcut is not None:
             version, cached, threads, assemble = shortcut
             compiled = cached.value
@@ -215,10 +226,9 @@ class Jitted:
             ):
                 cached.used = tick()
                 return assemble(compiled[0](values)[1])
-        if in_trace((args, kwargs)):
+        if in_trace(args, kwargs):
             return self.f(*args, **kwargs)
-        static = frozenset(self.static | {self._positions[n] for n in self.static if n in self._positions})
-        arguments = arguments_of(args, kwargs, static, self._argument_names)
+        arguments = arguments_of(args, kwargs, self._settings, self._argument_names)
         structure = flatten((list(args), kwargs))[1]
         threads = self.settings.threads or get_threads()
         version = trace.version()  # read before the trace, which may miss changes from here on
@@ -231,7 +241,7 @@ class Jitted:
                     program = self._compile(arguments, structure, threads)
                     current = self._store(key, program), program
         entry, (run, traced) = current
-        if plain is not None:
+        if plain is not None and is_native(values):
             self._quick[plain] = version, entry, threads, _choose_assembler(traced.structure)
         _, outputs = run([a.value for a in arguments if not a.static])
         return unflatten(traced.structure, outputs)
@@ -337,43 +347,6 @@ def _drop_evicted(arena: Arena, ready: dict, quick: dict, depends: dict, cache: 
             depends.pop(key, None)
 
 
-_READABLE = 0x101
-"""Bits of `ndarray.flags.num` that are set for an array that programs can read in place: C-contiguous and aligned."""
-
-
-def _plain_key(args: Sequence[Any], values: list[np.ndarray]) -> tuple | None:
-    """Return a key of the structure, shapes and types of arguments that need no conversion; None for other arguments.
-
-    Accepted are arrays that a program can read in place, and Python numbers, in tuples, lists and dicts.
-
-    args: the positional arguments of a call. values: the list to which the arrays are appended, and the numbers as 0-d
-    arrays, in the order of the program's inputs.
-    """
-    key: list[Any] = [type(args)]
-    for x in args:
-        kind = type(x)
-        if kind is np.ndarray:
-            if x.flags.num & _READABLE != _READABLE or not x.dtype.isnative:
-                return None
-            key.append(x.shape)
-            key.append(x.dtype)
-            values.append(x)
-        elif kind is float or (kind is int and -(2**63) <= x < 2**63):
-            key.append(kind if kind is float or -(2**31) <= x < 2**31 else "a wide integer")
-            values.append(np.asarray(x, np.float64 if kind is float else np.int64))
-        elif kind is tuple or kind is list or kind is dict:
-            try:
-                inner = _plain_key(tuple(x.values()) if kind is dict else x, values)
-            except RecursionError:  # `flatten` raises the error for users
-                return None
-            if inner is None:
-                return None
-            key.append((dict, tuple(x), inner) if kind is dict else inner)
-        else:
-            return None
-    return tuple(key)
-
-
 def _choose_assembler(structure: Any) -> Callable[[list], Any]:
     """Return a fast function that builds a result of this structure (see `flatten`) from the list of its leaves."""
     if structure == "*":
@@ -439,14 +412,14 @@ _JITTED: weakref.WeakKeyDictionary[Any, Jitted] = weakref.WeakKeyDictionary()
 """The compiled version of each callable that `run_arrays` was given."""
 
 
-def run_arrays(f: Callable, args: tuple, kwargs: dict) -> Any:
+def run_arrays(f: Callable, args: tuple, kwargs: Mapping[str, Any]) -> Any:
     """Call f on arrays: compile it, cache the compiled version as long as f lives, and run it.
 
     f: a module, an operator or a function of tensors; its attribute `static_argnames`, if it has one, names its static
     arguments.
     """
-    static = getattr(f, "static_argnames", ())
-    return cached(_JITTED, f, lambda g: Jitted(g, static))(*args, **kwargs)
+    jitted = cached(_JITTED, f, lambda g: Jitted(g, getattr(f, "static_argnames", ())))
+    return jitted(*args, **kwargs)
 
 
 def cached(table: weakref.WeakKeyDictionary[Any, Jitted], f: Callable, make: Callable[[Callable], Jitted]) -> Jitted:

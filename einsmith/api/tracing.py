@@ -32,17 +32,6 @@ _STATIC = (str, bool, type(None), ConstantArray)
 """Types of arguments that are static even if they are not named as such: the trace depends on their values."""
 
 
-def is_traced(tree: Any) -> bool:
-    """Return whether a leaf of nested tuples, lists and dicts is a traced tensor."""
-    return any(isinstance(x, Value) for x in flatten(tree)[0])
-
-
-def in_trace(tree: Any) -> bool:
-    """Return whether a call with these arguments, nested containers, extends a trace: tracing is in progress, or a leaf
-    is a traced tensor."""
-    return trace.current_trace() is not None or is_traced(tree)
-
-
 @dataclass
 class TracedCall:
     """A traced call.

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.random import default_rng
 
 from einsmith.api.jit import Derived, Jitted, cached, run_arrays
-from einsmith.api.tracing import Argument, arguments_of, in_trace, is_traced, names_of, trace_arguments
+from einsmith.api.tracing import Argument, arguments_of, names_of, trace_arguments
 from einsmith.autodiff import forward
 from einsmith.autodiff.batch import batch
 from einsmith.autodiff.reverse import gradients, in_steps
@@ -30,6 +30,7 @@ from einsmith.ir.rebuild import rebuild
 from einsmith.ir.rewrite.simplify import values_only
 from einsmith.lang import builder, trace
 from einsmith.lang.builder import Value, as_value
+from einsmith.lang.calls import in_trace, is_traced
 from einsmith.passes.analysis.index_checks import violation
 
 # ------------------------------------------------------------------------------------------------------ gradients
@@ -67,7 +68,7 @@ class Transformed(Derived):
         self._jitted = Jitted(traced)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.traced(*args, **kwargs) if in_trace((args, kwargs)) else self._jitted(*args, **kwargs)
+        return self.traced(*args, **kwargs) if in_trace(args, kwargs) else self._jitted(*args, **kwargs)
 
 
 def _stand_ins(values: Sequence[Value]) -> list[Value]:

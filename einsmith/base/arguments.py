@@ -51,7 +51,9 @@ def check_arguments(function: F) -> F:
     def call(*args: Any, **kwargs: Any) -> Any:
         if not fits:
             fits.append(_Fits(function))
-        args, kwargs = fits[0](args, kwargs)
+        fit = fits[0]
+        if kwargs or len(args) < fit.fewest or not fit.takes_any:
+            args, kwargs = fit(args, kwargs)
         return function(*args, **kwargs)
 
     return call  # type: ignore[return-value]
@@ -182,18 +184,22 @@ class _Fits:
         self.many = any(p.kind is p.VAR_POSITIONAL for p in parameters)
         single = (p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD))
         self.needed = [(n, p.name) for n, p in enumerate(single) if p.default is p.empty]
+        self.fewest = 1 + max((n for n, _ in self.needed), default=-1)
         hinted = ((n, hints.get(n, Any)) for n in dict.fromkeys((*self.order, *self.known)))
         self.fits = {name: (fit, hint) for name, hint in hinted if (fit := _fit(hint)) is not None}
+        self.takes_any = self.many and not any(n in self.fits for n in self.order)
+        """Whether positional arguments are never checked, if there are enough."""
 
     def __call__(self, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         name = type(args[0]).__name__ if self.name == "__init__" else self.name
-        if not self.open:
-            refuse_unknown(name, kwargs, [n for n in self.known if n != "self"])
         positional = len(args)
         more = positional > len(self.order) and not self.many
-        twice = any(n in kwargs and n in self.known for n in self.order[:positional])
-        if more or twice or any(place >= positional and n not in kwargs for place, n in self.needed):
-            bound(self.function, args, kwargs, lambda: name)
+        if kwargs or more or positional < self.fewest:
+            if not self.open:
+                refuse_unknown(name, kwargs, [n for n in self.known if n != "self"])
+            twice = any(n in kwargs and n in self.known for n in self.order[:positional])
+            if more or twice or any(place >= positional and n not in kwargs for place, n in self.needed):
+                bound(self.function, args, kwargs, lambda: name)
         fitting = [self._one(name, n, x) for n, x in zip(self.order, args, strict=False)]
         return (*fitting, *args[len(fitting) :]), {n: self._one(name, n, x) for n, x in kwargs.items()}
 

@@ -387,6 +387,24 @@ class Guard:
         me, readers = get_ident(), self._root()._lock.readers
         readers[me] = readers.get(me, 0) + 1
 
+    def try_reading(self) -> bool:
+        """Count this thread among those that read the values, without the lock; return False, and do nothing, where a
+        thread holds it or this one reads already.
+
+        A holder enters its name in the lock before it looks for readers, and a reader itself before it looks for the
+        name, so that one of them sees the other (Dekker's algorithm; Dijkstra 1965).
+        """
+        root, me = self._root(), get_ident()
+        lock = root._lock
+        readers = lock.readers
+        if self._others or lock._owner or me in readers:
+            return False
+        readers[me] = 1
+        if lock._owner or root._above is not None:
+            del readers[me]
+            return False
+        return True
+
     def end_reading(self) -> None:
         """Undo one `begin_reading` of this thread."""
         me, readers = get_ident(), self._root()._lock.readers

@@ -323,6 +323,10 @@ class Binding:
         for t, k in zip(self.compiled.outputs, self.written, strict=True):
             shape = graph.outputs[k].shape if k >= 0 else t.shape
             self.allocated.append((shape, np.dtype(t.dtype.numpy), size(shape) * t.dtype.itemsize))
+        self.results = [buffers.ResultMemory(*kind) for kind in self.allocated]
+        """The memory of these arrays."""
+        self.is_in_order = not self.copies and self.order == list(range(len(self.allocated)))
+        """Whether the allocated arrays are the graph's outputs as they are."""
 
     def point(self, places: Sequence[int]) -> None:
         """Point the program at inputs and outputs, given by their addresses."""

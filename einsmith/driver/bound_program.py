@@ -220,9 +220,15 @@ class BoundProgram(ProgramView):
         guard, in_queue = self.memory.guard, self.runs.in_queue
         if guard is None:
             return in_queue(None, run, *args)
-        mark = guard.mark()
+        mark, constants = guard.mark(), self.constants
         try:
-            constants = self.constants
+            if self.memory.is_concurrent and guard.try_reading():
+                try:
+                    time = None if constants is None else constants.known_time()
+                    if time is not None or constants is None:
+                        return in_queue(time, run, *args)
+                finally:
+                    guard.end_reading()
             if not self.memory.is_concurrent:
                 with guard:
                     return in_queue(None if constants is None else constants.refresh(guard), run, *args)

@@ -76,6 +76,11 @@ class Constants:
             self.time = time
         return time
 
+    def known_time(self) -> int | None:
+        """Return the time of the constants without the guard; None where they may have changed since `refresh`."""
+        time = self.watch.known_time()
+        return time if self.first is None or self.time == time else None
+
     def prepare(self, binding: Binding, time: int, is_first: bool) -> None:
         """Prepare what kernels keep of constants, if these may have changed since. time: that of the constants;
         is_first: whether the binding is that of the first queue, whose runs count."""

@@ -147,7 +147,8 @@ class CpuBackend(TunedBackend):
         return None if counts is None else counts._asdict()
 
     def program(self, assembler: Assembler, threads: int, scratch_bytes: int, scratch: int) -> Runnable:
-        return Program(assembler.steps, threads, scratch_bytes, scratch, assembler.seconds(), assembler.commit())
+        predicted = assembler.seconds(), assembler.commit(), assembler.shared_seconds(threads)
+        return Program(assembler.steps, threads, scratch_bytes, scratch, *predicted)
 
     def scratch_area(self, scratch_bytes: int, threads: int) -> int:
         return scratch_area(scratch_bytes, threads)

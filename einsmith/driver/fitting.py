@@ -121,6 +121,11 @@ class Fitting:
         """Return the arrays for outputs that are cut, each with its address."""
         return iter(padding[len(self._padded) :])
 
+    def allocate(self, padding: Padding) -> list[tuple[np.ndarray, int]]:
+        """Return the arrays that a run writes outputs into, each with its address."""
+        whole = self.outputs_of(padding)
+        return [next(whole) if kind is None else buffers.recycle(*kind) for kind in self.allocated]
+
     def cut(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Return the part of each of the program's outputs that belongs to the size, C-contiguous."""
         return [

@@ -17,7 +17,7 @@ from einsmith.base.errors import IndexOutOfRange
 from einsmith.base.recording import Recorder
 from einsmith.driver.binding import FINITE, Binding
 from einsmith.driver.bound_memory import BoundMemory
-from einsmith.driver.fitting import AllocatedArray, Fitting, Padding, SizeFit
+from einsmith.driver.fitting import Fitting, Padding, SizeFit
 from einsmith.driver.timeline import RecordedRun, Timeline
 from einsmith.ir.nodes import Leaf, Tensor
 from einsmith.ir.origins import Origins
@@ -85,16 +85,16 @@ class Runs:
 
     def in_queue(self, time: int | None, run: Callable[..., Result], *args: Any) -> Result:
         """Call `run` with the binding and `time`, then `args`, in a queue's turn. time: that of the constants."""
-        me, holders = get_ident(), locks.RUNNING.holders
+        me, holders, memory = get_ident(), locks.RUNNING.holders, self.memory
         outer = locks.RUNNING.queue_of(me) if holders else None
-        if self.memory.is_concurrent:  # within a run of this thread, in the run's queue
-            queue = outer or queues.choose()
-        else:
+        if not memory.is_concurrent or (outer is None and not queues.FIRST.callers):
             queue = queues.FIRST
             queue.callers[me] = None
+        else:  # within a run of this thread, in the run's queue
+            queue = outer or queues.choose()
         try:
             with locks.RUNNING.awaited(queue.lock) if len(queue.callers) > 1 or queue.depth else queue.lock:
-                for captured in self.memory.captured:
+                for captured in memory.captured:
                     captured.refresh()
                 binding = self.bindings.get(queue.number) or self._bind(queue)
                 if outer is not None:
@@ -125,28 +125,25 @@ class Runs:
     ) -> tuple[int, list[np.ndarray]]:
         """Run the program and return its status and its outputs as arrays."""
         memory, passed, run = self.memory, inputs, run or binding.program.run
-        allocated: Sequence[AllocatedArray | None] = binding.allocated
         padding = None
         if self.fit is None:
-            places = list(map(buffers.address, inputs))
+            places = buffers.addresses(inputs)
         else:
             fitting = self._fitting_of(self.fit, binding)
-            padding, allocated = fitting.take(), fitting.allocated
+            padding = fitting.take()
             inputs, places = fitting.pad(inputs, padding, binding)
         if memory.stored and any(map(memory.is_stored, places, inputs)):
             inputs = [x.copy() if memory.is_stored(at, x) else x for at, x in zip(places, inputs, strict=True)]
-            places = list(map(buffers.address, inputs))
-        whole = iter(()) if padding is None else fitting.outputs_of(padding)
+            places = buffers.addresses(inputs)
         arrays: list[np.ndarray] = []
-        for kind in allocated:
-            array, at = next(whole) if kind is None else buffers.recycle(*kind)
+        for array, at in [r.take() for r in binding.results] if padding is None else fitting.allocate(padding):
             arrays.append(array)
             places.append(at)
         try:
             status = self.run(places, binding, time, run)
         except IndexOutOfRange as e:
             raise self.explain(e, binding, passed) from None
-        outputs = self._collect(inputs, arrays, binding)
+        outputs = arrays if binding.is_in_order else self._collect(inputs, arrays, binding)
         if padding is not None:
             outputs = fitting.cut(outputs)
             self._end_fitted(fitting, padding)

@@ -74,6 +74,8 @@ class Operator:
         self._constructor_args = (text, extents, self.name, self.defaults, checkpoint, self.inputs, chunk)
         self._id = next(_COUNT)
         self._bound: Cache[tuple, SpecializedOperator] = Cache(BOUND)
+        self._forms: dict[tuple, _CallForm] = {}
+        """By the number of positional arguments and the names of the others: calls that set no static parameter."""
 
     def __reduce__(self) -> tuple:
         return Operator, self._constructor_args  # created anew: an operator's number belongs to its process
@@ -167,6 +169,13 @@ class Operator:
     # ------------------------------------------------------------------------------------------------------- calls
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        names = (len(args), *kwargs)
+        form = self._forms.get(names)
+        if form is not None and trace.current_trace() is None:
+            values = (*args, *kwargs.values())
+            bound = self._bound.get(form.key)
+            if bound is not None and _PLAIN.issuperset(map(type, values)):
+                return trace.run_arrays(bound, *form.sort(values))
         options = self._pop_options(kwargs)
         inputs, static, numbers = self._sort_arguments(args, kwargs)
         operands = [*inputs.values(), *numbers.values()]
@@ -176,7 +185,10 @@ class Operator:
         arrays = [as_numpy(x, n) if isinstance(x, (list, tuple)) else x for n, x in inputs.items()]
         key = (options, *((n, type(v), v) for n, v in static.items()))
         bound = self._bound.get(key) or self._bound.setdefault(key, SpecializedOperator(self, static, options))
-        return trace.run_arrays(bound, tuple(arrays), numbers)
+        result = trace.run_arrays(bound, tuple(arrays), numbers)
+        if all(n in inputs or n in numbers for n in names[1:]):
+            self._forms[names] = _CallForm(key, (*self.inputs[: len(args)], *kwargs), tuple(inputs), numbers)
+        return result
 
     def _pop_options(self, kwargs: dict[str, Any]) -> StepOptions:
         """Remove `checkpoint` and `chunk` from `kwargs` and return how the call runs the steps of recurrences."""
@@ -299,6 +311,38 @@ class Operator:
         result = out[0] if len(out) == 1 else out
         trace.record_call(self, (), dict(zip(names, operands, strict=True)), result)
         return result
+
+
+_PLAIN = frozenset((np.ndarray, float, int))
+"""Types of arguments that an operator passes on as they are."""
+
+
+class _CallForm:
+    """How an operator sorts the arguments of calls that name the same arguments, none of them a static parameter.
+
+    Args:
+        key: the operator's static parameters and options
+        names: the names of a call's arguments, in the order of the call
+        inputs: the names of the operator's inputs
+        numbers: a value of each run-time parameter, which is the default where a call does not name it
+    """
+
+    __slots__ = ("key", "_inputs", "_numbers", "_defaults")
+
+    def __init__(self, key: tuple, names: Sequence[str], inputs: Sequence[str], numbers: Mapping[str, Any]):
+        self.key = key
+        positions = [names.index(n) for n in inputs]
+        self._inputs = None if positions == list(range(len(names))) else positions
+        self._numbers = [(n, names.index(n)) for n in numbers if n in names]
+        self._defaults = dict(numbers)
+
+    def sort(self, values: tuple) -> tuple[tuple, dict[str, Any]]:
+        """Return the inputs in order, and the run-time parameters by name, of a call with these arguments."""
+        inputs = values if self._inputs is None else tuple([values[k] for k in self._inputs])
+        numbers = self._defaults.copy()
+        for name, position in self._numbers:
+            numbers[name] = values[position]
+        return inputs, numbers
 
 
 class SpecializedOperator:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from dataclasses import replace
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -146,21 +146,20 @@ class Override:
 _OVERRIDE: ContextVar[Override | None] = ContextVar("einsmith_override", default=None)
 
 
-def override() -> Override | None:
-    """Return the current context's override of attribute values, if it has one."""
-    return _OVERRIDE.get()
+override: Callable[[], Override | None] = _OVERRIDE.get
+"""Return the current context's override of attribute values, if it has one."""
 
 
-@contextmanager
-def overriding(kept: Override | None = None) -> Iterator[Override]:
-    """Yield an override of attribute values for the current context, on top of those already in force; it ends with the
-    block. kept: the override where none is in force; None: a new one."""
+def begin_override(kept: Override | None = None) -> tuple[Override, Token[Override | None]]:
+    """Begin an override of attribute values for the current context, on top of those already in force; return it with
+    the token for `end_override`. kept: the override where none is in force; None: a new one."""
     around = _OVERRIDE.get()
-    token = _OVERRIDE.set(inner := Override(around) if kept is None or around is not None else kept)
-    try:
-        yield inner
-    finally:
-        _OVERRIDE.reset(token)
+    inner = Override(around) if kept is None or around is not None else kept
+    return inner, _OVERRIDE.set(inner)
+
+
+end_override: Callable[[Token[Override | None]], None] = _OVERRIDE.reset
+"""End an override that `begin_override` began in this context."""
 
 
 def version() -> object:
@@ -235,9 +234,8 @@ def record_call(function: Callable[..., Any], args: tuple, kwargs: Mapping[str, 
         trace.calls.append(Call(function, args, kwargs, result))
 
 
-def current_trace() -> Trace | None:
-    """Return the trace that is being recorded in this context; None if there is none."""
-    return _CURRENT.get()
+current_trace: Callable[[], Trace | None] = _CURRENT.get
+"""Return the trace that is being recorded in this context; None if there is none."""
 
 
 @contextmanager

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,14 +15,15 @@ from einsmith.base.arrays import as_numpy
 from einsmith.base.dtypes import dtype_of
 from einsmith.base.errors import DtypeError, KindError, ShapeError, UnknownNameError
 from einsmith.ir import labels
+from einsmith.lang import trace
 from einsmith.lang.builder import traced_tensors
+from einsmith.lang.calls import in_trace
 from einsmith.lang.torch_types import check_device, is_device
-from einsmith.lang.trace import current_trace, override, overriding, touch
+from einsmith.lang.trace import begin_override, current_trace, end_override, override, touch
 from einsmith.nn.hooks import Hookable, Hooks
 from einsmith.nn.keys import Same, key_of
 from einsmith.nn.parameter import Buffer, Parameter, Stored, fitting
 from einsmith.nn.tree import ModuleTree
-from einsmith.ops.call import call_with_arrays, in_trace
 from einsmith.runtime.signals import Deferred
 
 
@@ -85,7 +86,7 @@ class Module(ModuleTree, Hookable):
                 by_name = self._bind_arguments(args, kwargs).arguments
                 kwargs = {n: by_name.pop(n) for n in self.static_argnames if n in by_name}
                 args = tuple(by_name.values())
-            return call_with_arrays(self, args, kwargs)
+            return trace.run_arrays(self, args, kwargs)
         self._note()
         out = self._hooks.call(self, args, kwargs) if self._hooks else self._forward(args, kwargs)
         if labels.is_recorded():
@@ -110,8 +111,9 @@ class Module(ModuleTree, Hookable):
 
     def _place(self) -> tuple[str, str]:
         """Return this module's path in the outermost traced module that contains it, and the class of that one."""
-        trace = current_trace()
-        traced_modules = [m for m in (trace.depends.values() if trace is not None else ()) if isinstance(m, Module)]
+        under_way = current_trace()
+        met = () if under_way is None else under_way.depends.values()
+        traced_modules = [m for m in met if isinstance(m, Module)]
         paths = [(path, type(m).__name__) for m in traced_modules for path, part in m.named_modules() if part is self]
         return max(paths, key=lambda x: len(x[0]), default=("", ""))
 
@@ -121,8 +123,8 @@ class Module(ModuleTree, Hookable):
 
     def _path(self) -> str:
         """Return this module's path in the outermost traced module; that one's class for itself."""
-        trace = current_trace()
-        path = trace.paths.get(id(self)) if trace is not None else None
+        under_way = current_trace()
+        path = under_way.paths.get(id(self)) if under_way is not None else None
         return (self._place()[0] if path is None else path) or type(self).__name__
 
     @check_arguments
@@ -132,17 +134,20 @@ class Module(ModuleTree, Hookable):
         inputs: the arguments of `forward`, arrays [N, ...]; batch_size: rows of them that are computed at a time.
         Raises ShapeError where there are no inputs, or their first extents differ.
         """
-        arrays = [as_numpy(x, f"predict: argument {n}") for n, x in enumerate(inputs)]
+        arrays = [x if type(x) is np.ndarray else as_numpy(x, f"predict: argument {n}") for n, x in enumerate(inputs)]
         if not arrays or any(a.ndim == 0 or len(a) != len(arrays[0]) for a in arrays):
             raise ShapeError(
                 f"predict needs inputs with one common first extent, got shapes {[a.shape for a in arrays]}"
             )
+        rows = len(arrays[0])
         with self.in_mode(training=False):
-            starts = range(0, max(len(arrays[0]), 1), batch_size)
-            parts = [self(*(a[i : i + batch_size] for a in arrays)) for i in starts]
+            if rows <= batch_size:
+                parts = [self(*arrays)]
+            else:
+                parts = [self(*(a[i : i + batch_size] for a in arrays)) for i in range(0, rows, batch_size)]
         if isinstance(parts[0], tuple):
-            return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
-        return np.concatenate(parts)
+            return tuple(map(_join_rows, zip(*parts, strict=True)))
+        return _join_rows(parts)
 
     def __copy__(self) -> Module:
         """Return a module that shares this module's parameters, buffers and submodules. Registering or removing parts
@@ -257,22 +262,10 @@ class Module(ModuleTree, Hookable):
         """Set this module and all below to evaluation mode; return this module."""
         return self.train(False)
 
-    @contextmanager
-    def in_mode(self, training: bool) -> Iterator[None]:
+    def in_mode(self, training: bool) -> AbstractContextManager[None]:
         """Set this module and all below to training or evaluation mode within a `with` block. Only the current context
         (PEP 567) sees the mode, so other threads are not affected."""
-        kept, modes = self.__dict__.get("_modes", (None, None))
-        if kept is training and modes.is_current() and modes.get(self, None) is not None and override() is None:
-            with overriding(modes):
-                yield
-            return
-        is_outermost = override() is None
-        with overriding() as modes:
-            self.train(training)
-            if is_outermost:
-                modes.keep()
-                object.__setattr__(self, "_modes", (training, modes))
-            yield
+        return _Mode(self, training)
 
     @check_arguments
     def requires_grad_(self, requires_grad: bool = True) -> Module:
@@ -374,6 +367,39 @@ class Module(ModuleTree, Hookable):
             return f"{type(self).__name__}({self.extra_repr()})"
         extra = [self.extra_repr()] if self.extra_repr() else []
         return f"{type(self).__name__}(\n  " + "\n  ".join(extra + lines) + "\n)"
+
+
+class _Mode(AbstractContextManager[None]):
+    """The mode of a module and all below within a `with` block. The module keeps the modes of the outermost block for
+    the next one: setting them takes a walk over all of its parts."""
+
+    def __init__(self, module: Module, training: bool):
+        self._module, self._training = module, training
+
+    def __enter__(self) -> None:
+        module, is_outermost = self._module, override() is None
+        kept, modes = module.__dict__.get("_modes", (None, None))
+        if is_outermost and kept is self._training and modes.is_current() and modes.get(module, None) is not None:
+            _, self._token = begin_override(modes)
+            return
+        modes, self._token = begin_override()
+        try:
+            module.train(self._training)
+        except BaseException:
+            end_override(self._token)
+            raise
+        if is_outermost:
+            modes.keep()
+            object.__setattr__(module, "_modes", (self._training, modes))
+
+    def __exit__(self, *_: object) -> None:
+        end_override(self._token)
+
+
+def _join_rows(parts: Sequence[Any]) -> np.ndarray:
+    """Return results of rows one after the other as one array."""
+    whole = len(parts) == 1 and type(parts[0]) is np.ndarray and parts[0].ndim
+    return parts[0] if whole else np.concatenate(parts)
 
 
 class Variant(Module):

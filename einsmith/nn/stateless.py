@@ -7,10 +7,11 @@ from typing import Any
 
 from einsmith.base.arguments import check_arguments, show
 from einsmith.base.errors import ShapeError, UnknownNameError
+from einsmith.lang import trace
 from einsmith.lang.builder import as_value
+from einsmith.lang.calls import in_trace
 from einsmith.nn.module import Module
 from einsmith.nn.parameter import substituted
-from einsmith.ops.call import call_with_arrays, in_trace
 
 
 @check_arguments
@@ -39,7 +40,7 @@ def functional_call(module: Module, params: Mapping[str, Any], *args: Any, **kwa
         if shape is None or tuple(shape) != stored[name].shape:
             raise ShapeError(f"{name!r} has shape {stored[name].shape}; its replacement {show(value)} needs the same")
     if not in_trace((dict(params), *args), kwargs):
-        return call_with_arrays(_functional_of(module), (dict(params), *args), kwargs)
+        return trace.run_arrays(_functional_of(module), (dict(params), *args), kwargs)
     values = {id(stored[name]): as_value(value) for name, value in params.items()}
     token = substituted.set({**substituted.get(), **values})
     try:

@@ -15,31 +15,10 @@ from einsmith.base.caches import Bound, Cache
 from einsmith.base.errors import ArgumentError
 from einsmith.ir import labels
 from einsmith.lang import trace
-from einsmith.lang.builder import Value, traced_tensors
+from einsmith.lang.builder import traced_tensors
+from einsmith.lang.calls import in_trace
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-def _leaves(x: Any) -> Iterator[Any]:
-    stack = [x]
-    while stack:
-        x = stack.pop()
-        if isinstance(x, Mapping):
-            stack.extend(x.values())
-        elif isinstance(x, (tuple, list)):
-            stack.extend(x)
-        else:
-            yield x
-
-
-def in_trace(args: Any, kwargs: Any = ()) -> bool:
-    """Return whether a call extends a trace: tracing is in progress, or an argument is a traced tensor."""
-    return trace.current_trace() is not None or any(isinstance(x, Value) for x in _leaves((args, kwargs)))
-
-
-def call_with_arrays(f: Callable[..., Any], args: tuple, kwargs: Mapping[str, Any]) -> Any:
-    """Trace, compile and run `f` on arrays."""
-    return trace.run_arrays(f, args, dict(kwargs))
 
 
 def is_array(x: Any) -> bool:
@@ -178,6 +157,6 @@ def accept_arrays(function: F) -> F:
             return out
         arrays: list[Any] = []
         structure = freeze((args, kwargs), arrays)
-        return call_with_arrays(cached_call(function, structure), tuple(arrays), {})
+        return trace.run_arrays(cached_call(function, structure), tuple(arrays), {})
 
     return call  # type: ignore[return-value]

@@ -6,7 +6,7 @@ and the loop moves it. A slice of a slice (a loop in a loop) has a base that the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
@@ -165,6 +165,16 @@ class Assembler:
 
     def seconds(self) -> float:
         """Return the predicted seconds of a run, over all turns of its loops."""
+        return sum(seconds for seconds, _ in self._timed_kernels())
+
+    def shared_seconds(self, threads: int) -> float:
+        """Return the most predicted seconds that a run on one thread takes longer than on this number of threads."""
+        together = any(isinstance(s, Together | Apart) for s in self.steps)
+        sharing = ((t, threads if together else min(threads, tasks)) for t, tasks in self._timed_kernels())
+        return sum(seconds * (count - 1) for seconds, count in sharing)
+
+    def _timed_kernels(self) -> Iterator[tuple[float, int]]:
+        """Yield the predicted seconds in a run and the most tasks of a launch, of every kernel."""
         turns, around = [], [1]
         for step in self.steps:
             if isinstance(step, BeginLoop):
@@ -172,7 +182,10 @@ class Assembler:
             elif isinstance(step, EndLoop):
                 around.pop()
             turns.append(around[-1])
-        return sum(self.compiled[c.kernel].seconds * turns[steps[-1]] for c, steps in self.kernels if steps)
+        for call, steps in self.kernels:
+            if steps:
+                kernel = self.compiled[call.kernel]
+                yield kernel.seconds * turns[steps[-1]], max(tasks for _, tasks, _ in kernel.launches)
 
     def commit(self) -> int | None:
         """Return the number of the first step that stores into a leaf, of the beginning of its loop, or of the header

@@ -103,6 +103,11 @@ class ChangeWatch:
             self._seen, self._versions = now, versions
         return self._time
 
+    def known_time(self) -> int | None:
+        """Return the last `time()` where nothing can have changed since; None otherwise. Threads may ask at one
+        time."""
+        return self._time if self._seen == Clock.changed and not self._shared else None
+
 
 class Newest(Protocol):
     """A copy of the elements elsewhere, on a device, which programs there have changed."""

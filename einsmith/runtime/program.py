@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Sequence
 from threading import get_ident
 from typing import NamedTuple
@@ -37,6 +38,11 @@ _POOL, _THREADS, _FORK, _NUMBER, _SPAN, _WAITED, _HANDLE, _COMMIT, _CLOCKS = (
 WATCHED_FROM = 1e-3
 """Predicted seconds of a run from which on it checks for signals, at 10 ns for each step and each task. A prediction
 that is too low by a factor of a thousand does no harm."""
+LEAST_SHARED = 8e-6
+"""Predicted seconds that a run on the calling thread alone takes longer, from which on the pool's workers take part. To
+call them takes 3 to 5 microseconds where they watch for work and 8 to 25 where they sleep. Products of n x n in a loop,
+two threads, virtual Sapphire Rapids, 2026-11-30: n = 64 (2.6 us predicted, 0.9 more alone) takes 9.1 us alone, 13.1
+shared out; n = 96 (6.3, 4.7) 25 and 38; n = 128 (13.9, 11.4) 52 and 40."""
 
 
 class _Record(NamedTuple):
@@ -56,6 +62,7 @@ class Program:
         seconds: predicted seconds of a run
         commit: the first step that stores into parameters or state, before which a signal may end a run (None: at any
             step)
+        shared: predicted seconds that a run on one thread takes longer
 
     The memory behind the pointers belongs to the caller and must outlive the program. The code behind the launches'
     addresses stays as long as the steps have them (see llvm.jit.Address).
@@ -74,6 +81,7 @@ class Program:
         scratch: int | None = None,
         seconds: float = 0.0,
         commit: int | None = None,
+        shared: float = math.inf,
     ):
         self.steps = tuple(steps)
         waits = any(isinstance(s, Await) for s in self.steps)
@@ -88,9 +96,8 @@ class Program:
         self.scratch = buffers.empty((0 if scratch is not None else self._stride * self.threads,), np.uint8)
         self._scratch = self.scratch.ctypes.data if scratch is None else scratch
         self._run, self._run_team = pool.native_entry().run, pool.native_entry().run_team
-        self._forks = self.threads > 1 and any(
-            isinstance(s, Together | Apart) or isinstance(s, RunLaunch) and s.tasks > 1 for s in self.steps
-        )
+        has_tasks = any(isinstance(s, Together | Apart) or isinstance(s, RunLaunch) and s.tasks > 1 for s in self.steps)
+        self._forks = has_tasks and self.threads > 1 and shared >= LEAST_SHARED
         self._record = self._run_words(0)
 
     def _layout(self) -> np.ndarray:
@@ -218,7 +225,12 @@ class Program:
         inside. Raises the exception of a signal's handler that occurs before the run is over and before it has stored
         into parameters or state.
         """
-        return self._call(self._record)
+        if self.watched or self._forks:
+            return self._call(self._record)
+        # On the caller's thread alone, to the end: nothing distinguishes a nested run from another one.
+        queue = locks.RUNNING.holders.get(get_ident(), queues.FIRST)
+        with locks.RUNNING.awaited(queue.lock) if queue.depth else queue.lock:
+            return self._run(self._record.address)
 
     def run_timed(self) -> tuple[int, np.ndarray]:
         """Run all steps; return the result of `run` and the seconds that each step took, summed over all turns (zero
@@ -262,8 +274,7 @@ class Program:
             if team is not None:
                 words[_POOL], words[_FORK], words[_NUMBER] = own.team_address, team.fork, team.number
                 status = self._run_team(record.address)
-                if words[_WAITED] > thread_count.MAX_WAIT_NS:
-                    thread_count.leave_team(words[_WAITED], words[_SPAN])
+                thread_count.team_waits.note(words[_WAITED], words[_SPAN])
                 return _end(status)
             words[_THREADS], words[_POOL] = own.grow(threads), own.address
         return _end(self._run(record.address))

@@ -6,6 +6,7 @@ import weakref
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 
 from einsmith.runtime import buffers
 
@@ -96,3 +97,35 @@ def test_many_small_arrays_in_one_block_are_recycled() -> None:
     kinds = [((buffers.RECYCLED_FROM // 16,), np.dtype(np.uint8), buffers.RECYCLED_FROM // 16)] * 20
     first = buffers.recycle_together(kinds)[0][1]
     assert buffers.recycle_together(kinds)[0][1] == first
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3, 5), (buffers.SMALL_RESULT // 4 + 1,)], ids=str)
+def test_memory_of_a_result_is_lent_again_when_no_view_is_left(shape):
+    memory = buffers.ResultMemory(shape, np.dtype(np.float32), 4 * math.prod(shape))
+
+    def take():
+        array, at = memory.take()
+        assert at == array.ctypes.data and at % buffers.ALIGNMENT == 0 and array.shape == shape
+        assert array.flags.writeable and array.flags.c_contiguous
+        return array
+
+    held = [take() for _ in range(4)]
+    for n, array in enumerate(held):
+        array[...] = n
+    assert all((array == n).all() for n, array in enumerate(held))
+    views = [array[...] for array in held]
+    del held, array
+    more = take()
+    more[...] = 9
+    assert all((view == n).all() for n, view in enumerate(views))
+
+
+def test_little_memory_of_a_result_is_kept():
+    memory = buffers.ResultMemory((8,), np.dtype(np.float32), 32)
+    owners = [weakref.ref(memory.take()[0].base) for _ in range(1)]
+    held = [memory.take()[0] for _ in range(5)]
+    owners += [weakref.ref(x.base) for x in held]
+    del held
+    assert sum(owner() is not None for owner in owners) == buffers.SMALL_BLOCKS
+    first, second = memory.take()[0].ctypes.data, memory.take()[0].ctypes.data
+    assert first == second

@@ -22,7 +22,7 @@ from einsmith.codegen.entry import entry_program
 from einsmith.codegen.llvm import jit
 from einsmith.codegen.loopnest.nest import Builder, Function
 from einsmith.runtime import buffers, pool, queues, thread_count
-from einsmith.runtime.program import Program
+from einsmith.runtime.program import LEAST_SHARED, Program
 from einsmith.runtime.steps import CheckFinite, CheckZero, RunLaunch
 from einsmith.runtime.thread_count import get_threads, set_threads
 
@@ -422,3 +422,14 @@ def test_aligned_arrays(shape, dtype):
 def test_the_entry_compiles_for_other_machines(triple):
     target = SimpleNamespace(cpu="generic", features="", triple=triple)
     assert len(jit.emit_object(entry_program.emit_entry(triple), target)) > 500
+
+
+def test_a_program_that_would_save_little_runs_on_the_calling_thread():
+    data = np.zeros(64, np.int64)
+    steps = [RunLaunch(increment(), 4, [data.ctypes.data])] * 3
+    for saved, threads in ((0.0, 1), (0.9 * LEAST_SHARED, 1), (LEAST_SHARED, 2), (1.0, 2)):
+        data[:] = 0
+        program = Program(steps, 2, shared=saved)
+        status, times = program.run_recorded()
+        assert status == 0 and times.starts.shape == (3, threads)
+        assert program.run() == 0 and (data[::16] == 6).all()

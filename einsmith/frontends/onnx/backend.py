@@ -24,15 +24,15 @@ class Prepared(base.BackendRep):
 
     def __init__(self, module: OnnxModule):
         self.module = module
+        self._outputs = namedtupledict("Outputs", list(module.outputs))
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Run the model and return its outputs, which are also accessible by name. inputs: in order, or by name."""
-        if not isinstance(inputs, dict):
-            names = (i.name for i in self.module.inputs)
-            inputs = dict(zip(names, inputs if isinstance(inputs, (list, tuple)) else [inputs], strict=True))
-        results = self.module(**inputs)
-        outputs = results if len(self.module.outputs) > 1 else (results,)
-        return namedtupledict("Outputs", list(self.module.outputs))(*outputs)
+        if isinstance(inputs, dict):
+            results = self.module(**inputs)
+        else:
+            results = self.module(*inputs) if isinstance(inputs, (list, tuple)) else self.module(inputs)
+        return self._outputs(*(results if len(self.module.outputs) > 1 else (results,)))
 
 
 class Backend(base.Backend):

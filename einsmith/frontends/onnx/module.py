@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import reduce
@@ -20,10 +20,11 @@ from einsmith.frontends.onnx.long_loops import LongLoop, LongLoopError
 from einsmith.frontends.onnx.nodes import Constant, Input, OnnxGraph, every_node, static_names
 from einsmith.frontends.onnx.types import ELEMENTS
 from einsmith.ir.nodes import Tensor
+from einsmith.lang import trace
 from einsmith.lang.builder import Value, as_value
+from einsmith.lang.calls import in_trace
 from einsmith.nn.module import Module
 from einsmith.nn.parameter import Buffer, Parameter, Stored
-from einsmith.ops.call import in_trace
 from einsmith.quantization.decoded import Decoded, multiply_integers
 
 MOST_STATIC = 4096
@@ -66,8 +67,7 @@ class OnnxModule(ModulePart):
             if c.type in ("float", "double") and name not in needed and not fixed:
                 own[name] = Buffer(c.array) if name in running else Parameter(c.array)
         constants = {n: c for n, c in graph.constants.items() if n not in own}
-        self._graph = replace(graph, constants=constants)
-        self._static = tuple(i for i in graph.inputs if i.name in needed)
+        self._set_graph(replace(graph, constants=constants), needed)
         self._source = source
         self._long: LongLoop | None = None
         self._paths = _place(self, own)
@@ -89,11 +89,25 @@ class OnnxModule(ModulePart):
     def _with_graph(self, graph: OnnxGraph) -> OnnxModule:
         """Return a network of another graph that shares the parameters of this one."""
         network = OnnxModule.__new__(OnnxModule)
-        needed = static_names(graph)
-        static = tuple(i for i in graph.inputs if i.name in needed)
-        for name, value in {**self.__dict__, "_graph": graph, "_static": static, "_long": None}.items():
+        for name, value in {**self.__dict__, "_long": None}.items():
             object.__setattr__(network, name, value)
+        network._set_graph(graph, static_names(graph))
         return network
+
+    def _set_graph(self, graph: OnnxGraph, needed: Collection[str]) -> None:
+        """Set the graph. needed: names of values that extents depend on."""
+        foreign = {name for name, kind in ELEMENTS.items() if kind.foreign}
+        attributes = {
+            "_graph": graph,
+            "_static": tuple(i for i in graph.inputs if i.name in needed),
+            "_names": tuple(i.name for i in graph.inputs),
+            # Whether arrays go in and results come out as they are: no extents depend on values, and formulas have all
+            # the types.
+            "_is_plain": not any(i.name in needed or i.type in foreign for i in graph.inputs)
+            and not any(graph.types.get(o) in foreign for o in graph.outputs),
+        }
+        for name, value in attributes.items():
+            object.__setattr__(self, name, value)
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -101,25 +115,24 @@ class OnnxModule(ModulePart):
         return self._graph.outputs
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
-        if isinstance(named.get("known"), CompiledInputs):  # tracing of the call below
+        if named and isinstance(named.get("known"), CompiledInputs):  # tracing of the call below
             return super().__call__(*inputs, **named)
         ordered = self._order(inputs, named)
-        if in_trace(ordered, {}):
+        if in_trace(ordered):
             return super().__call__(*ordered)
-        pairs = list(zip(ordered, self._graph.inputs, strict=True))
         if self._long is None:
             try:
-                return self._run(pairs)
+                return trace.run_arrays(self, ordered, {}) if self._is_plain else self._run(ordered)
             except LongLoopError as e:
                 if not any(n is e.node for n in self._graph.nodes):
                     raise
                 object.__setattr__(self, "_long", LongLoop(self._graph, e.node, self._with_graph))
         assert self._long is not None
-        return self._long({i.name: x for x, i in pairs}, self.training)
+        return self._long(dict(zip(self._names, ordered, strict=True)), self.training)
 
-    def _run(self, pairs: Sequence[tuple[Any, Input]]) -> Any:
+    def _run(self, ordered: Sequence[Any]) -> Any:
         """Return the results of arrays for the inputs, as one program."""
-        static = {i.name for i in self._static}
+        static, pairs = {i.name for i in self._static}, list(zip(ordered, self._graph.inputs, strict=True))
         known = CompiledInputs(tuple((i.name, *_frozen(x, i, self.kind)) for x, i in pairs if i.name in static))
         result = super().__call__(*(_to_holding_dtype(x, i) for x, i in pairs if i.name not in static), known=known)
         several = result if len(self.outputs) > 1 else (result,)
@@ -153,9 +166,14 @@ class OnnxModule(ModulePart):
     def _at_path(self, path: str) -> Any:
         return reduce(getattr, path.split("."), self)
 
-    def _order(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
+    def _order(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> Sequence[Any]:
         """Return the inputs in the file's order. Raises ArgumentError."""
-        expected = [i.name for i in self._graph.inputs]
+        expected = self._names
+        if len(inputs) + len(named) == len(expected):
+            try:
+                return (*inputs, *[named[n] for n in expected[len(inputs) :]]) if named else inputs
+            except KeyError:
+                pass
         by_name = dict(zip(expected, inputs, strict=False))
         unknown = [n for n in named if n not in expected or n in by_name]
         by_name |= named
