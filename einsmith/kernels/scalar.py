@@ -25,6 +25,7 @@ from einsmith.kernels.emit.vector import VectorEmitter
 from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
 from einsmith.schedule.footprint import touched_bytes
 from einsmith.schedule.kernel import Beyond, Kernel, Rows, row_major
+from einsmith.schedule.step_loops import StepLoop
 
 PAGE = 4096
 """Bytes after which addresses meet in the same sets of L1."""
@@ -42,7 +43,7 @@ class Scalar(Pattern):
     name = "scalar"
 
     def match(self, kernel: Kernel) -> bool:
-        return not isinstance(kernel, Rows) and not kernel.sums and all(isinstance(p, Piece) for p in kernel.root.parts)
+        return not isinstance(kernel, Rows | StepLoop) and not kernel.sums and all(isinstance(p, Piece) for p in kernel.root.parts)
 
     def configs(self, kernel: Kernel, target: Target) -> Sequence[ScalarConfig]:
         return [ScalarConfig()]
