@@ -16,7 +16,7 @@ from typing import NamedTuple
 from einsmith.cost.facts import CPU, Target
 from einsmith.ir.interned import Node
 from einsmith.ir.loop import LoopSegment, LoweredLoop
-from einsmith.ir.nodes import Item, Tensor, size
+from einsmith.ir.nodes import Item, Reduce, Tensor, size
 from einsmith.ir.views import storage
 from einsmith.schedule.kernel import Kernel, KernelBuffer, LimitedKernel
 from einsmith.schedule.plan import Cost, KernelCall, LoopCall, Plan
@@ -128,6 +128,12 @@ def _join_loop(call: LoopCall, cost: Cost, target: Target) -> list[KernelCall | 
     return [*(replace(c, nodes=call.nodes) for c in call.before), *joined]
 
 
+def _packs(call: KernelCall) -> bool:
+    """Return whether a kernel is a product that may pack an operand once for all steps, or even for all runs."""
+    (body, *_) = (getattr(p, "body", None) for p in call.kernel.root.parts)
+    return bool(call.packed_once) and isinstance(body, Reduce) and body.combiner == "sum"
+
+
 class _Joining:
     """The joining of the kernels of one segment of a loop into a kernel."""
 
@@ -145,7 +151,7 @@ class _Joining:
         is_plain = s.first is None and s.stop is None and not s.rows and s.part == (0, 1)
         if not is_plain or not 0 < len(calls) == len(self.plan.calls) <= MAX_KERNELS:
             return None
-        if any(isinstance(c.kernel, LimitedKernel) for c in calls) or self.plan.checks or self.plan.together:
+        if any(isinstance(c.kernel, LimitedKernel) or _packs(c) for c in calls) or self.plan.checks:
             return None
         places = [[self._place(c, n) for n in range(len(c.tensors))] for c in calls]
         shift = len(self.tensors)
