@@ -21,6 +21,7 @@ from einsmith.kernels.composite.col2im import Col2im
 from einsmith.kernels.composite.joined import Joined
 from einsmith.kernels.composite.parts import Composite
 from einsmith.kernels.composite.split_axes import SplitAxes
+from einsmith.kernels.composite.step_loops import StepLoops
 from einsmith.kernels.composite.summed import Summed
 from einsmith.kernels.composite.winograd import Winograd
 from einsmith.kernels.contraction.pattern import CONTRACTION
@@ -34,11 +35,12 @@ from einsmith.kernels.scatter.pattern import ScatterAdd
 from einsmith.kernels.selection import Selection
 from einsmith.kernels.stencil.pattern import StencilPattern
 from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.schedule.step_loops import StepLoop
 
 
 def pattern_of(name: str) -> Pattern:
     """Return the registered pattern of this name."""
-    every = (ROWS, SUMMED, JOINED, SCALAR, *PATTERNS, *(p for patterns in OTHERS.values() for p in patterns))
+    every = (ROWS, SUMMED, JOINED, STEPS, SCALAR, *PATTERNS, *(p for patterns in OTHERS.values() for p in patterns))
     return next(p for p in every if p.name == name)
 
 
@@ -99,8 +101,8 @@ class Choice:
 
 
 _CHOSEN: Cache[tuple, Choice] = Cache(Bound("choices of kernels", 4096))
-ROWS, SUMMED, JOINED = RowBlocks(_SELF), Summed(_SELF), Joined(_SELF)
-"""The patterns of a Rows; the other patterns lower its members."""
+ROWS, SUMMED, JOINED, STEPS = RowBlocks(_SELF), Summed(_SELF), Joined(_SELF), StepLoops(_SELF)
+"""The patterns of a Rows, and of a StepLoop; the other patterns lower their members."""
 SCALAR = Scalar()
 """The pattern of the baseline, which is never chosen; an override may name it."""
 
@@ -115,7 +117,7 @@ def register(pattern: Pattern) -> None:
             f"{pattern!r} is not a pattern: its class must derive from einsmith.kernels.pattern.Pattern and have a "
             "`name`"
         )
-    if pattern.name in (ROWS.name, SUMMED.name, JOINED.name, SCALAR.name, *(p.name for p in PATTERNS)):
+    if pattern.name in (ROWS.name, SUMMED.name, JOINED.name, STEPS.name, SCALAR.name, *(p.name for p in PATTERNS)):
         raise CompileError(f"there is a pattern {pattern.name!r} already; give the new one another name")
     PATTERNS.append(pattern)
     _CHOSEN.clear()
@@ -170,6 +172,8 @@ def price_scalar(kernel: Kernel, target: Target) -> Cost | None:
 
 def eligible_patterns(kernel: Kernel, target: Target) -> Sequence[Pattern]:
     """Return the patterns that may lower a kernel on a target: those of its back end that are allowed there."""
+    if isinstance(kernel, StepLoop):
+        return [STEPS]
     if isinstance(kernel, Rows) and target.backend == CPU:
         return [SUMMED if kernel.takes_sums else JOINED if kernel.is_joined else ROWS]
     allowed = [p for p in _patterns(target) if p.allowed(target)]

@@ -26,6 +26,7 @@ from einsmith.kernels.emit.vector import VectorEmitter
 from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
 from einsmith.schedule.footprint import touched_bytes
 from einsmith.schedule.kernel import Beyond, Kernel, Rows, row_major
+from einsmith.schedule.step_loops import StepLoop
 
 PAGE = 4096
 """Bytes after which addresses meet in the same sets of L1."""
@@ -43,7 +44,11 @@ class Scalar(Pattern):
     name = "scalar"
 
     def match(self, kernel: Kernel) -> bool:
-        if isinstance(kernel, Rows) or kernel.sums or not all(isinstance(p, Piece) for p in kernel.root.parts):
+        if (
+            isinstance(kernel, Rows | StepLoop)
+            or kernel.sums
+            or not all(isinstance(p, Piece) for p in kernel.root.parts)
+        ):
             return False
         return not any(isinstance(p.body, Reduce) and p.body.combiner in SELECTIONS for p in kernel.root.parts)
 

@@ -1,6 +1,6 @@
 """Compute running totals along a dimension, and sort, under torch's names and argument orders. Positions are int32.
 
-A running total is a recurrence along its dimension, or a sum over all elements up to each. Sorting finds each element's
+A running total is a recurrence along its dimension, or a reduction over all elements up to each. Sorting finds each element's
 rank by comparing it with all others of its row: n*n comparisons for a row of n, which is meant for rows of some
 thousands; `topk` of few elements takes n*k.
 """
@@ -26,12 +26,8 @@ from einsmith.ops.tensor import cat
 _TOTALS = {
     "cumsum": "c[@] = sum[k](where(k <= {t}, x[@k], 0))",
     "cumprod": "c[@] = where({t} > 0, c[@-], 1) * x[@]",
-    "cummax": "c[@] = where({t} > 0, where((x[@] >= c[@-]) or (x[@] != x[@]), x[@], c[@-]), x[@])\n"
-    "p[@] = where({t} > 0, where((x[@] >= c[@-]) or (x[@] != x[@]), {t}, p[@-]), 0)\nreturn c, p",
-    "cummin": "c[@] = where({t} > 0, where((x[@] <= c[@-]) or (x[@] != x[@]), x[@], c[@-]), x[@])\n"
-    "p[@] = where({t} > 0, where((x[@] <= c[@-]) or (x[@] != x[@]), {t}, p[@-]), 0)\nreturn c, p",
     "logcumsumexp": "c[@] = where({t} > 0, where(((c[@-] == inf) and (x[@] == x[@])) or (x[@] == -inf), c[@-], "
-    "where(c[@-] >= x[@], c[@-] + softplus(x[@] - c[@-]), x[@] + softplus(c[@-] - x[@]))), x[@])",
+    "logaddexp(c[@-], x[@])), x[@])",
 }
 """Formulas of running totals: [@] is all axes, [@-] the previous step along the axis {t}, [@k] has k on that axis."""
 
@@ -45,7 +41,7 @@ def _operator(name: str, rank: int, d: int) -> Operator:
     return op(text, extents={axes[d]: f"x.shape[{d}]"})
 
 
-def _running(name: str, input: Any, dim: int, dtype: Any, wide: bool) -> Any:
+def _running(name: str, input: Any, dim: int, dtype: Any, wide: bool) -> Value:
     """Return the running totals along `dim`. wide: carry 64 bits; integers give int64."""
     x = tensor(input, name, "input")
     d = dimension(dim, max(1, x.ndim), name)
@@ -53,19 +49,42 @@ def _running(name: str, input: Any, dim: int, dtype: Any, wide: bool) -> Any:
     if wide:
         x = x.astype(dt.f64 if result_type.is_float else dt.i64)
     if not x.ndim:
-        x = x.reshape((1,))
-        c, *p = _several(_operator(name, 1, 0)(x))
-        c, p = c.reshape(()), [k.reshape(()) for k in p]
-    elif not x.size:
-        c, p = x, [x.astype(dt.i32)] if name in ("cummax", "cummin") else []
-    else:
-        c, *p = _several(_operator(name, x.ndim, d)(x))
-    c = c.astype(result_type)
-    return (c, *(k.astype(dt.i32) for k in p)) if p else c
+        return _operator(name, 1, 0)(x.reshape((1,))).reshape(()).astype(result_type)
+    return (_operator(name, x.ndim, d)(x) if x.size else x).astype(result_type)
 
 
-def _several(x: Any) -> tuple[Value, ...]:
-    return x if isinstance(x, tuple) else (x,)
+def _extremes(name: str, input: Any, dim: int, is_max: bool) -> tuple[Value, Value]:
+    """Return (running maxima or minima along `dim`, positions of their last occurrences), two scans.
+
+    An element is a new extreme where it equals the running one; the last such position so far is a running maximum.
+    """
+    x = tensor(input, name, "input")
+    if not x.ndim:
+        values, positions = _extremes(name, x.reshape((1,)), dim, is_max)
+        return values.reshape(()), positions.reshape(())
+    d = dimension(dim, x.ndim, name)
+    if not x.size:
+        return x, x.astype(dt.i32)
+    compute_type = dt.i32 if x.dtype.is_bool else x.dtype.arithmetic
+    e = builder.stop_gradient(x).astype(compute_type)
+    low, high = (-inf, inf) if compute_type.is_float else compute_type.range
+    (k,) = builder.axes(x.shape[d])
+
+    def value(*i: Any) -> Any:
+        if is_max:
+            return builder.max(builder.where(k <= i[d], e[at(i, d, k)], low), over=k)
+        return builder.min(builder.where(k <= i[d], e[at(i, d, k)], high), over=k)
+
+    running = builder.compute(x.shape, value)
+
+    def position(*i: Any) -> Any:
+        here = at(i, d, k)
+        is_new = (e[here] == running[here]) | (e[here] != e[here])
+        return builder.max(builder.where((k <= i[d]) & is_new, k, dt.i32.range[0]), over=k)
+
+    positions = builder.compute(x.shape, position).astype(dt.i32)
+    values = running.astype(x.dtype)
+    return builder.differentiate_as(values, _take_first(x, d, positions)) if x.dtype.is_float else values, positions
 
 
 @operator(aten="cumsum.default", converts=False)
@@ -83,13 +102,13 @@ def cumprod(input: Any, dim: int, *, dtype: Any = None) -> Value:
 @operator(aten="cummax.default")
 def cummax(input: Any, dim: int) -> tuple[Value, Value]:
     """Return (running maxima along `dim`, positions of their last occurrences); NaN stays once it occurs."""
-    return _running("cummax", input, dim, None, False)
+    return _extremes("cummax", input, dim, True)
 
 
 @operator(aten="cummin.default")
 def cummin(input: Any, dim: int) -> tuple[Value, Value]:
     """Return (running minima along `dim`, positions of their last occurrences); NaN stays once it occurs."""
-    return _running("cummin", input, dim, None, False)
+    return _extremes("cummin", input, dim, False)
 
 
 @operator(aten="logcumsumexp.default")

@@ -14,6 +14,7 @@ from einsmith.ir.views import storage
 from einsmith.schedule.fusion import reads_own_element
 from einsmith.schedule.kernel import Kernel, Member, Rows
 from einsmith.schedule.plan import KernelCall, LoopCall
+from einsmith.schedule.step_loops import StepLoop
 
 Known = dict[tuple[int, Tensor, Tensor], tuple[KernelCall, bool]]
 """Cache of (call id, result, operand) -> (call, whether the result may overwrite the operand). It holds the call so
@@ -55,6 +56,8 @@ def find_overwrites(
 
 def _can_overwrite(call: KernelCall, result: Tensor, operand: Tensor) -> bool:
     """Return whether a call may write its result over an operand."""
+    if isinstance(call.kernel, StepLoop):
+        return False  # later steps read what they may
     own = _places(call, operand, False)
     offsets = call.offsets or (0,) * len(call.tensors)
     places = {(call.kernel.buffers[n].strides, offsets[n]) for n in (*own, *_places(call, result, True))}

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from einsmith.ir.printer import show_statements
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows
+from einsmith.schedule.step_loops import StepLoop
 
 
 def show_kernel(kernel: Kernel, buffers: Sequence[str] | None = None) -> str:
@@ -19,6 +20,13 @@ def show_kernel(kernel: Kernel, buffers: Sequence[str] | None = None) -> str:
     """
     names = list(buffers) if buffers is not None else [f"b{n}" for n in range(len(kernel.buffers))]
     head = ", ".join(f"{name}: {_type(b)}" for name, b in zip(names, kernel.buffers, strict=True))
+    if isinstance(kernel, StepLoop):
+        names += [f"l{n}" for n in range(len(kernel.local))]
+        lines = [f"{kernel.steps} steps{', the last one first,' if kernel.reverse else ''} of {head}"]
+        for step in kernel.members:
+            parts = [f"{names[n]}[{_part(*numbers)}]" for n, *numbers in step.places]
+            lines += show_kernel(step.kernel, parts).splitlines()
+        return "\n  ".join(lines)
     if not isinstance(kernel, Rows):
         lines = [line for i in range(len(kernel.stages)) for line in _stage(kernel, i, names)]
         return "\n  ".join([f"kernel over {list(kernel.shape)} of {head}", *lines])
@@ -28,6 +36,12 @@ def show_kernel(kernel: Kernel, buffers: Sequence[str] | None = None) -> str:
     for m in kernel.members:
         lines += show_kernel(m.kernel, [names[n] for n in m.places]).splitlines()
     return "\n  ".join(lines)
+
+
+def _part(offset: int, first: int, move: int, ring: int) -> str:
+    """Return the place of the first element of a step's part, in elements."""
+    place = f"{first} + {move}*t"
+    return f"{offset} + ({place}) mod {ring}" if ring else f"{offset} + {place}" if offset else place
 
 
 def _type(b: KernelBuffer) -> str:

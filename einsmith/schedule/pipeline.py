@@ -32,6 +32,7 @@ from einsmith.schedule.rematerialize import KernelCost, fit
 from einsmith.schedule.repeat_products import repeat_products
 from einsmith.schedule.residency import plan_seconds
 from einsmith.schedule.row_clusters import smallest_unstored
+from einsmith.schedule.step_loops import join_steps
 from einsmith.schedule.together import Work, run_together
 
 MORE_BYTES = 4096
@@ -41,12 +42,12 @@ CALL_SECONDS = 1e-5
 MOST_COPYING = 0.1
 """Largest part of a call's time, at the capacity, in which arrays may be copied so that sizes share a program."""
 
-COPIES, LAYOUTS, LOSSES, JOINED, TOGETHER = (
-    "copy coalescing", "layouts", "losses", "joined updates", "together",
+COPIES, LAYOUTS, LOSSES, STEPS, JOINED, TOGETHER = (
+    "copy coalescing", "layouts", "losses", "joined steps", "joined updates", "together",
 )  # fmt: skip
 """Names by which parts of planning after fusion can be left out: memory that the source and the result of a copy share,
-orders of dimensions, the separation of kernels that are slower fused, short updates in one launch, and kernels that run
-in one launch with others."""
+orders of dimensions, the separation of kernels that are slower fused, short loops and short updates in one launch, and
+kernels that run in one launch with others."""
 
 Subject = TypeVar("Subject")
 Context = TypeVar("Context")
@@ -299,6 +300,11 @@ def _check_copies(
         raise UnlimitedError(f"{show_size(count)} of arrays are copied into memory of the capacity, or out of it")
 
 
+def _join_steps(plan: Plan, c: PlanContext) -> Plan:
+    """Let short loops run in one launch where that is predicted to be faster."""
+    return plan if c.limits or c.memory is not None else join_steps(plan, c.cost, c.target)
+
+
 def _join_updates(plan: Plan, c: PlanContext) -> Plan:
     """Let short updates run in one launch where that is predicted to be faster and a memory limit is still met."""
     joined = plan if c.limits else join_updates(plan, c.cost, c.target)
@@ -345,6 +351,7 @@ PLAN_PASSES = check_order(
         _plan_pass(LOSSES, _split_losses, needs="kernels", is_optional=True),
         _plan_pass(MEMORY, fit_memory, needs="kernels", provides="calls"),
         _plan_pass("row limits", _leave_out_rows, needs="calls", provides="limits"),
+        _plan_pass(STEPS, _join_steps, needs="calls limits", is_optional=True),
         _plan_pass(JOINED, _join_updates, needs="calls limits", is_optional=True),
         _plan_pass(TOGETHER, _run_together, needs="calls limits", is_optional=True),
     )

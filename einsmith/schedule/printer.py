@@ -13,6 +13,7 @@ from einsmith.schedule.kernel import Rows
 from einsmith.schedule.kernel_printer import show_kernel
 from einsmith.schedule.layout.order import name_of, row_major_order
 from einsmith.schedule.plan import KernelCall, LoopCall, Plan
+from einsmith.schedule.step_loops import StepLoop
 
 
 def show_plan(plan: Plan) -> str:
@@ -27,6 +28,8 @@ def show_plan(plan: Plan) -> str:
 
 def label(call: KernelCall) -> str:
     """Return a kernel's root in the words of the formula language, with the shapes it computes."""
+    if isinstance(call.kernel, StepLoop):
+        return f"{call.kernel.steps} steps: {' -> '.join(_kind(m.kernel.root) for m in call.kernel.members)}"
     if isinstance(call.kernel, Rows):
         members = " -> ".join(_kind(m.kernel.root) for m in call.kernel.members)
         if call.kernel.is_joined:

@@ -28,12 +28,13 @@ from einsmith.ir.nodes import (
     leaf,
 )
 from einsmith.schedule.kernel import Activity, Kernel, KernelBuffer, Member, Rows, Stage
+from einsmith.schedule.step_loops import StepLoop, StepMember
 
 _NODE_CLASSES = {
     c.__name__: c
     for c in (
         Activity, Apply, Axis, KernelBuffer, Compute, Const, Graph, Item, Kernel, Leaf, Member, Piece, Read, Recurrence,
-        Reduce, Rows, Scatter, Stage, Template,
+        Reduce, Rows, Scatter, Stage, StepLoop, StepMember, Template,
     )
 }  # fmt: skip
 

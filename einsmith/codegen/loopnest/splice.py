@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from einsmith.codegen.loopnest.nest import I64, PTR, Builder, Function, If, Loop, Op, SSAValue
@@ -11,10 +12,20 @@ from einsmith.codegen.loopnest.nest import I64, PTR, Builder, Function, If, Loop
 _FRESH = 1 << 30  # value ids from here on are given by no builder
 
 
-def splice(b: Builder, f: Function, buffers: Sequence[SSAValue], scratch: SSAValue, task: SSAValue) -> None:
-    """Inline the body of `f` for one task into the region that is open in `b`, on the given buffers and scratch area.
+def splice(
+    b: Builder,
+    f: Function,
+    buffers: Sequence[SSAValue],
+    scratch: SSAValue,
+    task: SSAValue,
+    loads: Mapping[int, SSAValue | int] = MappingProxyType({}),
+) -> Mapping[int, SSAValue]:
+    """Inline the body of `f` for one task into the region that is open in `b`, on the given buffers and scratch area;
+    return the values by the ids that they have in `f`.
 
     before: f(buffers p, q; scratch s; task t) = body.  after: body with the given values for p, q, s and t.
+
+    loads: values of the builder, or ids of earlier values of `f`, that replace loads, by the ids of the loads' results.
     """
     values: dict[int, SSAValue] = {v.id: w for v, w in zip(f.buffers, buffers, strict=True)}
     values[f.scratch.id], values[f.task.id] = scratch, task
@@ -46,11 +57,15 @@ def splice(b: Builder, f: Function, buffers: Sequence[SSAValue], scratch: SSAVal
                 branch = replace(x, cond=values[x.cond.id], body=[])
                 copy(x.body, branch.body)
                 out.append(branch)
+            elif x.result is not None and x.result.id in loads:
+                known = loads[x.result.id]
+                values[x.result.id] = values[known] if isinstance(known, int) else known
             else:
                 args = tuple(None if a is None else values[a.id] for a in x.args)
                 out.append(Op(x.name, args, None if x.result is None else rename(x.result), x.attrs))
 
     copy(f.body, b._blocks[-1])
+    return values
 
 
 def rebind(f: Function, name: str, places: Sequence[tuple[int, int]], count: int) -> Function:

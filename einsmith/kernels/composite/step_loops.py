@@ -1,0 +1,199 @@
+"""Lower loops whose steps are kernels of one thread: the code of the kernels, one after the other, within a loop.
+
+What a step stores and the same step or the next one loads again at the same place stays in registers, if both are
+instructions outside of inner loops: a recurrence of a few numbers waits for arithmetic alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from einsmith.codegen.loopnest.nest import Builder, Function, Op, SSAValue, elem_of
+from einsmith.codegen.loopnest.splice import splice
+from einsmith.cost.facts import Target
+from einsmith.cost.roofline import in_turn, launch_overhead
+from einsmith.kernels.pattern import Chooser, Cost, Launch, Lowered, Pattern
+from einsmith.schedule.step_loops import StepLoop, StepPlace
+
+IN_TURN = "in turn"
+"""The only configuration: each kernel is lowered as it is chosen for one core."""
+STEP_SECONDS = 2e-9
+"""Seconds of a step beside its kernels: addresses, and the latency of a number that the next step needs (measured:
+running products in float64 take 1.9 ns a step, Xeon of 2 cores, November 2026)."""
+
+
+class StepLoops(Pattern):
+    """The pattern of a `StepLoop`. Its chooser selects the pattern and configuration of each kernel of a step."""
+
+    name = "steps"
+
+    def __init__(self, chooser: Chooser):
+        self.chooser = chooser
+
+    def match(self, kernel: Any) -> bool:
+        return isinstance(kernel, StepLoop)
+
+    def configs(self, kernel: StepLoop, target: Target) -> Sequence[str]:
+        return [IN_TURN]
+
+    def cost(self, kernel: StepLoop, config: str, target: Target) -> Cost:
+        """Return the cost of all steps on one core, and of a single launch."""
+        step = in_turn([x.cost._replace(launch=0.0) for x in self._choices(kernel, target)])
+        arithmetic, n = max(step.arithmetic, step.memory), kernel.steps
+        return Cost(n * (arithmetic + STEP_SECONDS), 0.0, n * step.special, launch_overhead(1, target))
+
+    def lower(self, kernel: StepLoop, config: str, target: Target) -> Lowered:
+        lowered = [c.pattern.lower(c.kernel, c.config, c.target) for c in self._choices(kernel, target)]
+        return Lowered([Launch(_Emitter(kernel, lowered).emit(), 1)])
+
+    def _choices(self, kernel: StepLoop, target: Target) -> list[Any]:
+        return [self.chooser.choose(m.kernel, replace(target, cores=1)) for m in kernel.members]
+
+
+class _Emitter:
+    """The emitter of one loop.
+
+    places: the parts of buffers that a step accesses, each once. lowered: the launches of each kernel of a step."""
+
+    def __init__(self, kernel: StepLoop, lowered: Sequence[Lowered]):
+        self.kernel, self.lowered = kernel, lowered
+        uses = [[StepPlace(*p) for p in m.places] for m in kernel.members]
+        self.places = list(dict.fromkeys(p for of in uses for p in of))
+        self.uses = [[self.places.index(p) for p in of] for of in uses]
+        self.b = Builder(f"steps_{kernel.digest.hex()[:12]}", len(kernel.buffers) + 1)
+        local = [self.b.alloc(elem_of(x.dtype), x.size) for x in kernel.local]
+        self.memory = [*self.b.buffers[:-1], *local]
+        self.dtypes = [x.dtype for x in (*kernel.buffers, *kernel.local)]
+
+    def emit(self) -> Function:
+        """Return the function of all steps."""
+        b, steps = self.b, self.kernel.steps
+        before, step = self._emit_part("before", True), self._emit_part("step", False)
+        workspaces = [b.alloc("i8", x.workspace) for x in self.lowered]
+        scratch = b.alloc("i8", max(before.scratch_bytes, step.scratch_bytes))
+        first = [*self._point(b.const(steps - 1 if self.kernel.reverse else 0)), *workspaces]
+        splice(b, before, first, scratch, b.const(0))
+        registers = _Registers(step, self.places, self.kernel.reverse)
+        inits = [b.load(first[x.place], x.start, *x.stored.type) for x in registers.carried]
+        with b.loop(0, steps, init=inits, runs=True) as turns:
+            t = b.sub(steps - 1, turns.var) if self.kernel.reverse else turns.var
+            loads: dict[int, SSAValue | int] = {**registers.same_step}
+            for x, value in zip(registers.carried, turns.carried, strict=True):
+                loads |= dict.fromkeys(x.loads, value)
+            values = splice(b, step, [*self._point(t), *workspaces], scratch, b.const(0), loads)
+            turns.next = [values[x.stored.id] for x in registers.carried]
+        return b.finish()
+
+    def _point(self, t: SSAValue) -> list[SSAValue]:
+        """Return the pointers to the places in step t."""
+        b, out = self.b, []
+        for p in self.places:
+            at = b.add(b.mul(t, p.move), p.first)
+            at = b.op("mod", at, p.ring) if p.ring else at
+            out.append(b.address(self.memory[p.buffer], b.add(at, p.offset), elem_of(self.dtypes[p.buffer])))
+        return out
+
+    def _emit_part(self, name: str, once: bool) -> Function:
+        """Return the function of a step over the places and the kernels' workspaces, or of those launches that are
+        needed once."""
+        count = len(self.places)
+        b = Builder(f"{self.b.name}_{name}", count + len(self.lowered))
+        for n, (lowered, uses) in enumerate(zip(self.lowered, self.uses, strict=True)):
+            for launch in lowered.launches:
+                if launch.loop_invariant is once:
+                    pointers = [*(b.buffers[p] for p in uses), b.buffers[count + n]]
+                    scratch = b.alloc("i8", launch.function.scratch_bytes)
+                    for task in range(launch.tasks):
+                        splice(b, launch.function, pointers, scratch, b.const(task))
+        return b.finish()
+
+
+class _Access(NamedTuple):
+    """A load or a store of neighbouring elements of a place, from `start` on; `value` is loaded or stored."""
+
+    is_store: bool
+    place: int
+    start: int
+    value: SSAValue
+
+
+class _Carried(NamedTuple):
+    """A value that a step stores and the next one loads from a place; `loads`: the ids of the loads' results."""
+
+    place: int
+    start: int
+    stored: SSAValue
+    loads: list[int]
+
+
+class _Registers:
+    """What stays in registers of a step's function.
+
+    same_step: ids of the values that replace loads of what the step has stored, by the ids of the loads' results.
+    carried: the values that replace loads of what the step before has stored."""
+
+    def __init__(self, step: Function, places: Sequence[StepPlace], reverse: bool):
+        self.places, self.turn = places, -1 if reverse else 1
+        self.same_step: dict[int, int] = {}
+        carried: dict[tuple[int, int], _Carried] = {}
+        accesses, unclear = self._find_accesses(step)
+        accesses = [x for x in accesses if places[x.place].buffer not in unclear]
+        stores = [x for x in accesses if x.is_store]
+        before: list[_Access] = []
+        for x in accesses:
+            if x.is_store:
+                before.append(x)
+            elif (s := next((s for s in reversed(before) if self._meet(s, x, 0)), None)) is not None:
+                self.same_step[x.value.id] = s.value.id
+            elif (s := next((s for s in reversed(stores) if self._meet(s, x, 1)), None)) is not None:
+                carried.setdefault((x.place, x.start), _Carried(x.place, x.start, s.value, [])).loads.append(x.value.id)
+        self.carried = list(carried.values())
+
+    def _find_accesses(self, step: Function) -> tuple[list[_Access], set[int]]:
+        """Return (the plain loads and stores at the function's top, in order; the numbers of buffers with other stores,
+        or of which two accesses overlap in part)."""
+        number = {x.id: n for n, x in enumerate(step.buffers[: len(self.places)])}
+        constant = {x.result.id: x.attrs[0] for x in step.body if isinstance(x, Op) and x.name == "const"}
+        accesses, unclear = list[_Access](), set[int]()
+        for x, is_top in _operations(step.body, True):
+            used = [number[a.id] for a in x.args if a is not None and a.id in number]
+            plain = is_top and x.name in ("load", "store") and x.args[1].id in constant
+            mask = x.args[3 if x.name == "store" else 2] if plain else None
+            if plain and mask is None and used:
+                value = x.args[2] if x.name == "store" else x.result
+                accesses.append(_Access(x.name == "store", used[0], constant[x.args[1].id], value))
+            elif x.name not in ("load", "gather", "prefetch"):
+                unclear.update(self.places[n].buffer for n in used)
+        spans: dict[int, set[tuple[int, int]]] = {}
+        moves: dict[int, set[tuple[int, int]]] = {}
+        for a in accesses:
+            p = self.places[a.place]
+            spans.setdefault(p.buffer, set()).add((p.offset + a.start, max(1, a.value.type.lanes)))
+            if a.is_store:
+                moves.setdefault(p.buffer, set()).add((p.move, p.ring))
+        for n, of in spans.items():
+            ordered = sorted(of)
+            overlap = any(a + m > b for (a, m), (b, _) in zip(ordered, ordered[1:], strict=False))
+            if overlap or len(moves.get(n, ())) > 1:
+                unclear.add(n)
+        return accesses, unclear
+
+    def _meet(self, store: _Access, load: _Access, steps: int) -> bool:
+        """Return whether a load has what the store has stored so many steps before."""
+        p, q = self.places[store.place], self.places[load.place]
+        if store.value.type != load.value.type or (p.buffer, p.move, p.ring) != (q.buffer, q.move, q.ring):
+            return False
+        distance = p.first - q.first - self.turn * steps * p.move
+        same = distance % p.ring == 0 if p.ring else distance == 0
+        return same and p.offset + store.start == q.offset + load.start
+
+
+def _operations(block: Sequence[Any], is_top: bool) -> Iterator[tuple[Op, bool]]:
+    """Yield the instructions of a region and of those in it, each with whether it is outside of them."""
+    for x in block:
+        if isinstance(x, Op):
+            yield x, is_top
+        else:
+            yield from _operations(x.body, False)
