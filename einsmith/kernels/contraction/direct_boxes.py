@@ -37,6 +37,9 @@ MIN_PRODUCTS = 1 << 14
 """Fewest products of a problem for which the direct form is tried; below, the other forms are as good."""
 MAX_NARROW_POINTS = 4
 """Most points of a side for which a matrix product has tiles of so few rows that loads outweigh arithmetic."""
+MAX_FILTERS = 24
+"""Most points of a side of a convolution for which boxes of its filters and rows are tried: their sums, and the vectors
+that they share, fill the registers (28 filters of 3x3: 22 ms where packed tiles take 16)."""
 MAX_K_VECTOR_RESULTS, MIN_K_VECTOR_POINTS = 4096, 4096
 """Most results whose vectors of sums fit a private L2, and fewest points of K that are worth a vector of sums for
 each."""
@@ -116,18 +119,40 @@ class _Loads:
             self.count_cache[key] = values_in_box(self.coefs, key)
         return self.count_cache[key]
 
-    def masks(self, counts: Sequence[tuple[int, int]], v: int, vectors: int, moving: Container[int]) -> int:
-        """Return the number of masks, plus those that are spilled, of conditions that depend on an axis in `moving`.
+    def masks(
+        self,
+        counts: Sequence[tuple[int, int]],
+        v: int,
+        vectors: int,
+        moving: Container[int],
+        loops: Mapping[int, int],
+    ) -> float:
+        """Return the number of operations on masks in a body, for conditions that depend on an axis in `moving`.
 
-        Loads with equal conditions share their masks; masks that find no register are written and read again.
+        Without loops over K, the body computes every mask, once for loads with equal conditions. Masks that find no
+        register are written and read again. With loops over K (`loops`: iterations by axis), the body computes only
+        the masks of conditions on these axes, and every load takes the conjunction with those that are computed before
+        the loops.
         """
         moving_conds = [c for c in self.conds if any(a in moving for a in c)]
-        joint_coefs: dict[int, int] = {}
-        for i, c in enumerate(moving_conds):
-            for a, n in c.items():
-                joint_coefs[a] = joint_coefs.get(a, 0) + (n << (48 * i))
-        shared = len(moving_conds) * values_in_box(joint_coefs, counts) * (vectors if v in joint_coefs else 1)
-        return shared + max(0, shared - self.mask_registers)
+        in_loops = [c for c in moving_conds if any(a in loops for a in c)]
+        fixed = [c for c in moving_conds if c not in in_loops]
+        live = _count_values(fixed, counts) * (vectors if any(v in c for c in fixed) else 1)
+        computed = len(fixed) * live
+        if not loops:
+            return computed + max(0, computed - self.mask_registers)
+        changing = sum(_count_values([c], counts) * (vectors if v in c else 1) for c in in_loops)
+        loads = self.count(counts) * (vectors if self.moves else 1) if moving_conds else 0
+        return changing + loads + max(0, live - self.mask_registers) + computed / prod(loops.values())
+
+
+def _count_values(forms: Sequence[Mapping[int, int]], counts: Sequence[tuple[int, int]]) -> int:
+    """Return the number of distinct values of several forms together in a box of points."""
+    coefs: dict[int, int] = {}
+    for i, form in enumerate(forms):
+        for a, n in form.items():
+            coefs[a] = coefs.get(a, 0) + (n << (48 * i))
+    return values_in_box(coefs, counts)
 
 
 def _enumerate_counts(extent: int) -> list[int]:
@@ -176,16 +201,19 @@ def _enumerate_boxes(p: Problem, samplers: Sequence[OperandAccess], lanes: int, 
             outer = tuple(a for a in outer_axes if a != v and a not in dict(tile) and p.extents[a] > 1)
             out[Direct(v, vectors, tile, unroll, outer, fused=fused)] = None
 
-    if batch > 1 or (min(left, right) <= MAX_NARROW_POINTS and pairs):
+    has_few_filters = bool(pairs) and min(left, right) <= MAX_FILTERS
+    if batch > 1 or has_few_filters:
         few = min(p.left, p.right, key=p.count)
         ways = [
             ((*p.left, *p.right), False),
-            *[(few, True)] * (0 < len(few) and p.count(few) <= MAX_NARROW_POINTS),
+            *[(few, True)] * (0 < len(few) and p.count(few) <= MAX_FILTERS),
             ((), False),
         ]
         outer_axes = [a for a in range(len(p.piece.extents)) if a not in pairs]
         for v in axes:
-            if v in p.batch or min(left, right) <= MAX_NARROW_POINTS or (v in p.k and v in pairs):
+            is_row = v in pairs and v not in p.k and p.extents[v] >= lanes
+            is_narrow = min(left, right) <= MAX_NARROW_POINTS or (has_few_filters and is_row)
+            if v in p.batch or is_narrow or (batch > 1 and v in p.k and v in pairs):
                 for lone, whole in ways:
                     add(v, _search_box(p, samplers, v, lanes, target, lone, whole), outer_axes)
     if left * right <= MAX_K_VECTOR_RESULTS and k >= MIN_K_VECTOR_POINTS:
@@ -203,7 +231,7 @@ def configs(kernel: Kernel, p: Problem, memories: Mapping[int, BufferMemory], ta
     if prod(p.sizes) < MIN_PRODUCTS or not p.k:
         return []
     batch, left, right, _ = p.sizes
-    if batch == 1 and min(left, right) > MAX_NARROW_POINTS and left * right > MAX_K_VECTOR_RESULTS:
+    if batch == 1 and min(left, right) > MAX_FILTERS and left * right > MAX_K_VECTOR_RESULTS:
         return []
     lanes = target.lanes(p.dtype.itemsize)
     scalar = [OperandAccess(None, [o.expr], o.guards, p.extents, memories) for o in p.operands]
@@ -264,6 +292,19 @@ def sum_elements(p: Problem, d: Direct, lanes: int) -> int:
     return prod(p.extents[a] for a in rest) * vectors * lanes
 
 
+def _moving_axes(p: Problem, v: int, vectors: int, row_vectors: int, box: Sequence[tuple[int, int]]) -> set[int]:
+    """Return the axes that a loop goes along, where lanes lie along axis `v`, of `row_vectors` vectors."""
+    points = dict(box)
+    return {a for a, n in enumerate(p.extents) if (row_vectors > vectors if a == v else points.get(a, 1) < n)}
+
+
+def _loops_over_k(p: Problem, v: int, box: Sequence[tuple[int, int]], outer: Sequence[int] = ()) -> dict[int, int]:
+    """Return the iterations of the loops over the axes of K, without axis `v` and those in `outer`."""
+    points = dict(box)
+    iterations = {a: -(-p.extents[a] // points.get(a, 1)) for a in p.k if a != v and a not in outer}
+    return {a: n for a, n in iterations.items() if n > 1}
+
+
 def _search_box(
     p: Problem, samplers: Sequence[OperandAccess], v: int, lanes: int, target: Any, lone: Sequence[int], whole: bool
 ):
@@ -277,31 +318,36 @@ def _search_box(
     loads = [_Loads(s, v, lanes, target) for s in samplers]
     axes = [a for a in range(len(p.extents)) if a != v and p.extents[a] > 1 and (a in lone or a in pairs)][-MAX_AXES:]
     row_vectors = -(-p.extents[v] // lanes) if v < rank else 1
+    counts = [(p.extents[a],) if whole and a in lone else _enumerate_counts(p.extents[a]) for a in axes]
     best = None
     for vectors in {1, min(2, row_vectors), min(4, row_vectors)}:
         if -(-row_vectors // vectors) * vectors > row_vectors * 1.3:
             continue
-        for counts in product(
-            *((p.extents[a],) if whole and a in lone else _enumerate_counts(p.extents[a]) for a in axes)
-        ):
-            box_points = list(zip(axes, counts, strict=True))
+        for box_points in (list(zip(axes, x, strict=True)) for x in product(*counts)):
             sums = vectors * prod(n for a, n in box_points if a < rank)
             points = prod(n for a, n in box_points if a >= rank)
-            if sums > target.vector_registers - 4 or sums * points > MAX_PRODUCTS:
+            uneven = sum(1 for a, n in box_points if p.extents[a] % n)
+            if sums > target.vector_registers - 4 or sums * points > MAX_PRODUCTS or uneven > 1:
                 continue
-            if sum(1 for a, n in box_points if p.extents[a] % n) > 1:
+
+            def score(load_cycles: float, sums: int = sums, points: int = points, uneven: int = uneven) -> float:
+                cycles = max(sums * points / target.multiplies, load_cycles, target.overheads.latency * points)
+                return (cycles + target.overheads.iteration + sums * 0.1) * (1 + 0.1 * uneven) / (sums * points)
+
+            # Loads are counted only where arithmetic alone is fast enough, masks where loads are, too.
+            if best is not None and score(0.0) >= best[0]:
                 continue
             each = [x.count(box_points) * (vectors if x.moves else 1) for x in loads]
             if sums + min(each) + 2 > target.vector_registers:
                 continue
             load_cycles = sum(x.weight * n for x, n in zip(loads, each, strict=True))
-            cycles = max(sums * points / target.multiplies, load_cycles, target.overheads.latency * points)
-            penalty = 1.0
-            for a, n in box_points:
-                penalty *= 1 + 0.1 * bool(p.extents[a] % n)
-            score = (cycles + target.overheads.iteration + sums * 0.1) * penalty / (sums * points)
-            if best is None or score < best[0]:
-                best = (score, box_points, vectors)
+            if best is not None and score(load_cycles) >= best[0]:
+                continue
+            moving, loops = _moving_axes(p, v, vectors, row_vectors, box_points), _loops_over_k(p, v, box_points)
+            masks = sum(x.masks(box_points, v, vectors, moving, loops) for x in loads)
+            total = score(load_cycles + target.overheads.mask * masks)
+            if best is None or total < best[0]:
+                best = (total, box_points, vectors)
     if best is None:
         return None
     _, box, vectors = best
@@ -404,10 +450,8 @@ def cycles(kernel: Kernel, original: Problem, d: Direct, lanes: int, epilogue_cy
     sums = d.vectors * prod(n for _, n in d.tile)
     points = prod(n for _, n in d.unroll)
     load, row_vectors = 0.0, -(-p.count((*d.fused, d.vector)) // lanes)
-    # Guards all of whose axes are unrolled are decided before the innermost loop.
-    moving = {
-        a for a, n in enumerate(p.extents) if (row_vectors > d.vectors if a == d.vector else dict(box).get(a, 1) < n)
-    }
+    moving = _moving_axes(p, d.vector, d.vectors, row_vectors, box)
+    loops = _loops_over_k(p, d.vector, box, (*d.k_outer, *d.fused))
     # Bytes of either operand at a point of the outer axes: those of its halo copy, or those read of it.
     points_of_outer_axes = prod(p.extents[a] for a in (*d.outer, *d.k_outer))
     inner = frozenset(range(len(p.extents))) - {*d.outer, *d.k_outer}
@@ -424,7 +468,7 @@ def cycles(kernel: Kernel, original: Problem, d: Direct, lanes: int, epilogue_cy
             all_bytes = sum(sizes) * target.cores  # operands that the cores read concurrently
             weight = max(weight, target.seconds_for_bytes(vector, all_bytes, 1) / target.cycle_seconds)
         load += x.count(box) * (d.vectors if x.moves else 1) * weight * max(1, len(s.reads))
-        load += w.mask * x.masks(box, d.vector, d.vectors, moving)
+        load += w.mask * x.masks(box, d.vector, d.vectors, moving, loops)
     body = max(sums * points / target.multiplies, load, w.latency * points) + 2
     others = (a for a in range(len(p.extents)) if a not in (*d.fused, d.vector))
     rows = prod(-(-p.extents[a] // dict(box).get(a, 1)) for a in others)
