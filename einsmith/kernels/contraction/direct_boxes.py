@@ -12,12 +12,11 @@ from typing import Any
 from einsmith.codegen.loopnest.address import BufferMemory, fuse_axes, without_points
 from einsmith.cost.facts import LINE
 from einsmith.cost.memory_traffic import PAGE
-from einsmith.cost.overheads import INSTRUCTIONS
 from einsmith.cost.roofline import may_be_one_task
-from einsmith.ir.analysis.linear import values_in_box
 from einsmith.ir.analysis.reads import outer_reads
 from einsmith.ir.nodes import Read, postorder
 from einsmith.kernels.contraction.config import MAX_HALO_BYTES, Direct, HaloProblem, Halos, read_halos
+from einsmith.kernels.contraction.direct_loads import BoxLoads, loads_of_strips, loops_over_k, moving_axes
 from einsmith.kernels.contraction.halo import SLOT, HaloCopy, halo_copy
 from einsmith.kernels.contraction.problem import Operand, Problem, affine, k_limit
 from einsmith.kernels.contraction.words import operand_memories
@@ -82,77 +81,6 @@ def _count_elements(p: Problem, o: Operand, axes: Container[int]) -> int:
             prod(1 + sum(abs(c) * (p.extents[a] - 1) for a, c in f.coef.items() if a in axes) for f in forms),
         )
     return most
-
-
-class _Loads:
-    """Numbers of distinct loads and masks of an operand in a box of points.
-
-    weight: cycles of a load with lanes along axis v
-    moves: whether each vector along v needs a load of its own
-    vectors: vectors of memory that a load touches
-    """
-
-    def __init__(self, s: OperandAccess, v: int, lanes: int, target: Any):
-        read_forms = [s.forms[i] for i in s.reads.values()]
-        step = max((x.coef.get(v, 0) for x in read_forms), default=0)
-        self.moves = any(x.coef.get(v, 0) for x in read_forms)
-        aligned = all(
-            x.const % lanes == 0 and all(c % lanes == 0 for a, c in x.coef.items() if a != v) for x in read_forms
-        )
-        load_cycles = (target.load_seconds if aligned else target.unaligned_seconds) / target.cycle_seconds
-        self.mask_registers = target.overheads.mask_registers
-        self.vectors = step  # vectors of memory that a load touches
-        self.weight = load_cycles * step + INSTRUCTIONS.pair - 2 if step > 1 else load_cycles if step else 0.5
-        self.conds = [s.forms[c].coef for c, _, _ in s.conds]
-        forms = [*(s.forms[i].coef for i in s.reads.values()), *self.conds, *({a: 1} for a in sorted(s.opaque))]
-        # What a step along an axis adds to every form, as the digits of one number.
-        self.coefs: dict[int, int] = {}
-        for i, form in enumerate(forms):
-            for a, c in form.items():
-                self.coefs[a] = self.coefs.get(a, 0) + (c << (48 * i))
-        self.count_cache: dict[tuple, int] = {}
-
-    def count(self, counts: Sequence[tuple[int, int]]) -> int:
-        """Return the number of distinct loads in a box, given as (axis, points)."""
-        key = tuple((a, n) for a, n in counts if n > 1 and a in self.coefs)
-        if key not in self.count_cache:
-            self.count_cache[key] = values_in_box(self.coefs, key)
-        return self.count_cache[key]
-
-    def masks(
-        self,
-        counts: Sequence[tuple[int, int]],
-        v: int,
-        vectors: int,
-        moving: Container[int],
-        loops: Mapping[int, int],
-    ) -> float:
-        """Return the number of operations on masks in a body, for conditions that depend on an axis in `moving`.
-
-        Without loops over K, the body computes every mask, once for loads with equal conditions. Masks that find no
-        register are written and read again. With loops over K (`loops`: iterations by axis), the body computes only
-        the masks of conditions on these axes, and every load takes the conjunction with those that are computed before
-        the loops.
-        """
-        moving_conds = [c for c in self.conds if any(a in moving for a in c)]
-        in_loops = [c for c in moving_conds if any(a in loops for a in c)]
-        fixed = [c for c in moving_conds if c not in in_loops]
-        live = _count_values(fixed, counts) * (vectors if any(v in c for c in fixed) else 1)
-        computed = len(fixed) * live
-        if not loops:
-            return computed + max(0, computed - self.mask_registers)
-        changing = sum(_count_values([c], counts) * (vectors if v in c else 1) for c in in_loops)
-        loads = self.count(counts) * (vectors if self.moves else 1) if moving_conds else 0
-        return changing + loads + max(0, live - self.mask_registers) + computed / prod(loops.values())
-
-
-def _count_values(forms: Sequence[Mapping[int, int]], counts: Sequence[tuple[int, int]]) -> int:
-    """Return the number of distinct values of several forms together in a box of points."""
-    coefs: dict[int, int] = {}
-    for i, form in enumerate(forms):
-        for a, n in form.items():
-            coefs[a] = coefs.get(a, 0) + (n << (48 * i))
-    return values_in_box(coefs, counts)
 
 
 def _enumerate_counts(extent: int) -> list[int]:
@@ -292,19 +220,6 @@ def sum_elements(p: Problem, d: Direct, lanes: int) -> int:
     return prod(p.extents[a] for a in rest) * vectors * lanes
 
 
-def _moving_axes(p: Problem, v: int, vectors: int, row_vectors: int, box: Sequence[tuple[int, int]]) -> set[int]:
-    """Return the axes that a loop goes along, where lanes lie along axis `v`, of `row_vectors` vectors."""
-    points = dict(box)
-    return {a for a, n in enumerate(p.extents) if (row_vectors > vectors if a == v else points.get(a, 1) < n)}
-
-
-def _loops_over_k(p: Problem, v: int, box: Sequence[tuple[int, int]], outer: Sequence[int] = ()) -> dict[int, int]:
-    """Return the iterations of the loops over the axes of K, without axis `v` and those in `outer`."""
-    points = dict(box)
-    iterations = {a: -(-p.extents[a] // points.get(a, 1)) for a in p.k if a != v and a not in outer}
-    return {a: n for a, n in iterations.items() if n > 1}
-
-
 def _search_box(
     p: Problem, samplers: Sequence[OperandAccess], v: int, lanes: int, target: Any, lone: Sequence[int], whole: bool
 ):
@@ -315,7 +230,7 @@ def _search_box(
     """
     rank = len(p.piece.extents)
     pairs = _find_paired_axes(p)
-    loads = [_Loads(s, v, lanes, target) for s in samplers]
+    loads = [BoxLoads(s, v, lanes, target) for s in samplers]
     axes = [a for a in range(len(p.extents)) if a != v and p.extents[a] > 1 and (a in lone or a in pairs)][-MAX_AXES:]
     row_vectors = -(-p.extents[v] // lanes) if v < rank else 1
     counts = [(p.extents[a],) if whole and a in lone else _enumerate_counts(p.extents[a]) for a in axes]
@@ -323,6 +238,7 @@ def _search_box(
     for vectors in {1, min(2, row_vectors), min(4, row_vectors)}:
         if -(-row_vectors // vectors) * vectors > row_vectors * 1.3:
             continue
+        strips = loads_of_strips(p, samplers, v, vectors, lanes, target)
         for box_points in (list(zip(axes, x, strict=True)) for x in product(*counts)):
             sums = vectors * prod(n for a, n in box_points if a < rank)
             points = prod(n for a, n in box_points if a >= rank)
@@ -343,9 +259,11 @@ def _search_box(
             load_cycles = sum(x.weight * n for x, n in zip(loads, each, strict=True))
             if best is not None and score(load_cycles) >= best[0]:
                 continue
-            moving, loops = _moving_axes(p, v, vectors, row_vectors, box_points), _loops_over_k(p, v, box_points)
-            masks = sum(x.masks(box_points, v, vectors, moving, loops) for x in loads)
-            total = score(load_cycles + target.overheads.mask * masks)
+            moving, loops = moving_axes(p, v, vectors, row_vectors, box_points), loops_over_k(p, v, box_points)
+            total = 0.0
+            for part, loads_there in strips:
+                masks = sum(x.masks(box_points, v, vectors, moving, loops) for x in loads_there)
+                total += part * score(load_cycles + target.overheads.mask * masks)
             if best is None or total < best[0]:
                 best = (total, box_points, vectors)
     if best is None:
@@ -409,7 +327,7 @@ def count_far_rows(kernel: Kernel, original: Problem, d: Direct, target: Any) ->
     near = LINE // p.dtype.itemsize
     strides = [[s.forms[i].coef for i in s.reads.values()] for s in scalar]
     return sum(
-        _Loads(s, d.vector, near, target).count([x for x in box if any(abs(c.get(x[0], 0)) >= near for c in forms)])
+        BoxLoads(s, d.vector, near, target).count([x for x in box if any(abs(c.get(x[0], 0)) >= near for c in forms)])
         for s, forms in zip(scalar, strides, strict=True)
     )
 
@@ -450,8 +368,8 @@ def cycles(kernel: Kernel, original: Problem, d: Direct, lanes: int, epilogue_cy
     sums = d.vectors * prod(n for _, n in d.tile)
     points = prod(n for _, n in d.unroll)
     load, row_vectors = 0.0, -(-p.count((*d.fused, d.vector)) // lanes)
-    moving = _moving_axes(p, d.vector, d.vectors, row_vectors, box)
-    loops = _loops_over_k(p, d.vector, box, (*d.k_outer, *d.fused))
+    moving = moving_axes(p, d.vector, d.vectors, row_vectors, box)
+    loops = loops_over_k(p, d.vector, box, (*d.k_outer, *d.fused))
     # Bytes of either operand at a point of the outer axes: those of its halo copy, or those read of it.
     points_of_outer_axes = prod(p.extents[a] for a in (*d.outer, *d.k_outer))
     inner = frozenset(range(len(p.extents))) - {*d.outer, *d.k_outer}
@@ -459,7 +377,7 @@ def cycles(kernel: Kernel, original: Problem, d: Direct, lanes: int, epilogue_cy
     halo_bytes = {i: x.buffer.size * p.dtype.itemsize for i, x in halo_problem.halos}
     sizes = [halo_bytes.get(i, n) for i, n in enumerate(sizes)]
     for which, s in enumerate(scalar):
-        x = _Loads(s, d.vector, lanes, target)
+        x = BoxLoads(s, d.vector, lanes, target)
         weight = x.weight
         if sizes[which] > l1 * 0.75:
             near = target.seconds_for_bytes(vector * max(1, x.vectors), l1 * target.cores + 1, 1)
@@ -468,8 +386,10 @@ def cycles(kernel: Kernel, original: Problem, d: Direct, lanes: int, epilogue_cy
             all_bytes = sum(sizes) * target.cores  # operands that the cores read concurrently
             weight = max(weight, target.seconds_for_bytes(vector, all_bytes, 1) / target.cycle_seconds)
         load += x.count(box) * (d.vectors if x.moves else 1) * weight * max(1, len(s.reads))
-        load += w.mask * x.masks(box, d.vector, d.vectors, moving, loops)
-    body = max(sums * points / target.multiplies, load, w.latency * points) + 2
+    body = 2.0
+    for part, loads_there in loads_of_strips(p, scalar, d.vector, d.vectors, lanes, target):
+        masks = sum(x.masks(box, d.vector, d.vectors, moving, loops) for x in loads_there)
+        body += part * max(sums * points / target.multiplies, load + w.mask * masks, w.latency * points)
     others = (a for a in range(len(p.extents)) if a not in (*d.fused, d.vector))
     rows = prod(-(-p.extents[a] // dict(box).get(a, 1)) for a in others)
     iterations = rows * -(-row_vectors // d.vectors)
