@@ -12,12 +12,11 @@ from typing import Any
 from einsmith.codegen.loopnest.address import BufferMemory, fuse_axes, without_points
 from einsmith.cost.facts import LINE
 from einsmith.cost.memory_traffic import PAGE
-from einsmith.cost.overheads import INSTRUCTIONS
 from einsmith.cost.roofline import may_be_one_task
-from einsmith.ir.analysis.linear import values_in_box
 from einsmith.ir.analysis.reads import outer_reads
 from einsmith.ir.nodes import Read, postorder
 from einsmith.kernels.contraction.config import MAX_HALO_BYTES, Direct, HaloProblem, Halos, read_halos
+from einsmith.kernels.contraction.direct_loads import BoxLoads, loads_of_strips, loops_over_k, moving_axes
 from einsmith.kernels.contraction.halo import SLOT, HaloCopy, halo_copy
 from einsmith.kernels.contraction.problem import Operand, Problem, affine, k_limit
 from einsmith.kernels.contraction.words import operand_memories
@@ -37,6 +36,9 @@ MIN_PRODUCTS = 1 << 14
 """Fewest products of a problem for which the direct form is tried; below, the other forms are as good."""
 MAX_NARROW_POINTS = 4
 """Most points of a side for which a matrix product has tiles of so few rows that loads outweigh arithmetic."""
+MAX_FILTERS = 24
+"""Most points of a side of a convolution for which boxes of its filters and rows are tried: their sums, and the vectors
+that they share, fill the registers (28 filters of 3x3: 22 ms where packed tiles take 16)."""
 MAX_K_VECTOR_RESULTS, MIN_K_VECTOR_POINTS = 4096, 4096
 """Most results whose vectors of sums fit a private L2, and fewest points of K that are worth a vector of sums for
 each."""
@@ -79,55 +81,6 @@ def _count_elements(p: Problem, o: Operand, axes: Container[int]) -> int:
             prod(1 + sum(abs(c) * (p.extents[a] - 1) for a, c in f.coef.items() if a in axes) for f in forms),
         )
     return most
-
-
-class _Loads:
-    """Numbers of distinct loads and masks of an operand in a box of points.
-
-    weight: cycles of a load with lanes along axis v
-    moves: whether each vector along v needs a load of its own
-    vectors: vectors of memory that a load touches
-    """
-
-    def __init__(self, s: OperandAccess, v: int, lanes: int, target: Any):
-        read_forms = [s.forms[i] for i in s.reads.values()]
-        step = max((x.coef.get(v, 0) for x in read_forms), default=0)
-        self.moves = any(x.coef.get(v, 0) for x in read_forms)
-        aligned = all(
-            x.const % lanes == 0 and all(c % lanes == 0 for a, c in x.coef.items() if a != v) for x in read_forms
-        )
-        load_cycles = (target.load_seconds if aligned else target.unaligned_seconds) / target.cycle_seconds
-        self.mask_registers = target.overheads.mask_registers
-        self.vectors = step  # vectors of memory that a load touches
-        self.weight = load_cycles * step + INSTRUCTIONS.pair - 2 if step > 1 else load_cycles if step else 0.5
-        self.conds = [s.forms[c].coef for c, _, _ in s.conds]
-        forms = [*(s.forms[i].coef for i in s.reads.values()), *self.conds, *({a: 1} for a in sorted(s.opaque))]
-        # What a step along an axis adds to every form, as the digits of one number.
-        self.coefs: dict[int, int] = {}
-        for i, form in enumerate(forms):
-            for a, c in form.items():
-                self.coefs[a] = self.coefs.get(a, 0) + (c << (48 * i))
-        self.count_cache: dict[tuple, int] = {}
-
-    def count(self, counts: Sequence[tuple[int, int]]) -> int:
-        """Return the number of distinct loads in a box, given as (axis, points)."""
-        key = tuple((a, n) for a, n in counts if n > 1 and a in self.coefs)
-        if key not in self.count_cache:
-            self.count_cache[key] = values_in_box(self.coefs, key)
-        return self.count_cache[key]
-
-    def masks(self, counts: Sequence[tuple[int, int]], v: int, vectors: int, moving: Container[int]) -> int:
-        """Return the number of masks, plus those that are spilled, of conditions that depend on an axis in `moving`.
-
-        Loads with equal conditions share their masks; masks that find no register are written and read again.
-        """
-        moving_conds = [c for c in self.conds if any(a in moving for a in c)]
-        joint_coefs: dict[int, int] = {}
-        for i, c in enumerate(moving_conds):
-            for a, n in c.items():
-                joint_coefs[a] = joint_coefs.get(a, 0) + (n << (48 * i))
-        shared = len(moving_conds) * values_in_box(joint_coefs, counts) * (vectors if v in joint_coefs else 1)
-        return shared + max(0, shared - self.mask_registers)
 
 
 def _enumerate_counts(extent: int) -> list[int]:
@@ -176,16 +129,19 @@ def _enumerate_boxes(p: Problem, samplers: Sequence[OperandAccess], lanes: int, 
             outer = tuple(a for a in outer_axes if a != v and a not in dict(tile) and p.extents[a] > 1)
             out[Direct(v, vectors, tile, unroll, outer, fused=fused)] = None
 
-    if batch > 1 or (min(left, right) <= MAX_NARROW_POINTS and pairs):
+    has_few_filters = bool(pairs) and min(left, right) <= MAX_FILTERS
+    if batch > 1 or has_few_filters:
         few = min(p.left, p.right, key=p.count)
         ways = [
             ((*p.left, *p.right), False),
-            *[(few, True)] * (0 < len(few) and p.count(few) <= MAX_NARROW_POINTS),
+            *[(few, True)] * (0 < len(few) and p.count(few) <= MAX_FILTERS),
             ((), False),
         ]
         outer_axes = [a for a in range(len(p.piece.extents)) if a not in pairs]
         for v in axes:
-            if v in p.batch or min(left, right) <= MAX_NARROW_POINTS or (v in p.k and v in pairs):
+            is_row = v in pairs and v not in p.k and p.extents[v] >= lanes
+            is_narrow = min(left, right) <= MAX_NARROW_POINTS or (has_few_filters and is_row)
+            if v in p.batch or is_narrow or (batch > 1 and v in p.k and v in pairs):
                 for lone, whole in ways:
                     add(v, _search_box(p, samplers, v, lanes, target, lone, whole), outer_axes)
     if left * right <= MAX_K_VECTOR_RESULTS and k >= MIN_K_VECTOR_POINTS:
@@ -203,7 +159,7 @@ def configs(kernel: Kernel, p: Problem, memories: Mapping[int, BufferMemory], ta
     if prod(p.sizes) < MIN_PRODUCTS or not p.k:
         return []
     batch, left, right, _ = p.sizes
-    if batch == 1 and min(left, right) > MAX_NARROW_POINTS and left * right > MAX_K_VECTOR_RESULTS:
+    if batch == 1 and min(left, right) > MAX_FILTERS and left * right > MAX_K_VECTOR_RESULTS:
         return []
     lanes = target.lanes(p.dtype.itemsize)
     scalar = [OperandAccess(None, [o.expr], o.guards, p.extents, memories) for o in p.operands]
@@ -274,34 +230,42 @@ def _search_box(
     """
     rank = len(p.piece.extents)
     pairs = _find_paired_axes(p)
-    loads = [_Loads(s, v, lanes, target) for s in samplers]
+    loads = [BoxLoads(s, v, lanes, target) for s in samplers]
     axes = [a for a in range(len(p.extents)) if a != v and p.extents[a] > 1 and (a in lone or a in pairs)][-MAX_AXES:]
     row_vectors = -(-p.extents[v] // lanes) if v < rank else 1
+    counts = [(p.extents[a],) if whole and a in lone else _enumerate_counts(p.extents[a]) for a in axes]
     best = None
     for vectors in {1, min(2, row_vectors), min(4, row_vectors)}:
         if -(-row_vectors // vectors) * vectors > row_vectors * 1.3:
             continue
-        for counts in product(
-            *((p.extents[a],) if whole and a in lone else _enumerate_counts(p.extents[a]) for a in axes)
-        ):
-            box_points = list(zip(axes, counts, strict=True))
+        strips = loads_of_strips(p, samplers, v, vectors, lanes, target)
+        for box_points in (list(zip(axes, x, strict=True)) for x in product(*counts)):
             sums = vectors * prod(n for a, n in box_points if a < rank)
             points = prod(n for a, n in box_points if a >= rank)
-            if sums > target.vector_registers - 4 or sums * points > MAX_PRODUCTS:
+            uneven = sum(1 for a, n in box_points if p.extents[a] % n)
+            if sums > target.vector_registers - 4 or sums * points > MAX_PRODUCTS or uneven > 1:
                 continue
-            if sum(1 for a, n in box_points if p.extents[a] % n) > 1:
+
+            def score(load_cycles: float, sums: int = sums, points: int = points, uneven: int = uneven) -> float:
+                cycles = max(sums * points / target.multiplies, load_cycles, target.overheads.latency * points)
+                return (cycles + target.overheads.iteration + sums * 0.1) * (1 + 0.1 * uneven) / (sums * points)
+
+            # Loads are counted only where arithmetic alone is fast enough, masks where loads are, too.
+            if best is not None and score(0.0) >= best[0]:
                 continue
             each = [x.count(box_points) * (vectors if x.moves else 1) for x in loads]
             if sums + min(each) + 2 > target.vector_registers:
                 continue
             load_cycles = sum(x.weight * n for x, n in zip(loads, each, strict=True))
-            cycles = max(sums * points / target.multiplies, load_cycles, target.overheads.latency * points)
-            penalty = 1.0
-            for a, n in box_points:
-                penalty *= 1 + 0.1 * bool(p.extents[a] % n)
-            score = (cycles + target.overheads.iteration + sums * 0.1) * penalty / (sums * points)
-            if best is None or score < best[0]:
-                best = (score, box_points, vectors)
+            if best is not None and score(load_cycles) >= best[0]:
+                continue
+            moving, loops = moving_axes(p, v, vectors, row_vectors, box_points), loops_over_k(p, v, box_points)
+            total = 0.0
+            for part, loads_there in strips:
+                masks = sum(x.masks(box_points, v, vectors, moving, loops) for x in loads_there)
+                total += part * score(load_cycles + target.overheads.mask * masks)
+            if best is None or total < best[0]:
+                best = (total, box_points, vectors)
     if best is None:
         return None
     _, box, vectors = best
@@ -363,7 +327,7 @@ def count_far_rows(kernel: Kernel, original: Problem, d: Direct, target: Any) ->
     near = LINE // p.dtype.itemsize
     strides = [[s.forms[i].coef for i in s.reads.values()] for s in scalar]
     return sum(
-        _Loads(s, d.vector, near, target).count([x for x in box if any(abs(c.get(x[0], 0)) >= near for c in forms)])
+        BoxLoads(s, d.vector, near, target).count([x for x in box if any(abs(c.get(x[0], 0)) >= near for c in forms)])
         for s, forms in zip(scalar, strides, strict=True)
     )
 
@@ -404,10 +368,8 @@ def cycles(kernel: Kernel, original: Problem, d: Direct, lanes: int, epilogue_cy
     sums = d.vectors * prod(n for _, n in d.tile)
     points = prod(n for _, n in d.unroll)
     load, row_vectors = 0.0, -(-p.count((*d.fused, d.vector)) // lanes)
-    # Guards all of whose axes are unrolled are decided before the innermost loop.
-    moving = {
-        a for a, n in enumerate(p.extents) if (row_vectors > d.vectors if a == d.vector else dict(box).get(a, 1) < n)
-    }
+    moving = moving_axes(p, d.vector, d.vectors, row_vectors, box)
+    loops = loops_over_k(p, d.vector, box, (*d.k_outer, *d.fused))
     # Bytes of either operand at a point of the outer axes: those of its halo copy, or those read of it.
     points_of_outer_axes = prod(p.extents[a] for a in (*d.outer, *d.k_outer))
     inner = frozenset(range(len(p.extents))) - {*d.outer, *d.k_outer}
@@ -415,7 +377,7 @@ def cycles(kernel: Kernel, original: Problem, d: Direct, lanes: int, epilogue_cy
     halo_bytes = {i: x.buffer.size * p.dtype.itemsize for i, x in halo_problem.halos}
     sizes = [halo_bytes.get(i, n) for i, n in enumerate(sizes)]
     for which, s in enumerate(scalar):
-        x = _Loads(s, d.vector, lanes, target)
+        x = BoxLoads(s, d.vector, lanes, target)
         weight = x.weight
         if sizes[which] > l1 * 0.75:
             near = target.seconds_for_bytes(vector * max(1, x.vectors), l1 * target.cores + 1, 1)
@@ -424,8 +386,10 @@ def cycles(kernel: Kernel, original: Problem, d: Direct, lanes: int, epilogue_cy
             all_bytes = sum(sizes) * target.cores  # operands that the cores read concurrently
             weight = max(weight, target.seconds_for_bytes(vector, all_bytes, 1) / target.cycle_seconds)
         load += x.count(box) * (d.vectors if x.moves else 1) * weight * max(1, len(s.reads))
-        load += w.mask * x.masks(box, d.vector, d.vectors, moving)
-    body = max(sums * points / target.multiplies, load, w.latency * points) + 2
+    body = 2.0
+    for part, loads_there in loads_of_strips(p, scalar, d.vector, d.vectors, lanes, target):
+        masks = sum(x.masks(box, d.vector, d.vectors, moving, loops) for x in loads_there)
+        body += part * max(sums * points / target.multiplies, load + w.mask * masks, w.latency * points)
     others = (a for a in range(len(p.extents)) if a not in (*d.fused, d.vector))
     rows = prod(-(-p.extents[a] // dict(box).get(a, 1)) for a in others)
     iterations = rows * -(-row_vectors // d.vectors)

@@ -26,6 +26,7 @@ from einsmith.codegen.loopnest.shuffle import combine_lanes
 from einsmith.codegen.loopnest.walk import Bound, digits, part_bounds, part_range, strips, tiles
 from einsmith.kernels.contraction.config import Direct
 from einsmith.kernels.contraction.direct_boxes import add_halo_copies, inner_axes, sum_elements, tiles_along
+from einsmith.kernels.contraction.direct_loads import InnerStrips, find_inner_strips
 from einsmith.kernels.contraction.emission.frame import Operands, clear, is_below_limits, limited_points, workspace
 from einsmith.kernels.contraction.emission.nan_repair import NanRepair
 from einsmith.kernels.contraction.epilogue import Epilogue
@@ -84,9 +85,14 @@ class DirectLowering(Operands):
         self.p, self.d = p, d
         self.in_k = d.vector in p.k
         axes, lanes = ((), 0) if self.in_k else ((d.vector,), n)  # of results
-        self.samplers = [
-            OperandAccess(b, [o.expr], o.guards, p.extents, self.slots, (*d.fused, d.vector), n) for o in p.operands
-        ]
+        self.inner_strips = find_inner_strips(p, d.vector, d.vectors * n)
+        self.samplers, self.inner_samplers = (
+            [
+                OperandAccess(b, [o.expr], g, p.extents, self.slots, (*d.fused, d.vector), n)
+                for o, g in zip(p.operands, guards, strict=True)
+            ]
+            for guards in ([o.guards for o in p.operands], self.inner_strips.guards if self.inner_strips else ((), ()))
+        )
         self.varies_along_lanes = [any(f.coef.get(d.vector, 0) for f in s.forms) for s in self.samplers]
         size = d.vectors * prod(x for _, x in d.tile) * n
         self.epilogue = Epilogue(b, kernel, p, axes, lanes, room=size)
@@ -165,6 +171,8 @@ class DirectLowering(Operands):
 
             if a == self.p.k[0] and self.k_end is not None:
                 return self._strips_below(self.k_end, size, emit_strip, carried)
+            if a == v and self.inner_strips is not None:
+                return self._strips_of_row(self.inner_strips, extent, size, emit_strip)
             if a != self.parts_axis:
                 return strips(b, 0, extent, size, emit_strip, carried)
             tile_count = tiles_along(self.p, self.d, a)
@@ -181,6 +189,15 @@ class DirectLowering(Operands):
             return []
 
         return emit_loops(0, UnrolledBox({}), init)
+
+    def _strips_of_row(self, inner: InnerStrips, extent: int, size: int, emit_strip: Callable[..., Any]) -> list[Any]:
+        """Emit the strips of a row of results, of which the inner ones read operands with fewer guards."""
+        strips(self.b, 0, inner.lo, size, emit_strip)
+        every, self.samplers = self.samplers, self.inner_samplers
+        strips(self.b, inner.lo, inner.hi, size, emit_strip)
+        self.samplers = every
+        strips(self.b, inner.hi, extent, size, emit_strip)
+        return []
 
     def _strips_below(
         self, end: SSAValue, size: int, emit_strip: Callable[..., Any], init: Sequence[SSAValue]
