@@ -36,6 +36,7 @@ from einsmith.lang.calls import in_trace
 from einsmith.runtime.arena import Arena
 from einsmith.runtime.thread_count import get_threads
 from einsmith.schedule.row_clusters import MAX_STORED_BYTES
+from einsmith.tuning.programs import kernel_search
 
 _Compiled = tuple[BoundProgram, TracedCall]
 """A program with the traced call that it was compiled from."""
@@ -98,6 +99,7 @@ class Jitted:
         static_argnames: names of arguments that are static: a program is compiled for each value
         settings: how its programs are compiled, for one call after the other
         numerics: how its programs may round; by default as the settings say
+        tune: how its programs are tuned, as `es.jit` says; tuned programs are for one size each
 
     A program is cached under its call's key (structure, types and shapes of the arguments, static values, threads) and
     the trace keys of all modules that were met while tracing for that key. The trace keys are compared only when
@@ -112,10 +114,13 @@ class Jitted:
         static_argnames: str | Iterable[str] = (),
         settings: CompileSettings = DEFAULTS,
         numerics: Numerics | None = None,
+        tune: float | str = 0.0,
     ):
         refuse_torch(f, "the function")
+        if kernel_search.parse_tune(tune)[1]:
+            raise ArgumentError(f"tune={tune!r}: graphs are searched in training alone; use seconds or 'first-call'")
         functools.update_wrapper(self, f, updated=())
-        self.f, self.settings = f, settings
+        self.f, self.settings, self.tune = f, settings, tune
         self.numerics = settings.numerics_of(f) if numerics is None else numerics
         names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)
         if not all(isinstance(n, str) for n in names):
@@ -163,7 +168,7 @@ class Jitted:
         return f"<jit of {signature_of(self.f)}{static}: {count} program{'' if count == 1 else 's'}>"
 
     def __getstate__(self) -> tuple:
-        return self.f, tuple(sorted(self.static)), self.settings, self.numerics
+        return self.f, tuple(sorted(self.static)), self.settings, self.numerics, self.tune
 
     def __setstate__(self, state: tuple) -> None:
         self.__init__(*state)  # type: ignore[misc]  # programs and their memory are not copied
@@ -248,7 +253,8 @@ class Jitted:
 
     def _compile(self, arguments: list[Argument], structure: Any, threads: int) -> _Compiled:
         """Return a program for a call, compiled for its sizes or for a capacity that it shares with others."""
-        modules = None if choose_sizes(self.settings.sizes) == EACH else called_modules(self.f)
+        is_tuned = bool(self.tune) and kernel_search.can_measure(5)
+        modules = None if is_tuned or choose_sizes(self.settings.sizes) == EACH else called_modules(self.f)
         state = None if modules is None else tuple(m.trace_key() for m in modules)
         if state is not None and (predicted := self._predict(arguments, structure, threads, state)) is not None:
             return predicted
@@ -270,6 +276,9 @@ class Jitted:
                 **limits,
             )
 
+        if is_tuned:
+            program = compile_graph(traced.graph, traced)
+            return kernel_search.improve(program, [a.value for a in arguments if not a.static], self.tune), traced
         sizes = choose_sizes(self.settings.sizes, traced.graph)
         if sizes != EACH:
             known = self._sizes_of(arguments, structure, threads, compile_graph, sizes == AUTO)
@@ -372,6 +381,7 @@ def jit(
     sizes: str | None = None,
     device: str | None = None,
     separate_exponentials: bool = False,
+    tune: float | str = 0.0,
 ) -> Any:
     """Return a compiled version of a function of tensors.
 
@@ -389,6 +399,9 @@ def jit(
         sizes: whether one program serves calls of several sizes
         device: where programs run
         separate_exponentials: whether exponentials of sums may be products of exponentials of their terms
+        tune: seconds to search faster configurations of the kernels of each program when it is compiled; or
+            "first-call", which races the six candidates of each kernel that promise most once, for at most as long
+            again as the compilation took, or two seconds. What is found is kept for later processes
 
     Raises:
         ArgumentError: `max_stored` is not a size, `precision`, `sizes` or `device` is none of those, or
@@ -404,12 +417,16 @@ def jit(
         separate_exponentials=separate_exponentials,
     )
     if f is None:
-        return functools.partial(Jitted, static_argnames=static_argnames, settings=settings)
-    return Jitted(f, static_argnames, settings)
+        return functools.partial(Jitted, static_argnames=static_argnames, settings=settings, tune=tune)
+    return Jitted(f, static_argnames, settings, tune=tune)
 
 
 _JITTED: weakref.WeakKeyDictionary[Any, Jitted] = weakref.WeakKeyDictionary()
 """The compiled version of each callable that `run_arrays` was given."""
+
+
+_TUNED: weakref.WeakKeyDictionary[Any, Jitted] = weakref.WeakKeyDictionary()
+"""As `_JITTED`, of programs that are tuned."""
 
 
 def run_arrays(f: Callable, args: tuple, kwargs: Mapping[str, Any]) -> Any:
@@ -420,6 +437,13 @@ def run_arrays(f: Callable, args: tuple, kwargs: Mapping[str, Any]) -> Any:
     """
     jitted = cached(_JITTED, f, lambda g: Jitted(g, getattr(f, "static_argnames", ())))
     return jitted(*args, **kwargs)
+
+
+def call_tuned(f: Callable, tune: float | str, *args: Any) -> Any:
+    """Call f on arrays as `run_arrays` does, by programs that are tuned, as in `jit`, when they are compiled."""
+    if f in _TUNED and _TUNED[f].tune != tune:
+        del _TUNED[f]
+    return cached(_TUNED, f, lambda g: Jitted(g, tune=tune))(*args)
 
 
 def cached(table: weakref.WeakKeyDictionary[Any, Jitted], f: Callable, make: Callable[[Callable], Jitted]) -> Jitted:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from einsmith.api.jit import call_tuned
 from einsmith.base import html, locks
 from einsmith.base.arguments import Count, bound, check_arguments, check_options, show
 from einsmith.base.arrays import as_numpy
@@ -128,10 +130,11 @@ class Module(ModuleTree, Hookable):
         return (self._place()[0] if path is None else path) or type(self).__name__
 
     @check_arguments
-    def predict(self, *inputs: Any, batch_size: Count = 256) -> Any:
+    def predict(self, *inputs: Any, batch_size: Count = 256, tune: float | str = 0.0) -> Any:
         """Return the outputs in evaluation mode, concatenated along the first dimension.
 
-        inputs: the arguments of `forward`, arrays [N, ...]; batch_size: rows of them that are computed at a time.
+        inputs: the arguments of `forward`, arrays [N, ...]; batch_size: rows of them that are computed at a time; tune:
+        seconds to search faster kernels when a program is compiled, or "first-call", as in `es.jit`.
         Raises ShapeError where there are no inputs, or their first extents differ.
         """
         arrays = [x if type(x) is np.ndarray else as_numpy(x, f"predict: argument {n}") for n, x in enumerate(inputs)]
@@ -140,11 +143,12 @@ class Module(ModuleTree, Hookable):
                 f"predict needs inputs with one common first extent, got shapes {[a.shape for a in arrays]}"
             )
         rows = len(arrays[0])
+        call = partial(call_tuned, self, tune) if tune else self
         with self.in_mode(training=False):
             if rows <= batch_size:
-                parts = [self(*arrays)]
+                parts = [call(*arrays)]
             else:
-                parts = [self(*(a[i : i + batch_size] for a in arrays)) for i in range(0, rows, batch_size)]
+                parts = [call(*(a[i : i + batch_size] for a in arrays)) for i in range(0, rows, batch_size)]
         if isinstance(parts[0], tuple):
             return tuple(map(_join_rows, zip(*parts, strict=True)))
         return _join_rows(parts)

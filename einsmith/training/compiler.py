@@ -109,10 +109,10 @@ class ProgramSearch:
         graph_seconds = kernel_search.parse_tune(self.settings.tune)[1] - self._spent_graph_seconds
         run, remaining = graph_search.tune_graph(run, arrays, graph_seconds)
         self._spent_graph_seconds += graph_seconds - remaining
-        seconds, effort = self.remaining_seconds, None
-        if self.settings.tune == kernel_search.FIRST_CALL:
-            seconds, effort = kernel_search.seconds_to_race(run), CHEAPEST
+        is_raced = self.settings.tune == kernel_search.FIRST_CALL
+        seconds = kernel_search.seconds_to_race(run) if is_raced else self.remaining_seconds
         with SearchProgress(seconds, kernel_search.predict_seconds(run)) as progress:
+            effort = CHEAPEST if is_raced else None
             report = kernel_search.tune(run, arrays, seconds, progress, self.settings.executor, effort)
         self._spent_seconds += report.seconds
         return report.run

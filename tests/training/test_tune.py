@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.base.errors import ArgumentError
+from einsmith.base.errors import ArgumentError, EinsmithWarning
 from einsmith.driver.backend import SearchResult
 from einsmith.driver.cpu import Cpu
 from einsmith.kernels import autoconfig
 from einsmith.tuning.kernels import records
 from einsmith.tuning.kernels.genetic import Candidate
+from einsmith.tuning.kernels.session import CHEAPEST
 from einsmith.tuning.programs import kernel_search
 
 
@@ -34,7 +35,7 @@ def batch(rng):
     return rng.standard_normal((48, 37), np.float32), rng.integers(0, 5, 48)
 
 
-def _others(self, parts, target, threads, seconds, tell, executor=None):
+def _others(self, parts, target, threads, seconds, tell, executor=None, effort=None):
     """Instead of a search: of every kernel the last configuration that is worth a measurement."""
     out = []
     for kernel, turns in parts:
@@ -72,6 +73,53 @@ def test_a_search_finds_something_or_nothing_and_the_step_trains_on(batch):
     assert tuned.compiler.search.remaining_seconds < 1
     for p, q in zip(plain.model.parameters(), tuned.model.parameters(), strict=True):
         np.testing.assert_allclose(q.data, p.data, rtol=1e-4, atol=1e-6)
+
+
+def test_first_calls_race_the_candidates_that_promise_most_once(batch, monkeypatch):
+    """Of a step, a compiled function and a prediction: as long as compilation took, when a program is compiled."""
+    asked = []
+
+    def race(self, parts, target, threads, seconds, tell, executor=None, effort=None):
+        asked.append((seconds, effort))
+        return _others(self, parts, target, threads, seconds, tell)
+
+    monkeypatch.setattr(Cpu, "tune", race)
+    monkeypatch.setattr(kernel_search, "LEAST_RACE_SECONDS", 0.25)
+    inside(monkeypatch, 0.5)
+    plain, tuned = made(), made(tune="first-call")
+    np.testing.assert_allclose([tuned(*batch) for _ in range(3)], [plain(*batch) for _ in range(3)], rtol=1e-5)
+    (run,) = tuned.compiler.programs.values()
+    assert len(asked) == 1 and any(k.decision for k in run.kernels)
+
+    f = es.jit(lambda x: es.functional.softmax(x @ x.T, 1), tune="first-call")
+    want = es.jit(lambda x: es.functional.softmax(x @ x.T, 1))(batch[0])
+    for _ in range(2):
+        np.testing.assert_allclose(f(batch[0]), want, rtol=1e-5)
+    assert len(asked) == 2
+
+    want = plain.model.predict(batch[0])
+    for _ in range(2):
+        np.testing.assert_allclose(plain.model.predict(batch[0], tune="first-call"), want, rtol=1e-5)
+    assert len(asked) == 3
+    for seconds, effort in asked:
+        assert 0.2 < seconds < 60 and effort is CHEAPEST
+
+
+def test_a_race_of_a_first_call_keeps_the_meaning(batch):
+    f = es.jit(lambda x: (x @ x.T).sum(0), tune="first-call")
+    np.testing.assert_allclose(f(batch[0]), (batch[0] @ batch[0].T).sum(0), rtol=1e-4)
+
+
+def test_options_that_race_nothing_are_refused(batch, monkeypatch):
+    with pytest.raises(ArgumentError, match="needs mode='static'"):
+        made(tune="first-call", mode="dynamic")
+    with pytest.raises(ArgumentError, match="neither seconds nor 'graph' nor 'first-call'"):
+        es.jit(lambda x: x, tune="first")
+    with pytest.raises(ArgumentError, match="searched in training alone"):
+        es.jit(lambda x: x, tune="graph")
+    monkeypatch.setenv("EINSMITH_CHECK", "1")
+    with pytest.warns(EinsmithWarning, match="not tuned while EINSMITH_CHECK is set"):
+        es.jit(lambda x: x + 1, tune="first-call")(batch[0])
 
 
 def test_configurations_faster_in_the_program_are_used(batch, monkeypatch):
@@ -146,7 +194,7 @@ def test_former_records_stay_without_better_ones(batch, monkeypatch):
     run.backend.settle(SearchResult(call.kernel, 1, every[0], 2e-6, 1e-6, every[1]), run.target, True)
     before = records.list_records()
 
-    def search(self, parts, target, threads, seconds, tell, executor=None):
+    def search(self, parts, target, threads, seconds, tell, executor=None, effort=None):
         found = SearchResult(call.kernel, 1, every[0], 2e-6, 1e-6, every[2])
         self.keep(found, target)
         return [found]

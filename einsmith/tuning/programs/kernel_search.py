@@ -21,7 +21,7 @@ from einsmith.driver.binding import FINITE
 from einsmith.driver.bound_program import BoundProgram
 from einsmith.schedule.kernel import Kernel
 from einsmith.tuning.kernels.decisions import name_of
-from einsmith.tuning.kernels.session import Effort
+from einsmith.tuning.kernels.session import CHEAPEST, Effort
 from einsmith.tuning.programs.trial import PairedTimes, sum_by_kernel
 
 MAX_ROUNDS = 25
@@ -68,6 +68,16 @@ def seconds_to_race(run: BoundProgram) -> float:
     """Return the seconds for which the kernels of a program are raced with tune="first-call": as long as its
     compilation took."""
     return max(run.compile_seconds, LEAST_RACE_SECONDS)
+
+
+def improve(
+    run: BoundProgram, inputs: Sequence[np.ndarray], option: float | str, tell: Tell = lambda *_: None
+) -> BoundProgram:
+    """Return the program with faster kernels as the option `tune` of a function requests."""
+    seconds, effort = parse_tune(option)[0], None
+    if option == FIRST_CALL:
+        seconds, effort = seconds_to_race(run), CHEAPEST
+    return tune(run, inputs, seconds, effort=effort).run
 
 
 @dataclass(frozen=True)
