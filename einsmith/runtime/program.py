@@ -274,8 +274,7 @@ class Program:
             if team is not None:
                 words[_POOL], words[_FORK], words[_NUMBER] = own.team_address, team.fork, team.number
                 status = self._run_team(record.address)
-                if words[_WAITED] > thread_count.MAX_WAIT_NS:
-                    thread_count.leave_team(words[_WAITED], words[_SPAN])
+                thread_count.team_waits.note(words[_WAITED], words[_SPAN])
                 return _end(status)
             words[_THREADS], words[_POOL] = own.grow(threads), own.address
         return _end(self._run(record.address))

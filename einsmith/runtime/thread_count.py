@@ -22,7 +22,11 @@ MAX_WAIT_NS = 1_000_000
 idle machine takes 2,000 to 100,000. One with more work than processors takes 30,000,000: a region of OpenMP ends when
 every thread was there, and its threads spin for milliseconds before they let others run."""
 MAX_WAIT_SHARE = 0.1
-"""Most of a program's time, as a fraction, that it may wait for a team."""
+"""Most of the time of recent programs, as a fraction, that they may wait for a team. Without it they share processors
+with threads of OpenMP that spin: a convolution of 3.0 ms after `torch.relu` of 3.4 MB takes 4.2 (two threads)."""
+RECENT_NS = 50_000_000
+"""Least time of recent programs (nanoseconds). Other work on a machine keeps threads from their processors now and then
+for 2 to 30 ms, which is no reason to leave the team for the next second."""
 MAX_LOST_SHARE = 0.02
 """Most of all time, as a fraction, that may be lost by waiting for a team whose threads are kept from their
 processors."""
@@ -57,15 +61,42 @@ def current_team() -> Team | None:
     return team
 
 
-def leave_team(waited: int, span: int) -> None:
-    """Run programs on the pool's own workers for a while; a program does not wait for workers that other processes
-    keep busy.
+class _TeamWaits:
+    """What waits for the team have cost recent programs, in nanoseconds.
 
-    waited, span: nanoseconds that a program has waited for the team, and run.
+    ran: time of recent programs; lost: their long waits; counted: the same, but that a single wait is never enough to
+    leave the team
     """
-    global team_unused_until
-    if waited > MAX_WAIT_SHARE * span:
-        team_unused_until = time.monotonic() + waited * 1e-9 / MAX_LOST_SHARE
+
+    __slots__ = ("ran", "lost", "counted")
+
+    def __init__(self) -> None:
+        self.ran = self.lost = self.counted = 0.0
+
+    def note(self, waited: int, span: int) -> None:
+        """Note a program on the team. Where recent ones have waited for too long, run programs on the pool's own
+        workers for a while: these do not wait for threads that other processes keep busy.
+
+        Args:
+            waited: nanoseconds that the program has waited for the team
+            span: nanoseconds that it has run
+        """
+        global team_unused_until
+        if self.ran > 2 * RECENT_NS:
+            self.ran, self.lost, self.counted = self.ran / 2, self.lost / 2, self.counted / 2
+        self.ran += span
+        if waited <= MAX_WAIT_NS:
+            return
+        most = MAX_WAIT_SHARE * max(self.ran, RECENT_NS)
+        self.lost += waited
+        self.counted += min(waited, 0.6 * most)  # two such waits are enough
+        if self.counted > most:
+            team_unused_until = time.monotonic() + self.lost * 1e-9 / MAX_LOST_SHARE
+            self.ran = self.lost = self.counted = 0.0
+
+
+team_waits = _TeamWaits()
+"""The waits of this process."""
 
 
 def _reset_after_fork() -> None:

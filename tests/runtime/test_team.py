@@ -106,7 +106,9 @@ def test_a_team_that_is_kept_from_its_processors_is_left_for_a_while(team, netwo
         want = g(x, w)
         first = generations()
         monkeypatch.setattr(thread_count, "MAX_WAIT_NS", -1)
-        monkeypatch.setattr(thread_count, "MAX_WAIT_SHARE", 0.0)  # every wait is too long
+        monkeypatch.setattr(thread_count, "RECENT_NS", 0)
+        monkeypatch.setattr(thread_count, "MAX_WAIT_SHARE", 1e-9)  # any two waits are too long
+        assert np.array_equal(g(x, w), want)
         assert np.array_equal(g(x, w), want)
         second = generations()
         assert second[0] == first[0] and second[1] > first[1]
@@ -123,17 +125,44 @@ def test_a_team_that_is_kept_from_its_processors_is_left_for_a_while(team, netwo
         es.set_threads(None)
 
 
-def test_a_wait_is_compared_with_the_program(monkeypatch):
-    now = 100.0
-    monkeypatch.setattr(thread_count.time, "monotonic", lambda: now)
+@pytest.fixture
+def waits(monkeypatch):
+    monkeypatch.setattr(thread_count.time, "monotonic", lambda: 100.0)
     monkeypatch.setattr(thread_count, "team_unused_until", 0.0)
-    thread_count.leave_team(2_000_000, 30_000_000)  # 2 ms of 30
+    monkeypatch.setattr(thread_count, "MAX_WAIT_NS", 1_000_000)
+    return thread_count._TeamWaits()
+
+
+MS = 1_000_000
+
+
+@pytest.mark.parametrize("waited", [2 * MS, 30 * MS])
+def test_a_wait_now_and_then_is_no_reason_to_leave_the_team(waits, waited):
+    for n in range(1000):
+        waits.note(waited if n % 100 == 0 else MS // 10, 4 * MS)
+        assert not thread_count.team_unused_until
+
+
+@pytest.mark.parametrize(("waited", "span", "most"), [(30 * MS, 4 * MS, 2), (2 * MS, 4 * MS, 4), (40 * MS, 300 * MS, 12)])
+def test_a_team_whose_programs_wait_again_and_again_is_left(waits, waited, span, most):
+    count = 0
+    while not thread_count.team_unused_until:
+        waits.note(waited, span)
+        count += 1
+    assert 2 <= count <= most
+    if count == 2 and span < 50 * MS:
+        assert thread_count.team_unused_until == pytest.approx(100 + 2e-9 * waited / thread_count.MAX_LOST_SHARE)
+    thread_count.team_unused_until = 0.0
+    waits.note(waited, span)  # what was before is forgotten
     assert not thread_count.team_unused_until
-    thread_count.leave_team(20_000_000, 30_000_000)
-    assert thread_count.team_unused_until == pytest.approx(now + 0.02 / thread_count.MAX_LOST_SHARE)
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_waits_are_compared_with_the_programs(waits):
+    for _ in range(100):
+        waits.note(2 * MS, 30 * MS)
+    assert not thread_count.team_unused_until
+
+
 def test_a_forked_child_has_workers_of_its_own(team, network, rng):
     x, w = rng.standard_normal((257, 96)), rng.standard_normal((96, 96)) / 10
     es.set_threads(2)
