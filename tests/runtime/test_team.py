@@ -143,7 +143,9 @@ def test_a_wait_now_and_then_is_no_reason_to_leave_the_team(waits, waited):
         assert not thread_count.team_unused_until
 
 
-@pytest.mark.parametrize(("waited", "span", "most"), [(30 * MS, 4 * MS, 2), (2 * MS, 4 * MS, 4), (40 * MS, 300 * MS, 12)])
+@pytest.mark.parametrize(
+    ("waited", "span", "most"), [(30 * MS, 4 * MS, 2), (2 * MS, 4 * MS, 4), (40 * MS, 300 * MS, 12)]
+)
 def test_a_team_whose_programs_wait_again_and_again_is_left(waits, waited, span, most):
     count = 0
     while not thread_count.team_unused_until:
