@@ -33,9 +33,10 @@ from einsmith.runtime.queues import RunQueue
 
 class Native(NamedTuple):
     """The native entry's functions, and the addresses that keep their code in memory. Calling them releases the
-    interpreter lock."""
+    interpreter lock, but for `run_holding`, which is `run` otherwise."""
 
     run: Callable[..., int]
+    run_holding: Callable[..., int]
     worker: Callable[..., None]
     stop: Callable[..., None]
     run_team: Callable[..., int]
@@ -52,7 +53,8 @@ def native_entry() -> Native:
     run = ctypes.CFUNCTYPE(word, pointer)
     worker, stop = ctypes.CFUNCTYPE(None, pointer, word, word), ctypes.CFUNCTYPE(None, pointer)
     a, b, c, d = (addresses[name] for name in entry_program.NAMES[:4])
-    return Native(run(a), worker(b), stop(c), run(d), addresses)
+    holding = ctypes.PYFUNCTYPE(word, pointer)
+    return Native(run(a), holding(a), worker(b), stop(c), run(d), addresses)
 
 
 jit.provide(watch.LOOK, lambda: native_entry().addresses[watch.LOOK])

@@ -38,6 +38,9 @@ _POOL, _THREADS, _FORK, _NUMBER, _SPAN, _WAITED, _HANDLE, _COMMIT, _CLOCKS = (
 WATCHED_FROM = 1e-3
 """Predicted seconds of a run from which on it checks for signals, at 10 ns for each step and each task. A prediction
 that is too low by a factor of a thousand does no harm."""
+HOLDING_BELOW = 15e-6
+"""Predicted seconds of a run below which it keeps the interpreter lock. Where other threads run Python code, to get it
+back takes 15 microseconds (a call of 5 takes 14 so, and 28 where the lock is released, beside one such thread)."""
 LEAST_SHARED = 8e-6
 """Predicted seconds that a run on the calling thread alone takes longer, from which on the pool's workers take part. To
 call them takes 3 to 5 microseconds where they watch for work and 8 to 25 where they sleep. Products of n x n in a loop,
@@ -95,9 +98,12 @@ class Program:
         self._stride = _stride(scratch_bytes)
         self.scratch = buffers.empty((0 if scratch is not None else self._stride * self.threads,), np.uint8)
         self._scratch = self.scratch.ctypes.data if scratch is None else scratch
-        self._run, self._run_team = pool.native_entry().run, pool.native_entry().run_team
+        entry = pool.native_entry()
+        self._run, self._run_team = entry.run, entry.run_team
         has_tasks = any(isinstance(s, Together | Apart) or isinstance(s, RunLaunch) and s.tasks > 1 for s in self.steps)
         self._forks = has_tasks and self.threads > 1 and shared >= LEAST_SHARED
+        if not self._forks and 0 < seconds < HOLDING_BELOW and not any(isinstance(s, Await | Notify) for s in self.steps):
+            self._run = entry.run_holding
         self._record = self._run_words(0)
 
     def _layout(self) -> np.ndarray:

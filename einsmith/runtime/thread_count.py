@@ -89,7 +89,7 @@ class _TeamWaits:
             return
         most = MAX_WAIT_SHARE * max(self.ran, RECENT_NS)
         self.lost += waited
-        self.counted += min(waited, most)
+        self.counted += min(waited, 0.6 * most)  # two such waits are enough
         if self.counted > most:
             team_unused_until = time.monotonic() + self.lost * 1e-9 / MAX_LOST_SHARE
             self.ran = self.lost = self.counted = 0.0

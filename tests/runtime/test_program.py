@@ -22,8 +22,8 @@ from einsmith.codegen.entry import entry_program
 from einsmith.codegen.llvm import jit
 from einsmith.codegen.loopnest.nest import Builder, Function
 from einsmith.runtime import buffers, pool, queues, thread_count
-from einsmith.runtime.program import LEAST_SHARED, Program
-from einsmith.runtime.steps import CheckFinite, CheckZero, RunLaunch
+from einsmith.runtime.program import HOLDING_BELOW, LEAST_SHARED, Program
+from einsmith.runtime.steps import CheckFinite, CheckZero, Notify, RunLaunch
 from einsmith.runtime.thread_count import get_threads, set_threads
 
 
@@ -433,3 +433,20 @@ def test_a_program_that_would_save_little_runs_on_the_calling_thread():
         status, times = program.run_recorded()
         assert status == 0 and times.starts.shape == (3, threads)
         assert program.run() == 0 and (data[::16] == 6).all()
+
+
+def test_short_programs_alone_keep_the_interpreter_lock():
+    data, entry = np.zeros(64, np.int64), pool.native_entry()
+    launch = RunLaunch(increment(), 4, [data.ctypes.data])
+    short, unknown = 0.5 * HOLDING_BELOW, 0.0
+    for steps, seconds, saved, keeps in (
+        ([launch], short, 0.0, True),
+        ([launch], unknown, 0.0, False),
+        ([launch], HOLDING_BELOW, 0.0, False),
+        ([launch], short, 1.0, False),
+        ([launch, Notify(0, data.ctypes.data)], short, 0.0, False),
+    ):
+        program = Program(steps, 2, seconds=seconds, shared=saved)
+        assert (program._run is entry.run_holding) == keeps
+    program = Program([launch], 2, seconds=short, shared=0.0)
+    assert program.run() == 0 and (data[::16] == 1).all()
