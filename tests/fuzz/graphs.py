@@ -196,7 +196,8 @@ class Graph:
         shape = [self.extent(40) for _ in range(self.pick((2, 3)))]
         x = self.input(*shape)
         for _ in range(self.pick((2, 3, 4))):
-            form = self.pick(("cat", "slice", "permute", "flatten", "pad", "stack", "reduce", "act", "softmax", "cut"))
+            form = self.pick(("cat", "slice", "permute", "flatten", "pad", "stack", "reduce", "act", "softmax", "cut",
+                              "sort", "top"))  # fmt: skip
             at = self.choose(len(shape)) if shape else 0
             if form == "cat" and shape:
                 other = list(shape)
@@ -234,6 +235,11 @@ class Graph:
                     self.outputs.append(x)
             elif form == "softmax" and shape:
                 x = self.let(f"F.{self.pick(('softmax', 'log_softmax'))}({x}, {at})")
+            elif form == "sort" and shape:
+                x = self.let(f"F.sort({x}, {at}, {self.pick((False, True))})[0]")
+            elif form == "top" and shape and shape[at] > 2:
+                shape[at] = 1 + self.choose(shape[at] - 1)
+                x = self.let(f"F.topk({x}, {shape[at]}, {at}, {self.pick((False, True))})[0]")
             else:
                 x = self.let(self.activation(x))
         self.outputs.append(x)
