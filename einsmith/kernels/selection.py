@@ -9,29 +9,37 @@ sort"). A digit that all keys share is skipped. Keys of 32 bits are moved with t
 
 Where few ranks are selected, only the keys are sorted whose highest digit lies between those of the lowest and the
 highest rank: the positions of the others are not asked for.
+
+Few long rows are sorted by all threads. For each digit a launch counts the keys of each part of a row, and another one
+moves them to their places (Zagha and Blelloch 1991, "Radix sort for vector multiprocessors").
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 from itertools import product
 from math import prod
 from typing import NamedTuple
 
+from einsmith.codegen.loopnest.address import address
 from einsmith.codegen.loopnest.nest import Builder, SSAValue
-from einsmith.codegen.loopnest.walk import State, emit_groups
+from einsmith.codegen.loopnest.walk import State, emit_groups, part_bounds
 from einsmith.cost.facts import LINE, Target
 from einsmith.cost.roofline import distribute
 from einsmith.ir.analysis.bounds import bounds
 from einsmith.ir.functions import SELECTIONS
-from einsmith.ir.nodes import Piece, Reduce, axes_of
+from einsmith.ir.nodes import Axis, Piece, Reduce, axes_of
 from einsmith.kernels.emit import boxes, loops
 from einsmith.kernels.emit.boxes import Box
 from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
 from einsmith.schedule.footprint import touched_bytes
-from einsmith.schedule.kernel import Beyond, Kernel, Rows
+from einsmith.schedule.kernel import Beyond, Kernel, Rows, row_major
 
+_MIN_PART = 1 << 14
+"""Fewest keys of a part of a row: the launches for each digit take some microseconds, as the sort of so many keys."""
+_MAX_PARTS = 64
+"""Most parts of a row: each of them adds up the bins of all others."""
 _FIRST_DIGIT = 11
 """Bits of the digit by which keys are left out: the sign, the exponent and two bits of the mantissa of a float32."""
 
@@ -40,12 +48,13 @@ class SelectionConfig(NamedTuple):
     """A configuration of a selection.
 
     bits: of a digit. narrow: leave out keys by their highest digit. lanes: of the vectors that evaluate keys. tasks:
-    parts of the rows."""
+    parts of the rows. parts: of a row, which are sorted at once (1: not divided)."""
 
     bits: int
     narrow: bool
     lanes: int
     tasks: int
+    parts: int = 1
 
 
 class Digit(NamedTuple):
@@ -82,9 +91,13 @@ class SelectionEmitter:
         self.axis = find_ranked_axis(box)
         self.n = box.reduced
         self.key = box.bodies[0].dtype
-        self.wide = self.key.itemsize == 8
+        self.wide = _key_bits(box) == 64
         self.digits = _find_digits(0, 64, config.bits) if self.wide else _find_digits(32, 32, config.bits)
         self.low, self.high = _find_rank_range(box)
+        self.positions: SSAValue | None = None
+        self.part: SSAValue | None = None
+        if config.parts > 1:
+            return
         self.words = b.alloc("i64", 2 * self.n)
         self.positions = b.alloc("i32", 2 * self.n) if self.wide else None
         bins = max(len(self.digits) << config.bits, 1 << _FIRST_DIGIT if config.narrow else 0)
@@ -97,17 +110,23 @@ class SelectionEmitter:
 
     def emit_row(self) -> None:
         """Emit the selections of a row, whose axes are bound."""
-        b, em, box = self.b, self.em, self.box
+        b = self.b
         self._emit_words()
         base, count = (b.const(0), b.const(self.n)) if not self.config.narrow else self._emit_narrowing()
-        begin = self._emit_sort(count)
+        self._emit_results(b.sub(self._emit_sort(count), base))
+
+    def _emit_results(self, begin: SSAValue) -> None:
+        """Emit the results of a row, or of the part. begin: element of the arrays at which rank 0 is."""
+        b, em, box = self.b, self.em, self.box
         extent = 1 if self.axis is None else box.extents[self.axis]
-        limit = em.limits.get(self.axis, extent) if self.axis is not None else extent
-        with b.loop(0, limit) as loop:
+        low, high = part_bounds(b, extent, self.part, self.config.parts)
+        if self.axis is not None and self.axis in em.limits:
+            high = b.op("min", high, em.limits[self.axis])
+        with b.loop(low, high) as loop:
             if self.axis is not None:
                 em.bind(self.axis, loop.var)
             rank = b.cast(em.emit(box.bodies[1]), "i64")
-            at = b.add(begin, b.sub(rank, base))
+            at = b.add(begin, rank)
             chosen = b.load(self.words, at, "i64") if self.positions is None else b.load(self.positions, at, "i32")
             loops.store_point(em, box, loops.evaluate_point(em, box, [b.cast(chosen, "i32")]))
 
@@ -138,7 +157,8 @@ class SelectionEmitter:
                     inner = prod(self.box.reduce[axes[0] - rank + 1 :])
                     emit_axis(axes[1:], b.add(before, b.mul(loop.var, inner)))
                 return
-            emit_groups(b, self.box.reduce[-1], lanes, [], lambda s, at, n: emit_group(s, at, n, before))
+            group = partial(emit_group, before=before)
+            emit_groups(b, self.box.reduce[-1], lanes, [], group, self.part, self.config.parts)
 
         emit_axis(outer, b.const(0))
 
@@ -177,7 +197,7 @@ class SelectionEmitter:
         with self.b.loop(0, count, lanes) as loop:
             self.b.store(self.b.const(0, "i32", lanes), self.bins, loop.var)
 
-    def _count(self, bin: SSAValue) -> None:
+    def _count_bin(self, bin: SSAValue) -> None:
         old = self.b.load(self.bins, bin, "i32")
         self.b.store(self.b.add(old, self.b.const(1, "i32")), self.bins, bin)
 
@@ -196,7 +216,7 @@ class SelectionEmitter:
         digit = Digit(64 - _FIRST_DIGIT, _FIRST_DIGIT)
         self._clear(1 << digit.bits)
         with b.loop(0, n) as loop:
-            self._count(self._digit(b.load(self.words, loop.var, "i64"), digit))
+            self._count_bin(self._digit(b.load(self.words, loop.var, "i64"), digit))
         zero = b.const(0)
 
         def visit(state: list[SSAValue], bin: SSAValue) -> list[SSAValue]:
@@ -230,7 +250,7 @@ class SelectionEmitter:
         with b.loop(0, count) as loop:
             word = b.load(self.words, loop.var, "i64")
             for k, digit in enumerate(self.digits):
-                self._count(b.add(self._digit(word, digit), k << bits))
+                self._count_bin(b.add(self._digit(word, digit), k << bits))
         begin, word = b.const(0), b.load(self.words, 0, "i64")
         for k, digit in enumerate(self.digits):
             shared = b.cast(b.load(self.bins, b.add(self._digit(word, digit), k << bits), "i32"), "i64")
@@ -248,14 +268,100 @@ class SelectionEmitter:
             own = b.load(self.bins, loop.var, "i32")
             b.store(total, self.bins, loop.var)
             loop.next = [b.add(total, own)]
-        with b.loop(0, count) as loop:
-            at = b.add(source, loop.var)
+        self._emit_moves(b.const(0), count, source, digit, bins)
+        return target
+
+    def _emit_moves(
+        self, low: SSAValue | int, high: SSAValue | int, source: SSAValue | int, digit: Digit, bins: int
+    ) -> None:
+        """Emit the moves of words low .. high-1 after `source` to the places that are next in their bins."""
+        b = self.b
+        with b.loop(low, high) as loop:
+            at = b.add(loop.var, source)
             word = b.load(self.words, at, "i64")
             bin = b.add(self._digit(word, digit), bins)
             place = b.load(self.bins, bin, "i32")
             self._move(at, b.cast(place, "i64"), word)
             b.store(b.add(place, b.const(1, "i32")), self.bins, bin)
-        return target
+
+
+class PartsEmitter(SelectionEmitter):
+    """The emitter of one launch of selections from rows that all tasks sort together, each a part of every row.
+
+    The workspace has the words of each row, its positions where these are apart, and the bins of its parts."""
+
+    def __init__(self, b: Builder, kernel: Kernel, box: Box, config: SelectionConfig):
+        super().__init__(b, kernel, box, config)
+        outer = [a for a in range(box.rank) if a != self.axis]
+        extents = tuple(box.extents[a] for a in outer)
+        self.rows, self.number = prod(extents), address([Axis(a) for a in outer], row_major(extents))
+
+    @property
+    def workspace(self) -> int:
+        """Bytes of the workspace."""
+        words = self.rows * 2 * self.n
+        return words * (12 if self.wide else 8) + self.rows * 4 * (self.config.parts << self.config.bits)
+
+    def emit_launch(self, step: Callable[[], None]) -> int:
+        """Emit a step for every row and part; return the number of tasks."""
+
+        def begin(part: SSAValue) -> None:
+            self.part = part
+
+        def emit_row() -> None:
+            self._place_row()
+            step()
+
+        sweep = loops.BoxSweep(self.em, self.box, None, 1, lambda *_: emit_row(), own=self.axis)
+        return sweep.emit_tasks(1, 0, True, self.config.parts, begin)
+
+    def _place_row(self) -> None:
+        """Find the arrays of the row whose axes are bound."""
+        b, n, parts, bits = self.b, self.n, self.config.parts, self.config.bits
+        row = b.cast(self.em.emit(self.number.expr()), "i64") if self.number.axes else b.const(0)
+        after = self.rows * 4 * n  # in elements of 32 bits
+        self.words = b.address(b.buffers[-1], b.mul(row, 2 * n), "i64")
+        if self.wide:
+            self.positions = b.address(b.buffers[-1], b.add(b.mul(row, 2 * n), after), "i32")
+            after += self.rows * 2 * n
+        self.counts = b.address(b.buffers[-1], b.add(b.mul(row, parts << bits), after), "i32")
+
+    def emit_keys(self) -> None:
+        """Emit the words of the part."""
+        self._emit_words()
+
+    def emit_counts(self, k: int) -> None:
+        """Emit the numbers of the part's words in the bins of digit k."""
+        b, bits = self.b, self.config.bits
+        assert self.part is not None
+        self.bins = b.address(self.counts, b.mul(self.part, 1 << bits), "i32")
+        self._clear(1 << bits)
+        with b.loop(*part_bounds(b, self.n, self.part, self.config.parts)) as loop:
+            word = b.load(self.words, b.add(loop.var, k % 2 * self.n), "i64")
+            self._count_bin(self._digit(word, self.digits[k]))
+
+    def emit_moves(self, k: int) -> None:
+        """Emit the moves of the part's words to their places by digit k: behind those of smaller digits, and those of
+        the parts before it of the same digit."""
+        b, bits, parts = self.b, self.config.bits, self.config.parts
+        assert self.part is not None
+        self.bins = b.alloc("i32", 1 << bits)
+        zero = b.const(0, "i32")
+        with b.loop(0, 1 << bits, init=[b.const((1 - k % 2) * self.n, "i32")]) as loop:
+            (total,) = loop.carried
+            place = total
+            for part in range(parts):
+                count = b.load(self.counts, b.add(loop.var, part << bits), "i32")
+                place = b.add(place, b.select(b.op("lt", part, self.part), count, zero))
+                total = b.add(total, count)
+            b.store(place, self.bins, loop.var)
+            loop.next = [total]
+        low, high = part_bounds(b, self.n, self.part, parts)
+        self._emit_moves(low, high, k % 2 * self.n, self.digits[k], 0)
+
+    def emit_results(self) -> None:
+        """Emit the part's results."""
+        self._emit_results(self.b.const(len(self.digits) % 2 * self.n))
 
 
 @lru_cache(maxsize=512)
@@ -282,24 +388,35 @@ class Selection(Pattern):
     def configs(self, kernel: Kernel, target: Target) -> list[SelectionConfig]:
         several = (1,) if target.cores == 1 else (1, target.cores, 4 * target.cores)
         lanes = target.lanes(max(p.bodies[0].dtype.itemsize for p in kernel.root.parts))
-        return [SelectionConfig(*c, lanes, t) for c in product((8, 11), (False, True)) for t in several]
+        out = [SelectionConfig(*c, lanes, t) for c in product((8, 11), (False, True)) for t in several]
+        box_list = boxes.boxes(kernel)
+        if len(box_list) == 1:
+            parts = min(target.cores, box_list[0].reduced // _MIN_PART, _MAX_PARTS)
+            if 1 <= _count_rows(box_list[0]) < parts:
+                out += [SelectionConfig(bits, False, lanes, 1, parts) for bits in (8, 11)]
+        return out
 
     def cost(self, kernel: Kernel, config: SelectionConfig, target: Target) -> Cost:
         """Return the cost: instructions per key and digit, and per bin; and bytes."""
         rate, arithmetic, special, rows = boxes.vectors_per_second(target), 0.0, 0.0, 0
         for box in boxes.boxes(kernel):
-            ranked = find_ranked_axis(box)
-            count = box.points // (1 if ranked is None else box.extents[ranked])
+            count = _count_rows(box)
             instructions, seconds = boxes.operations(box.bodies, target)
             arithmetic += count * _estimate_row(box, config, instructions) / rate
             special += count * box.reduced * seconds
             rows += count
         moved, footprint = touched_bytes(kernel, LINE)
-        tasks = min(config.tasks, max(rows, 1))
+        tasks = config.parts if config.parts > 1 else min(config.tasks, max(rows, 1))
         memory = target.seconds_for_bytes(moved, footprint, tasks)
-        return distribute(arithmetic, memory, special, tasks, target)
+        cost = distribute(arithmetic, memory, special, tasks, target)
+        if config.parts == 1:
+            return cost
+        launches = 1 + 2 * -(-_key_bits(boxes.boxes(kernel)[0]) // config.bits)
+        return cost._replace(launch=cost.launch + launches * target.overheads.call_seconds)
 
     def lower(self, kernel: Kernel, config: SelectionConfig, target: Target) -> Lowered:
+        if config.parts > 1:
+            return self._lower_parts(kernel, config)
         b = Builder(boxes.function_name(self.name, kernel, config), len(kernel.buffers) + 1)
 
         def emit(box: Box, tasks: int, first: int, alone: bool) -> int:
@@ -308,10 +425,38 @@ class Selection(Pattern):
         count = loops.distribute_tasks(boxes.boxes(kernel), config.tasks, emit)
         return Lowered([Launch(b.finish(), count)] if count else [], beyond=Beyond.UNTOUCHED)
 
+    def _lower_parts(self, kernel: Kernel, config: SelectionConfig) -> Lowered:
+        (box,) = boxes.boxes(kernel)
+        out = Lowered(beyond=Beyond.UNTOUCHED)
+
+        def launch(step: Callable[[PartsEmitter], None]) -> None:
+            name = boxes.function_name(self.name, kernel, config, len(out.launches))
+            emitter = PartsEmitter(Builder(name, len(kernel.buffers) + 1), kernel, box, config)
+            tasks = emitter.emit_launch(lambda: step(emitter))
+            out.workspace = emitter.workspace
+            out.launches.append(Launch(emitter.b.finish(), tasks))
+
+        launch(PartsEmitter.emit_keys)
+        for k in range(-(-_key_bits(box) // config.bits)):
+            launch(lambda x, k=k: x.emit_counts(k))
+            launch(lambda x, k=k: x.emit_moves(k))
+        launch(PartsEmitter.emit_results)
+        return out
+
+
+def _count_rows(box: Box) -> int:
+    """Return the number of rows that are sorted."""
+    ranked = find_ranked_axis(box)
+    return box.points // (1 if ranked is None else box.extents[ranked])
+
+
+def _key_bits(box: Box) -> int:
+    return 64 if box.bodies[0].dtype.itemsize == 8 else 32
+
 
 def _estimate_row(box: Box, config: SelectionConfig, instructions: float) -> float:
     """Return the instructions that select the ranks of one row."""
-    n, digits = box.reduced, -(-(64 if box.bodies[0].dtype.itemsize == 8 else 32) // config.bits)
+    n, digits = box.reduced, -(-_key_bits(box) // config.bits)
     low, high = _find_rank_range(box)
     total = n * (instructions + 8.0) / config.lanes + 4.0 * (high - low + 1)
     if config.narrow:

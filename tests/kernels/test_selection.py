@@ -91,6 +91,20 @@ def test_one_rank_for_each_row(rng):
     check(PATTERN, kernel, rng, native=True)
 
 
+@pytest.mark.thinned(2)
+@pytest.mark.parametrize("dtype", [dt.f32, dt.f64, dt.i32])
+@pytest.mark.parametrize("height", [1, 2])
+@pytest.mark.parametrize("n", [2, 1000])
+def test_parts_of_a_row(rng, dtype, height, n):
+    configs = [SelectionConfig(bits, False, 16, 1, parts) for bits, parts in ((11, 2), (8, 3), (11, 7))]
+    for combiner in ("argkmin", "argkmax"):
+        kernel = rows(combiner, n, dtype, n, height=height)
+        check(PATTERN, kernel, rng, [host()], [keys(rng, (height, n), dtype)], configs=configs, native=True)
+    i, k, r, s = axes(4)
+    kernel = plain((2, 35), [(dt.f32, (5, 2, 7))], select("argkmin", [5, 7], read(0, r, i, s), k))
+    check(PATTERN, kernel, rng, [host()], configs=configs, native=True)
+
+
 def test_ranks_beyond_the_elements_are_refused():
     for first, count in ((1, 13), (-1, 3)):
         with pytest.raises(VerifyError, match="a rank of argkmin may leave"):
