@@ -63,13 +63,10 @@ def _count(place: Value, inside: Value, weight: Value | None, bins: int, dtype: 
     """Return the sum of weights (1 without `weight`) of the elements `inside` at each place 0, 1, .. bins - 1."""
     if not place.size:
         return builder.full((bins,), 0, dtype)
-    (n,) = builder.axes(place.size)
-
-    def body(b: Any) -> Any:
-        here = (place[n] == b) & inside[n]
-        return builder.sum(builder.where(here, 1 if weight is None else weight[n], 0), over=n)
-
-    return builder.compute((bins,), body).astype(dtype)
+    own = builder.full(place.shape, 1, dt.i64) if weight is None else weight
+    index = builder.minimum(builder.maximum(place, 0), bins - 1)
+    zeros = builder.full((bins,), 0, own.dtype)
+    return F.index_add(zeros, 0, index, builder.where(inside, own, 0)).astype(dtype)
 
 
 @aten("histc.default")
