@@ -102,7 +102,11 @@ class Program:
         self._run, self._run_team = entry.run, entry.run_team
         has_tasks = any(isinstance(s, Together | Apart) or isinstance(s, RunLaunch) and s.tasks > 1 for s in self.steps)
         self._forks = has_tasks and self.threads > 1 and shared >= LEAST_SHARED
-        if not self._forks and 0 < seconds < HOLDING_BELOW and not any(isinstance(s, Await | Notify) for s in self.steps):
+        if (
+            not self._forks
+            and 0 < seconds < HOLDING_BELOW
+            and not any(isinstance(s, Await | Notify) for s in self.steps)
+        ):
             self._run = entry.run_holding
         self._record = self._run_words(0)
 
