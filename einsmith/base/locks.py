@@ -397,7 +397,7 @@ class Guard:
         root, me = self._root(), get_ident()
         lock = root._lock
         readers = lock.readers
-        if self._others or lock._owner or me in readers:
+        if self._others or lock._owner or lock._broken or me in readers:
             return False
         readers[me] = 1
         if lock._owner or root._above is not None:

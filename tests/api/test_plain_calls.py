@@ -160,6 +160,12 @@ def test_a_guard_that_is_to_be_joined_is_not_read_without_the_lock():
     both.end_reading()
 
 
+def test_values_that_a_fork_has_left_incomplete_are_not_read():
+    guard = locks.Guard()
+    guard._lock._broken = True
+    assert not guard.try_reading()
+
+
 def test_parameters_that_change_between_calls():
     es.manual_seed(0)
     model = es.nn.Linear(5, 3, bias=False).eval()

@@ -107,9 +107,11 @@ def test_a_team_that_is_kept_from_its_processors_is_left_for_a_while(team, netwo
         first = generations()
         monkeypatch.setattr(thread_count, "MAX_WAIT_NS", -1)
         monkeypatch.setattr(thread_count, "RECENT_NS", 0)
-        monkeypatch.setattr(thread_count, "MAX_WAIT_SHARE", 1e-9)  # any two waits are too long
-        assert np.array_equal(g(x, w), want)
-        assert np.array_equal(g(x, w), want)
+        monkeypatch.setattr(thread_count, "MAX_WAIT_SHARE", 1e-9)  # every wait is too long
+        for _ in range(20):
+            assert np.array_equal(g(x, w), want)
+            if thread_count.team_unused_until:
+                break
         second = generations()
         assert second[0] == first[0] and second[1] > first[1]
         monkeypatch.setattr(thread_count, "MAX_WAIT_NS", 1 << 62)

@@ -132,12 +132,18 @@ class OnnxModule(ModulePart):
 
     def _run(self, ordered: Sequence[Any]) -> Any:
         """Return the results of arrays for the inputs, as one program."""
-        static, pairs = {i.name for i in self._static}, list(zip(ordered, self._graph.inputs, strict=True))
-        known = CompiledInputs(tuple((i.name, *_frozen(x, i, self.kind)) for x, i in pairs if i.name in static))
-        result = super().__call__(*(_to_holding_dtype(x, i) for x, i in pairs if i.name not in static), known=known)
+        static, inputs = {i.name for i in self._static}, self._graph.inputs
+        arrays, settings = [], []
+        for x, i in zip(ordered, inputs, strict=True):
+            if i.name in static:
+                settings.append((i.name, *_frozen(x, i, self.kind)))
+            else:
+                arrays.append(_to_holding_dtype(x, i))
+        known = {"known": CompiledInputs(tuple(settings))} if settings else {}
+        result = trace.run_arrays(self, tuple(arrays), known)
         several = result if len(self.outputs) > 1 else (result,)
         kinds = [ELEMENTS.get(self._graph.types[o]) for o in self.outputs]
-        results = tuple(map_tree(k.release, x) if k else x for k, x in zip(kinds, several, strict=True))
+        results = tuple(map_tree(k.release, x) if k and k.foreign else x for k, x in zip(kinds, several, strict=True))
         return results if len(self.outputs) > 1 else results[0]
 
     def forward(self, *inputs: Any, known: CompiledInputs | None = None) -> Any:
