@@ -43,7 +43,11 @@ class Scalar(Pattern):
     name = "scalar"
 
     def match(self, kernel: Kernel) -> bool:
-        return not isinstance(kernel, Rows | StepLoop) and not kernel.sums and all(isinstance(p, Piece) for p in kernel.root.parts)
+        return (
+            not isinstance(kernel, Rows | StepLoop)
+            and not kernel.sums
+            and all(isinstance(p, Piece) for p in kernel.root.parts)
+        )
 
     def configs(self, kernel: Kernel, target: Target) -> Sequence[ScalarConfig]:
         return [ScalarConfig()]

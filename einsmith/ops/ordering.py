@@ -1,8 +1,8 @@
 """Compute running totals along a dimension, and sort, under torch's names and argument orders. Positions are int32.
 
-A running total is a recurrence along its dimension, or a reduction over all elements up to each. Sorting finds each element's
-rank by comparing it with all others of its row: n*n comparisons for a row of n, which is meant for rows of some
-thousands; `topk` of few elements takes n*k.
+A running total is a recurrence along its dimension, or a reduction over all elements up to each. Sorting finds each
+element's rank by comparing it with all others of its row: n*n comparisons for a row of n, which is meant for rows of
+some thousands; `topk` of few elements takes n*k.
 """
 
 from __future__ import annotations

@@ -38,6 +38,11 @@ class StepPlace(NamedTuple):
     move: int = 0
     ring: int = 0
 
+    def at(self, t: int) -> int:
+        """Return the number of the first element in step t."""
+        along = self.first + self.move * t
+        return self.offset + (along % self.ring if self.ring else along)
+
 
 class StepMember(Node):
     """A kernel of a step; `places`: the numbers of a `StepPlace` for each of its buffers. The buffers' numbers
@@ -89,6 +94,11 @@ class StepLoop(Kernel):
     def parts(self) -> tuple[Kernel, ...]:
         """The kernels of a step."""
         return tuple(p for m in self.members for p in m.kernel.parts)
+
+    @property
+    def order(self) -> range:
+        """The numbers of the steps, in the order in which they run."""
+        return range(self.steps)[:: -1 if self.reverse else 1]
 
     @property
     def reuses(self) -> bool:

@@ -1,9 +1,9 @@
 """Factorize and solve by blocks of rows, so that most of the work is products of matrices.
 
 Steps of elimination and substitution are left within parts of blocks. Inverses of parts are joined to those of blocks,
-which the substitution multiplies by (Golub, Van Loan 2013, sections 3.1.4 and 4.2.6). Larger triangles are not inverted:
-an explicit inverse loses digits where they are ill-conditioned. Matrices are halved until they are blocks, so the number
-of kernels grows with the number of blocks. Derivatives are those of these products, to any order.
+by which the substitution multiplies (Golub, Van Loan 2013, sections 3.1.4 and 4.2.6). Larger triangles are not
+inverted: an explicit inverse loses digits where they are ill-conditioned. Matrices are halved until they are blocks, so
+the number of kernels grows with the number of blocks. Derivatives are those of the products, to any order.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BLOCK = 64
 """Most rows of a triangle that is inverted, in matrices of up to `MOST` blocks (measured: factorization and
 substitution of 300 rows by blocks of 96 and 128 take 1.1 to 1.3 times as long; Xeon of 2 cores, November 2026)."""
 MOST = 8
-"""Most blocks of a matrix: kernels of each size are compiled (60 ms a kernel), so larger matrices have larger blocks."""
+"""Most blocks of a matrix. Kernels of each size are compiled (60 ms a kernel), so large matrices have larger blocks."""
 
 Steps = Callable[[Value], Value]
 """Function that returns the result of elimination or substitution row by row, for matrices [.., n, n]."""
