@@ -211,11 +211,12 @@ def _expect_steps(kernel: StepLoop, arrays: Sequence[np.ndarray], factor: float)
                 for part, new in zip(parts[n], (x.value, x.error), strict=True):
                     part[...] = new if mask is None else np.where(mask, new, part)
                 greatest[places[n].buffer] = max(greatest.get(places[n].buffer, 0.0), x.greatest)
-    return {
-        n: ExpectedBuffer(*(x.reshape(kernel.buffers[n].shape) for x in flat[n]), most, None)  # type: ignore[call-arg]
-        for n, most in greatest.items()
-        if n < len(kernel.buffers)
-    }
+    out: dict[int, ExpectedBuffer] = {}
+    for n, most in greatest.items():
+        if n < len(kernel.buffers):
+            value, error = (x.reshape(kernel.buffers[n].shape) for x in flat[n])
+            out[n] = ExpectedBuffer(value, error, most, None)
+    return out
 
 
 def restrict(t: Template, box: Box) -> Template:

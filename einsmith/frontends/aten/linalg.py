@@ -175,7 +175,10 @@ def _broadcast_batch(x: Value, lead: Sequence[int], rank: int = 2) -> Value:
 
 
 def triangular_solution(t: Value, b: Value, upper: bool, unit: bool = False) -> Value:
-    """Solve t*x = b for a triangular t [.., n, n]; its other triangle is not read, nor its diagonal if `unit`."""
+    """Solve t*x = b for a triangular t [.., n, n]; its other triangle is not read, nor its diagonal if `unit`.
+
+    By blocks, a right side that is not finite reaches all rows of its block.
+    """
     lead = views.broadcast([t.shape[:-2], b.shape[:-2]])
     t, b = _broadcast_batch(t, lead), _broadcast_batch(b, lead)
     if not b.size:
