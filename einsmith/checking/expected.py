@@ -14,7 +14,7 @@ from einsmith.checking.tolerance import Pair, pair_of, template_errors
 from einsmith.ir.nodes import Apply, Axis, Const, Piece, Reduce, Template, postorder
 from einsmith.ir.rebuild import substitute
 from einsmith.schedule.kernel import Kernel, Rows
-from einsmith.schedule.step_loops import StepLoop, StepPlace
+from einsmith.schedule.step_loops import StepLoop
 
 MOST_VALUES = 4_000_000
 """Expression values that one comparison may evaluate; of a larger kernel only a part is computed."""
@@ -35,7 +35,7 @@ class ExpectedBuffer(NamedTuple):
 def read_buffers(kernel: Kernel) -> set[int]:
     """Return the numbers of the buffers whose elements a kernel reads before it writes them."""
     if isinstance(kernel, StepLoop):
-        used = {m.places[n][0] for m in kernel.members for n in read_buffers(m.kernel)}
+        used = {m.places[n] for m in kernel.members for n in read_buffers(m.kernel)}
         return {n for n in used if n < len(kernel.buffers)}
     if not isinstance(kernel, Rows):
         return {where[0] for stage in kernel.stages for kind, *where in stage.args if kind == "buffer"}
@@ -73,7 +73,7 @@ def _mark_steps(kernel: StepLoop) -> Mapping[int, np.ndarray | None]:
     masks: dict[int, np.ndarray] = {}
     for m in kernel.members:
         for n, mask in written_buffers(m.kernel).items():
-            place, size = StepPlace(*m.places[n]), prod(m.kernel.buffers[n].shape)
+            place, size = m.step_places[n], prod(m.kernel.buffers[n].shape)
             if place.buffer < len(kernel.buffers):
                 whole = masks.setdefault(place.buffer, np.zeros(kernel.buffers[place.buffer].shape, bool)).reshape(-1)
                 for t in range(kernel.steps):
@@ -201,7 +201,7 @@ def _expect_steps(kernel: StepLoop, arrays: Sequence[np.ndarray], factor: float)
     greatest: dict[int, float] = {}
     for t in kernel.order:
         for m in kernel.members:
-            places = [StepPlace(*p) for p in m.places]
+            places = m.step_places
             parts = [
                 tuple(x[p.at(t) : p.at(t) + prod(b.shape)].reshape(b.shape) for x in flat[p.buffer])
                 for p, b in zip(places, m.kernel.buffers, strict=True)

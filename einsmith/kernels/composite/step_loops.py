@@ -59,7 +59,7 @@ class _Emitter:
 
     def __init__(self, kernel: StepLoop, lowered: Sequence[Lowered]):
         self.kernel, self.lowered = kernel, lowered
-        uses = [[StepPlace(*p) for p in m.places] for m in kernel.members]
+        uses = [m.step_places for m in kernel.members]
         self.places = list(dict.fromkeys(p for of in uses for p in of))
         self.uses = [[self.places.index(p) for p in of] for of in uses]
         self.b = Builder(f"steps_{kernel.digest.hex()[:12]}", len(kernel.buffers) + 1)
