@@ -14,6 +14,7 @@ from einsmith.checking.tolerance import Pair, pair_of, template_errors
 from einsmith.ir.nodes import Apply, Axis, Const, Piece, Reduce, Template, postorder
 from einsmith.ir.rebuild import substitute
 from einsmith.schedule.kernel import Kernel, Rows
+from einsmith.schedule.step_loops import StepLoop
 
 MOST_VALUES = 4_000_000
 """Expression values that one comparison may evaluate; of a larger kernel only a part is computed."""
@@ -33,6 +34,9 @@ class ExpectedBuffer(NamedTuple):
 
 def read_buffers(kernel: Kernel) -> set[int]:
     """Return the numbers of the buffers whose elements a kernel reads before it writes them."""
+    if isinstance(kernel, StepLoop):
+        used = {m.places[n] for m in kernel.members for n in read_buffers(m.kernel)}
+        return {n for n in used if n < len(kernel.buffers)}
     if not isinstance(kernel, Rows):
         return {where[0] for stage in kernel.stages for kind, *where in stage.args if kind == "buffer"}
     seen: set[int] = set()
@@ -48,6 +52,8 @@ def written_buffers(kernel: Kernel) -> Mapping[int, np.ndarray | None]:
     """Return the buffers that a kernel writes, by number, each with a mask of the elements written (None: all of
     them)."""
     out: dict[int, np.ndarray | None] = {}
+    if isinstance(kernel, StepLoop):
+        return _mark_steps(kernel)
     if isinstance(kernel, Rows):
         for m in kernel.members:
             for k, mask in written_buffers(m.kernel).items():
@@ -60,6 +66,19 @@ def written_buffers(kernel: Kernel) -> Mapping[int, np.ndarray | None]:
             if n is not None:
                 out[n] = _mark_covered(stage.template)
     return out
+
+
+def _mark_steps(kernel: StepLoop) -> Mapping[int, np.ndarray | None]:
+    """Return the buffers that a loop writes, each with a mask of the elements that some step writes."""
+    masks: dict[int, np.ndarray] = {}
+    for m in kernel.members:
+        for n, mask in written_buffers(m.kernel).items():
+            place, size = m.step_places[n], prod(m.kernel.buffers[n].shape)
+            if place.buffer < len(kernel.buffers):
+                whole = masks.setdefault(place.buffer, np.zeros(kernel.buffers[place.buffer].shape, bool)).reshape(-1)
+                for t in range(kernel.steps):
+                    whole[place.at(t) : place.at(t) + size] |= True if mask is None else mask.reshape(-1)
+    return masks
 
 
 def _mark_covered(t: Template) -> np.ndarray | None:
@@ -98,6 +117,10 @@ def expected_content(
     the kernel rounds more than arithmetic of its types, in addition to the factor of its pattern.
     """
     factor = rounding * (WINOGRAD_FACTOR if pattern == "winograd" else 1.0)
+    if isinstance(kernel, StepLoop):
+        if kernel.steps * sum(count_values(s.template) for s in kernel.stages) > MOST_VALUES:
+            return None
+        return [_expect_steps(kernel, arrays, factor)]
     if isinstance(kernel, Rows):
         if sum(count_values(s.template) for s in kernel.stages) > MOST_VALUES:
             return None
@@ -168,6 +191,31 @@ def _expect_rows(kernel: Rows, arrays: Sequence[np.ndarray], factor: float) -> d
             buffers[place] = x.value.reshape(shape), x.error.reshape(shape)
             if place < len(arrays):
                 out[place] = ExpectedBuffer(*buffers[place], greatest, None)
+    return out
+
+
+def _expect_steps(kernel: StepLoop, arrays: Sequence[np.ndarray], factor: float) -> dict[int, ExpectedBuffer]:
+    buffers = [pair_of(a, b.dtype) for a, b in zip(arrays, kernel.buffers, strict=True)]
+    buffers += [pair_of(np.zeros(b.shape, b.dtype.numpy), b.dtype) for b in kernel.local]
+    flat = [tuple(np.array(x).reshape(-1) for x in pair) for pair in buffers]
+    greatest: dict[int, float] = {}
+    for t in kernel.order:
+        for m in kernel.members:
+            places = m.step_places
+            parts = [
+                tuple(x[p.at(t) : p.at(t) + prod(b.shape)].reshape(b.shape) for x in flat[p.buffer])
+                for p, b in zip(places, m.kernel.buffers, strict=True)
+            ]
+            for n, x in _expect_kernel(m.kernel, parts, factor).items():  # type: ignore[arg-type]
+                mask = written_buffers(m.kernel)[n]
+                for part, new in zip(parts[n], (x.value, x.error), strict=True):
+                    part[...] = new if mask is None else np.where(mask, new, part)
+                greatest[places[n].buffer] = max(greatest.get(places[n].buffer, 0.0), x.greatest)
+    out: dict[int, ExpectedBuffer] = {}
+    for n, most in greatest.items():
+        if n < len(kernel.buffers):
+            value, error = (x.reshape(kernel.buffers[n].shape) for x in flat[n])
+            out[n] = ExpectedBuffer(value, error, most, None)
     return out
 
 

@@ -24,7 +24,7 @@ def show_kernel(kernel: Kernel, buffers: Sequence[str] | None = None) -> str:
         names += [f"l{n}" for n in range(len(kernel.local))]
         lines = [f"{kernel.steps} steps{', the last one first,' if kernel.reverse else ''} of {head}"]
         for step in kernel.members:
-            parts = [f"{names[n]}[{_part(*numbers)}]" for n, *numbers in step.places]
+            parts = [f"{names[n]}[{_part(*part)}]" for n, part in zip(step.places, step.parts, strict=True)]
             lines += show_kernel(step.kernel, parts).splitlines()
         return "\n  ".join(lines)
     if not isinstance(kernel, Rows):

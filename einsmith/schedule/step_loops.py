@@ -38,16 +38,27 @@ class StepPlace(NamedTuple):
     move: int = 0
     ring: int = 0
 
+    def at(self, t: int) -> int:
+        """Return the number of the first element in step t."""
+        along = self.first + self.move * t
+        return self.offset + (along % self.ring if self.ring else along)
+
 
 class StepMember(Node):
-    """A kernel of a step; `places`: the numbers of a `StepPlace` for each of its buffers. The buffers' numbers
-    continue in the `local` ones of the `StepLoop`."""
+    """A kernel of a step. `places[n]` is the buffer of the `StepLoop` that its buffer n is a part of; the numbers
+    continue in the `local` ones. `parts[n]`: the other numbers of the `StepPlace`."""
 
-    __slots__ = ("kernel", "places")
-    fields = ("kernel", "places")
+    __slots__ = ("kernel", "places", "parts")
+    fields = ("kernel", "places", "parts")
     exact = True
     kernel: Kernel
-    places: tuple[tuple[int, ...], ...]
+    places: tuple[int, ...]
+    parts: tuple[tuple[int, int, int, int], ...]
+
+    @property
+    def step_places(self) -> list[StepPlace]:
+        """List the part of a buffer that each of the kernel's buffers is."""
+        return [StepPlace(n, *part) for n, part in zip(self.places, self.parts, strict=True)]
 
 
 class StepLoop(Kernel):
@@ -89,6 +100,11 @@ class StepLoop(Kernel):
     def parts(self) -> tuple[Kernel, ...]:
         """The kernels of a step."""
         return tuple(p for m in self.members for p in m.kernel.parts)
+
+    @property
+    def order(self) -> range:
+        """The numbers of the steps, in the order in which they run."""
+        return range(self.steps)[:: -1 if self.reverse else 1]
 
     @property
     def reuses(self) -> bool:
@@ -156,7 +172,11 @@ class _Joining:
         places = [[self._place(c, n) for n in range(len(c.tensors))] for c in calls]
         shift = len(self.tensors)
         members = tuple(
-            StepMember(c.kernel, tuple((shift - p.buffer - 1, *p[1:]) if p.buffer < 0 else tuple(p) for p in of))
+            StepMember(
+                c.kernel,
+                tuple(shift - p.buffer - 1 if p.buffer < 0 else p.buffer for p in of),
+                tuple((p.offset, p.first, p.move, p.ring) for p in of),
+            )
             for c, of in zip(calls, places, strict=True)
         )
         buffers = tuple(KernelBuffer(t.dtype, t.shape) for t in self.tensors.values())

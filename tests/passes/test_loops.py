@@ -132,6 +132,12 @@ def rnn(steps: int, batch: int, hidden: int, reverse: bool = False, turned: bool
     return Recurrence(steps, reverse, (0, origin), (s, h), args)
 
 
+@pytest.fixture(autouse=True)
+def loops(monkeypatch) -> None:
+    """Keep short loops as loops, whose plans are looked at here."""
+    monkeypatch.setenv("EINSMITH_WITHOUT", "joined steps")
+
+
 def loop_of(plan: Plan) -> LoopCall:
     (call,) = [c for c in plan.calls if isinstance(c, LoopCall)]
     return call

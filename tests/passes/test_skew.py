@@ -60,6 +60,12 @@ def depth(plan, cost=None, target=None):
     return max((1 + max(map(depth, c.plans)) for c in plan.calls if isinstance(c, LoopCall)), default=0)
 
 
+@pytest.fixture(autouse=True)
+def loops(monkeypatch) -> None:
+    """Keep short loops as loops, whose plans are looked at here."""
+    monkeypatch.setenv("EINSMITH_WITHOUT", "joined steps")
+
+
 @pytest.fixture
 def force(monkeypatch):
     """Let programs with fewer loops inside each other be faster."""

@@ -77,7 +77,11 @@ _KNOWN = compile.predicted
 
 
 def rows_of(plan: Plan) -> list[Rows]:
-    return [c.kernel for _, c, _ in plan.kernel_calls() if isinstance(c.kernel, Rows)]
+    members = (k for _, c, _ in plan.kernel_calls() for k in getattr(c.kernel, "members", ()))
+    return [
+        *(c.kernel for _, c, _ in plan.kernel_calls() if isinstance(c.kernel, Rows)),
+        *(m.kernel for m in members if isinstance(m.kernel, Rows)),
+    ]
 
 
 def planned(f, shapes, rng) -> tuple[Executable, Graph, list[np.ndarray]]:
@@ -115,7 +119,7 @@ def test_losses_are_split_when_all_is_known(name: str, rng, monkeypatch) -> None
     run, graph, arrays = planned(f, shapes, rng)
     assert not rows_of(run.plan)
     agree(run(arrays)[1], graph, arrays, name)
-    monkeypatch.setenv("EINSMITH_WITHOUT", f"epilogue sums, {ROW_PRICES}, {LOSSES}")
+    monkeypatch.setenv("EINSMITH_WITHOUT", f"epilogue sums, {ROW_PRICES}, {LOSSES}, joined steps")
     plan = planned(f, shapes, rng)[0].plan
     splitter = LossSplitter(dear, lambda *_: 0.0, run.target)
     again = splitter.split(plan)

@@ -13,10 +13,17 @@ from math import prod
 from einsmith import ops as F
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import ArgumentError
+from einsmith.frontends.aten import blocks
 from einsmith.frontends.aten.table import aten
 from einsmith.lang import builder, views
 from einsmith.lang.builder import Value
 from einsmith.lang.op import op
+
+MIN_ROWS, MIN_SIDES = 32, 16
+"""Fewest rows of matrices, and right sides, that are factorized and solved by blocks; fewer go row by row."""
+
+PANEL, MOST_PANELS = 32, 4
+"""Columns that are eliminated one by one, in matrices of up to `blocks.MOST` panels: the state of a step is a panel."""
 
 # p: the matrix before step k; t: the pivot's row; w: the matrix with rows k and t exchanged
 _LU = op(
@@ -111,11 +118,32 @@ def factorize(a: Value) -> tuple[Value, Value]:
     equal elements the first one is the pivot. The derivative is that of the elimination; it does not exist where a
     column of zeros precedes others.
     """
-    k = min(a.shape[-2:])
+    m, n = a.shape[-2:]
+    k = min(m, n)
     if not a.size:
         return a, builder.full((*a.shape[:-2], k), 0, dt.i64)
-    steps, rows = _LU(_join_batch_dims(a))
-    return steps[k - 1].reshape(a.shape), F.transpose(rows, 0, 1).astype(dt.i64).reshape((*a.shape[:-2], k))
+    width = -(-k // min(-(-k // PANEL), MOST_PANELS))
+    if n <= width:
+        steps, rows = _LU(_join_batch_dims(a))
+        return steps[k - 1].reshape(a.shape), F.transpose(rows, 0, 1).astype(dt.i64).reshape((*a.shape[:-2], k))
+    half = k if n > k else -(-k // width) // 2 * width
+    return _factorize_panels(a, half)
+
+
+def _factorize_panels(a: Value, half: int) -> tuple[Value, Value]:
+    """Factorize matrices [.., m, n] as `factorize` does, the first `half` columns and then the rest."""
+    m, n = a.shape[-2:]
+    top, under, every = slice(0, half), slice(half, m), slice(None)
+    first, rows = factorize(a[(..., every, top)])
+    rest = _permute_rows(a[(..., every, slice(half, n))], _order(rows, m))
+    beside = triangular_solution(first[(..., top, every)], rest[(..., top, every)], False, unit=True)
+    upper = F.cat([first[(..., top, every)], beside], -1)
+    if half == m:
+        return upper, rows
+    below = first[(..., under, every)]
+    second, more = factorize(rest[(..., under, every)] - F.matmul(below, beside))
+    lower = F.cat([_permute_rows(below, _order(more, m - half)), second], -1)
+    return F.cat([upper, lower], -2), F.cat([rows, more + half], -1)
 
 
 def _order(rows: Value, n: int) -> Value:
@@ -147,15 +175,37 @@ def _broadcast_batch(x: Value, lead: Sequence[int], rank: int = 2) -> Value:
 
 
 def triangular_solution(t: Value, b: Value, upper: bool, unit: bool = False) -> Value:
-    """Solve t*x = b for a triangular t [.., n, n]; its other triangle is not read, nor its diagonal if `unit`."""
+    """Solve t*x = b for a triangular t [.., n, n]; its other triangle is not read, nor its diagonal if `unit`.
+
+    By blocks, a right side that is not finite reaches all rows of its block.
+    """
     lead = views.broadcast([t.shape[:-2], b.shape[:-2]])
     t, b = _broadcast_batch(t, lead), _broadcast_batch(b, lead)
     if not b.size:
         return b
+    n, sides = b.shape[-2:]
+    if n < MIN_ROWS or sides < MIN_SIDES:
+        return _substitute_rows(t, b, upper, unit)
+    if upper:
+        return F.flip(triangular_solution(F.flip(t, (-2, -1)), F.flip(b, (-2,)), False, unit), (-2,))
+    if unit:
+        t = builder.compute(t.shape, lambda *i: builder.where(i[-2] == i[-1], 1, t[i]))
+    sizes = blocks.divide(n)
+    t, b = blocks.extend(t, sizes.whole), F.pad(b, (0, 0, 0, sizes.whole - n)) if sizes.whole > n else b
+    return blocks.substitute(t, blocks.invert_blocks(t, sizes, _invert_rows), b)[(..., slice(0, n), slice(None))]
+
+
+def _substitute_rows(t: Value, b: Value, upper: bool, unit: bool) -> Value:
+    """Solve t*x = b row by row."""
     whole, sides = _join_batch_dims(t), _join_batch_dims(b)
     scale = F.ones_like(_diagonal(whole)) if unit else _diagonal(whole)
     rows = (_BACKWARD if upper else _FORWARD)(B=sides, T=whole, d=scale)
     return F.transpose(rows, 0, 1).reshape(b.shape)
+
+
+def _invert_rows(t: Value) -> Value:
+    """Invert lower triangles row by row."""
+    return _substitute_rows(t, _eye(t, *t.shape[-2:]), False, False)
 
 
 def _info(diagonal: Value, holds: Callable[[Value], Value]) -> Value:
@@ -263,8 +313,17 @@ def _root(a: Value, upper: bool) -> Value:
     half = F.tril(side)
     value = half + _transpose(F.tril(side, -1))
     symmetric = builder.differentiate_as(value, (side + _transpose(side)) * 0.5) if a.dtype.is_float else value
-    columns = _CHOLESKY(_join_batch_dims(symmetric))
-    return F.permute(columns, (1, 2, 0)).reshape(a.shape)
+    n = a.shape[-1]
+    if n < MIN_ROWS:
+        return _factorize_columns(symmetric)
+    sizes = blocks.divide(n)
+    root, _ = blocks.factorize(blocks.extend(symmetric, sizes.whole), sizes, _factorize_columns, _invert_rows)
+    return root[(..., slice(0, n), slice(0, n))]
+
+
+def _factorize_columns(a: Value) -> Value:
+    """Return L of the Cholesky factorization a = L*L^T, column by column."""
+    return F.permute(_CHOLESKY(_join_batch_dims(a)), (1, 2, 0)).reshape(a.shape)
 
 
 @aten("linalg_cholesky_ex.default")

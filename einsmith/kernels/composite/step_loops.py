@@ -59,7 +59,7 @@ class _Emitter:
 
     def __init__(self, kernel: StepLoop, lowered: Sequence[Lowered]):
         self.kernel, self.lowered = kernel, lowered
-        uses = [[StepPlace(*p) for p in m.places] for m in kernel.members]
+        uses = [m.step_places for m in kernel.members]
         self.places = list(dict.fromkeys(p for of in uses for p in of))
         self.uses = [[self.places.index(p) for p in of] for of in uses]
         self.b = Builder(f"steps_{kernel.digest.hex()[:12]}", len(kernel.buffers) + 1)
@@ -155,15 +155,17 @@ class _Registers:
         """Return (the plain loads and stores at the function's top, in order; the numbers of buffers with other stores,
         or of which two accesses overlap in part)."""
         number = {x.id: n for n, x in enumerate(step.buffers[: len(self.places)])}
-        constant = {x.result.id: x.attrs[0] for x in step.body if isinstance(x, Op) and x.name == "const"}
+        constant = {x.result: x.attrs[0] for x in step.body if isinstance(x, Op) and x.name == "const"}
         accesses, unclear = list[_Access](), set[int]()
         for x, is_top in _operations(step.body, True):
             used = [number[a.id] for a in x.args if a is not None and a.id in number]
-            plain = is_top and x.name in ("load", "store") and x.args[1].id in constant
-            mask = x.args[3 if x.name == "store" else 2] if plain else None
-            if plain and mask is None and used:
-                value = x.args[2] if x.name == "store" else x.result
-                accesses.append(_Access(x.name == "store", used[0], constant[x.args[1].id], value))
+            is_store = x.name == "store"
+            start, mask = (
+                (constant.get(x.args[1]), x.args[3 if is_store else 2]) if used and len(x.args) == 4 else (None, None)
+            )
+            value = x.args[2] if is_store else x.result
+            if is_top and x.name in ("load", "store") and start is not None and mask is None and value is not None:
+                accesses.append(_Access(is_store, used[0], start, value))
             elif x.name not in ("load", "gather", "prefetch"):
                 unclear.update(self.places[n].buffer for n in used)
         spans: dict[int, set[tuple[int, int]]] = {}
