@@ -208,6 +208,27 @@ def inner_axes(p: Problem, d: Direct) -> list[int]:
     return [a for a in range(len(p.piece.extents)) if a not in (*d.outer, d.vector) and p.extents[a] > 1]
 
 
+def prefetched_operands(p: Problem, d: Direct, samplers: Sequence[OperandAccess], target: Any) -> list[int]:
+    """Return the operands beyond L2 that a tile prefetches for the next one along the last inner axis.
+
+    Their rows lie in more pages than hardware prefetchers follow, and L2 keeps what a row of tiles reads.
+    """
+    inner, item = inner_axes(p, d), p.dtype.itemsize
+    if d.vector in p.k or not inner or d.parts > 1 and max(inner, key=lambda a: tiles_along(p, d, a)) == inner[-1]:
+        return []
+    axis, out = inner[-1], []
+    for which, s in enumerate(samplers):
+        forms = [s.forms[i].coef for i in s.reads.values()]
+        sizes = [s.memories[read.slot].buffer.nbytes for read in s.reads]
+        fixed = {*d.outer, *d.k_outer, *inner} if all(x.get(axis) and x.get(d.vector) for x in forms) else None
+        if fixed is None or which in dict(d.windows) or max(sizes, default=0) <= target.l2:
+            continue
+        rows = _count_elements(p, p.operands[which], {*range(len(p.extents))} - fixed) * dict(d.tile).get(axis, 1)
+        if 2 * rows * item <= target.l2 * target.overheads.held:
+            out.append(which)
+    return out
+
+
 def tiles_along(p: Problem, d: Direct, axis: int) -> int:
     """Return the number of tiles along an output axis."""
     return -(-p.extents[axis] // dict(d.tile).get(axis, 1))
@@ -230,7 +251,7 @@ def _search_box(
     """
     rank = len(p.piece.extents)
     pairs = _find_paired_axes(p)
-    loads = [BoxLoads(s, v, lanes, target) for s in samplers]
+    loads, known = [BoxLoads(s, v, lanes, target) for s in samplers], dict[Any, BoxLoads]()
     axes = [a for a in range(len(p.extents)) if a != v and p.extents[a] > 1 and (a in lone or a in pairs)][-MAX_AXES:]
     row_vectors = -(-p.extents[v] // lanes) if v < rank else 1
     counts = [(p.extents[a],) if whole and a in lone else _enumerate_counts(p.extents[a]) for a in axes]
@@ -238,7 +259,6 @@ def _search_box(
     for vectors in {1, min(2, row_vectors), min(4, row_vectors)}:
         if -(-row_vectors // vectors) * vectors > row_vectors * 1.3:
             continue
-        strips = loads_of_strips(p, samplers, v, vectors, lanes, target)
         for box_points in (list(zip(axes, x, strict=True)) for x in product(*counts)):
             sums = vectors * prod(n for a, n in box_points if a < rank)
             points = prod(n for a, n in box_points if a >= rank)
@@ -260,18 +280,15 @@ def _search_box(
             if best is not None and score(load_cycles) >= best[0]:
                 continue
             moving, loops = moving_axes(p, v, vectors, row_vectors, box_points), loops_over_k(p, v, box_points)
-            total = 0.0
-            for part, loads_there in strips:
+            tile, unroll = (tuple((a, n) for a, n in box_points if n > 1 and (a < rank) == x) for x in (True, False))
+            outer = tuple(a for a in range(rank) if a not in (v, *pairs, *dict(tile)))
+            total, d = 0.0, Direct(v, vectors, tile, unroll, outer)
+            for part, loads_there in loads_of_strips(p, samplers, d, lanes, target, known):
                 masks = sum(x.masks(box_points, v, vectors, moving, loops) for x in loads_there)
                 total += part * score(load_cycles + target.overheads.mask * masks)
             if best is None or total < best[0]:
-                best = (total, box_points, vectors)
-    if best is None:
-        return None
-    _, box, vectors = best
-    tile = tuple((a, n) for a, n in box if a < rank and n > 1)
-    unroll = tuple((a, n) for a, n in box if a >= rank and n > 1)
-    return tile, unroll, vectors
+                best = total, (tile, unroll, vectors)
+    return None if best is None else best[1]
 
 
 def _search_tile_of_sides(p: Problem, row: int, lanes: int, target: Any):
@@ -357,6 +374,20 @@ def strip_bytes(kernel: Kernel, original: Problem, d: Direct, target: Any) -> fl
     return out
 
 
+def refetched_bytes(kernel: Kernel, original: Problem, d: Direct, target: Any) -> float:
+    """Return the bytes of operands beyond L2 that the tiles along other axes fetch once more: images, for each tile of
+    filters."""
+    halo_problem, scalar = _access_operands(kernel, original, d)
+    p, out = halo_problem.problem, 0.0
+    axes, inner = inner_axes(p, d), {*range(len(p.extents))} - {*d.outer, *d.k_outer}
+    for o, s in zip(p.operands, scalar, strict=True):
+        first = next((n for n, a in enumerate(axes) if a in o.axes), len(axes))
+        passes = prod(tiles_along(p, d, a) for a in axes[:first])
+        if d.vector in o.axes and _count_elements(p, o, inner) * p.dtype.itemsize > target.l2 * target.overheads.held:
+            out += (passes - 1) * sum(s.memories[read.slot].buffer.nbytes for read in s.reads)
+    return out
+
+
 @lru_cache(maxsize=4096)
 def cycles(kernel: Kernel, original: Problem, d: Direct, lanes: int, epilogue_cycles: float, target: Any) -> float:
     """Return the cycles of the problem on one core; `epilogue_cycles`: cycles of the epilogue, per vector."""
@@ -387,7 +418,7 @@ def cycles(kernel: Kernel, original: Problem, d: Direct, lanes: int, epilogue_cy
             weight = max(weight, target.seconds_for_bytes(vector, all_bytes, 1) / target.cycle_seconds)
         load += x.count(box) * (d.vectors if x.moves else 1) * weight * max(1, len(s.reads))
     body = 2.0
-    for part, loads_there in loads_of_strips(p, scalar, d.vector, d.vectors, lanes, target):
+    for part, loads_there in loads_of_strips(p, scalar, d, lanes, target):
         masks = sum(x.masks(box, d.vector, d.vectors, moving, loops) for x in loads_there)
         body += part * max(sums * points / target.multiplies, load + w.mask * masks, w.latency * points)
     others = (a for a in range(len(p.extents)) if a not in (*d.fused, d.vector))
