@@ -16,7 +16,13 @@ from einsmith.cost.roofline import may_be_one_task
 from einsmith.ir.analysis.reads import outer_reads
 from einsmith.ir.nodes import Read, postorder
 from einsmith.kernels.contraction.config import MAX_HALO_BYTES, Direct, HaloProblem, Halos, read_halos
-from einsmith.kernels.contraction.direct_loads import BoxLoads, loads_of_strips, loops_over_k, moving_axes
+from einsmith.kernels.contraction.direct_loads import (
+    BoxLoads,
+    combine_limits,
+    loads_of_strips,
+    loops_over_k,
+    moving_axes,
+)
 from einsmith.kernels.contraction.halo import SLOT, HaloCopy, halo_copy
 from einsmith.kernels.contraction.problem import Operand, Problem, affine, k_limit
 from einsmith.kernels.contraction.words import operand_memories
@@ -88,7 +94,7 @@ def _enumerate_counts(extent: int) -> list[int]:
     if extent <= MAX_UNROLLED_POINTS // 2 + 1:
         return sorted({1, extent, *([extent // 2] if extent % 2 == 0 else [])})
     out = {1}
-    for limit in (4, 8, 16):
+    for limit in (2, 4, 8, 16):
         out.add(max(n for n in range(1, min(limit, extent) + 1) if extent % n == 0))
     for even in (4, 8):
         if max(out) < even:
@@ -241,6 +247,28 @@ def sum_elements(p: Problem, d: Direct, lanes: int) -> int:
     return prod(p.extents[a] for a in rest) * vectors * lanes
 
 
+def _strip_bytes(p: Problem, samplers: Sequence[OperandAccess], d: Direct, target: Any) -> float:
+    """Return the bytes beyond L2 that a box waits for because it reads operands, by `samplers`, in narrow strips.
+
+    A box with lanes along results reads a few vectors of them at every point of K, a page or more apart
+    (`Overheads.strip`).
+    """
+    item, box, out = p.dtype.itemsize, dict([*d.tile, *d.unroll]), 0.0
+    if d.vector >= len(p.piece.extents):
+        return 0.0
+    walked = [a for a in p.k if a not in (*box, *d.k_outer) and p.extents[a] > 1]
+    for s in samplers:
+        for read, form in s.reads.items():
+            steps = {a: abs(c) * item for a, c in s.forms[form].coef.items() if c}
+            stride, size = min((steps[a] for a in walked if a in steps), default=0), s.memories[read.slot].buffer.nbytes
+            if d.vector in steps and stride >= PAGE and size > target.l2:
+                width = target.vector_bytes * d.vectors
+                for step, n in sorted((steps[a], n) for a, n in box.items() if a in steps):
+                    width = max(width, step * n * (step <= width))  # adjacent rows
+                out += size * target.overheads.strip / min(width, stride)
+    return out
+
+
 def _search_box(
     p: Problem, samplers: Sequence[OperandAccess], v: int, lanes: int, target: Any, lone: Sequence[int], whole: bool
 ):
@@ -255,6 +283,8 @@ def _search_box(
     axes = [a for a in range(len(p.extents)) if a != v and p.extents[a] > 1 and (a in lone or a in pairs)][-MAX_AXES:]
     row_vectors = -(-p.extents[v] // lanes) if v < rank else 1
     counts = [(p.extents[a],) if whole and a in lone else _enumerate_counts(p.extents[a]) for a in axes]
+    size = sum(m.buffer.nbytes for s in samplers for m in {s.memories[r.slot] for r in s.reads})
+    cycles_per_byte = target.seconds_for_bytes(lanes, size, 1) / target.cycle_seconds  # for each of a vector's lanes
     best = None
     for vectors in {1, min(2, row_vectors), min(4, row_vectors)}:
         if -(-row_vectors // vectors) * vectors > row_vectors * 1.3:
@@ -267,7 +297,8 @@ def _search_box(
                 continue
 
             def score(load_cycles: float, sums: int = sums, points: int = points, uneven: int = uneven) -> float:
-                cycles = max(sums * points / target.multiplies, load_cycles, target.overheads.latency * points)
+                cycles = combine_limits(sums * points / target.multiplies, load_cycles, target.overheads.overlap)
+                cycles = max(cycles, target.overheads.latency * points)
                 return (cycles + target.overheads.iteration + sums * 0.1) * (1 + 0.1 * uneven) / (sums * points)
 
             # Loads are counted only where arithmetic alone is fast enough, masks where loads are, too.
@@ -282,7 +313,8 @@ def _search_box(
             moving, loops = moving_axes(p, v, vectors, row_vectors, box_points), loops_over_k(p, v, box_points)
             tile, unroll = (tuple((a, n) for a, n in box_points if n > 1 and (a < rank) == x) for x in (True, False))
             outer = tuple(a for a in range(rank) if a not in (v, *pairs, *dict(tile)))
-            total, d = 0.0, Direct(v, vectors, tile, unroll, outer)
+            d = Direct(v, vectors, tile, unroll, outer)
+            total = _strip_bytes(p, samplers, d, target) * cycles_per_byte / prod(p.extents)
             for part, loads_there in loads_of_strips(p, samplers, d, lanes, target, known):
                 masks = sum(x.masks(box_points, v, vectors, moving, loops) for x in loads_there)
                 total += part * score(load_cycles + target.overheads.mask * masks)
@@ -350,28 +382,10 @@ def count_far_rows(kernel: Kernel, original: Problem, d: Direct, target: Any) ->
 
 
 def strip_bytes(kernel: Kernel, original: Problem, d: Direct, target: Any) -> float:
-    """Return the bytes of operands beyond L2 that the direct form waits for because it reads them in narrow strips.
-
-    A box with lanes along results reads a few vectors of them at every point of K, a page or more apart
-    (`Overheads.strip`).
-    """
+    """Return the bytes of operands beyond L2 that the direct form waits for because it reads them in narrow strips."""
     halo_problem, scalar = _access_operands(kernel, original, d)
-    p, box = halo_problem.problem, dict([*d.tile, *d.unroll])
-    if d.vector >= len(p.piece.extents):
-        return 0.0
-    item, halos = p.dtype.itemsize, dict(halo_problem.halos)
-    walked = [a for a in p.k if a not in (*box, *d.k_outer) and p.extents[a] > 1]
-    out = 0.0
-    for which, s in enumerate(scalar):
-        for read, form in s.reads.items():
-            steps = {a: abs(c) * item for a, c in s.forms[form].coef.items() if c}
-            stride, size = min((steps[a] for a in walked if a in steps), default=0), s.memories[read.slot].buffer.nbytes
-            if d.vector in steps and which not in halos and stride >= PAGE and size > target.l2:
-                width = target.vector_bytes * d.vectors
-                for step, n in sorted((steps[a], n) for a, n in box.items() if a in steps):
-                    width = max(width, step * n * (step <= width))  # adjacent rows
-                out += size * target.overheads.strip / min(width, stride)
-    return out
+    far = [s for which, s in enumerate(scalar) if which not in dict(halo_problem.halos)]
+    return _strip_bytes(halo_problem.problem, far, d, target)
 
 
 def refetched_bytes(kernel: Kernel, original: Problem, d: Direct, target: Any) -> float:
@@ -425,6 +439,8 @@ def cycles(kernel: Kernel, original: Problem, d: Direct, lanes: int, epilogue_cy
     rows = prod(-(-p.extents[a] // dict(box).get(a, 1)) for a in others)
     iterations = rows * -(-row_vectors // d.vectors)
     total = iterations * body
+    if loops:
+        total += iterations / prod(loops.values()) * w.tile / prod(p.extents[a] for a in d.k_outer)
     outputs = prod(p.piece.extents)
     sum_vectors = outputs / p.extents[d.vector] * row_vectors if d.vector < rank else outputs  # vectors of sums
     total += sum_vectors * (epilogue_cycles + 1.5 if d.vector < rank else w.lane_sum * d.split)

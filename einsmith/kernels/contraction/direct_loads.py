@@ -19,6 +19,12 @@ MIN_INNER_STRIPS = 2
 """Fewest strips of a row that have code of their own because they need fewer guards."""
 
 
+def combine_limits(a: Any, b: Any, order: float) -> Any:
+    """Return the combination of two limits (numbers or arrays): where they are near each other, instructions wait for
+    either in turn."""
+    return (a**order + b**order) ** (1 / order)
+
+
 class BoxLoads:
     """Numbers of distinct loads and masks of an operand in a box of points.
 
