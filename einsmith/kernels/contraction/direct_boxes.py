@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from einsmith.codegen.loopnest.address import BufferMemory, fuse_axes, without_points
 from einsmith.cost.facts import LINE
@@ -247,6 +247,22 @@ def sum_elements(p: Problem, d: Direct, lanes: int) -> int:
     return prod(p.extents[a] for a in rest) * vectors * lanes
 
 
+class _SizedBox(NamedTuple):
+    """A box with its sums (vectors), its points of K, and the axes that its points do not divide."""
+
+    box: list[tuple[int, int]]
+    vectors: int
+    sums: int
+    points: int
+    uneven: int
+
+    def score(self, load_cycles: float, target: Any) -> float:
+        """Return the cycles of a product of vectors, for these cycles of loads and masks."""
+        w, products = target.overheads, self.sums * self.points
+        cycles = max(combine_limits(products / target.multiplies, load_cycles, w.overlap), w.latency * self.points)
+        return (cycles + w.iteration + self.sums * 0.1) * (1 + 0.1 * self.uneven) / products
+
+
 def _strip_bytes(p: Problem, samplers: Sequence[OperandAccess], d: Direct, target: Any) -> float:
     """Return the bytes beyond L2 that a box waits for because it reads operands, by `samplers`, in narrow strips.
 
@@ -281,45 +297,44 @@ def _search_box(
     pairs = _find_paired_axes(p)
     loads, known = [BoxLoads(s, v, lanes, target) for s in samplers], dict[Any, BoxLoads]()
     axes = [a for a in range(len(p.extents)) if a != v and p.extents[a] > 1 and (a in lone or a in pairs)][-MAX_AXES:]
-    row_vectors = -(-p.extents[v] // lanes) if v < rank else 1
+    row_vectors, results = -(-p.extents[v] // lanes) if v < rank else 1, sum(a < rank for a in axes)
     counts = [(p.extents[a],) if whole and a in lone else _enumerate_counts(p.extents[a]) for a in axes]
     size = sum(m.buffer.nbytes for s in samplers for m in {s.memories[r.slot] for r in s.reads})
     cycles_per_byte = target.seconds_for_bytes(lanes, size, 1) / target.cycle_seconds  # for each of a vector's lanes
-    best = None
+    boxes: list[_SizedBox] = []
     for vectors in {1, min(2, row_vectors), min(4, row_vectors)}:
         if -(-row_vectors // vectors) * vectors > row_vectors * 1.3:
             continue
-        for box_points in (list(zip(axes, x, strict=True)) for x in product(*counts)):
-            sums = vectors * prod(n for a, n in box_points if a < rank)
-            points = prod(n for a, n in box_points if a >= rank)
-            uneven = sum(1 for a, n in box_points if p.extents[a] % n)
-            if sums > target.vector_registers - 4 or sums * points > MAX_PRODUCTS or uneven > 1:
+        for x in product(*counts):
+            sums, points = vectors * prod(x[:results]), prod(x[results:])
+            if sums > target.vector_registers - 4 or sums * points > MAX_PRODUCTS:
                 continue
-
-            def score(load_cycles: float, sums: int = sums, points: int = points, uneven: int = uneven) -> float:
-                cycles = combine_limits(sums * points / target.multiplies, load_cycles, target.overheads.overlap)
-                cycles = max(cycles, target.overheads.latency * points)
-                return (cycles + target.overheads.iteration + sums * 0.1) * (1 + 0.1 * uneven) / (sums * points)
-
-            # Loads are counted only where arithmetic alone is fast enough, masks where loads are, too.
-            if best is not None and score(0.0) >= best[0]:
-                continue
-            each = [x.count(box_points) * (vectors if x.moves else 1) for x in loads]
-            if sums + min(each) + 2 > target.vector_registers:
-                continue
-            load_cycles = sum(x.weight * n for x, n in zip(loads, each, strict=True))
-            if best is not None and score(load_cycles) >= best[0]:
-                continue
-            moving, loops = moving_axes(p, v, vectors, row_vectors, box_points), loops_over_k(p, v, box_points)
-            tile, unroll = (tuple((a, n) for a, n in box_points if n > 1 and (a < rank) == x) for x in (True, False))
-            outer = tuple(a for a in range(rank) if a not in (v, *pairs, *dict(tile)))
-            d = Direct(v, vectors, tile, unroll, outer)
-            total = _strip_bytes(p, samplers, d, target) * cycles_per_byte / prod(p.extents)
-            for part, loads_there in loads_of_strips(p, samplers, d, lanes, target, known):
-                masks = sum(x.masks(box_points, v, vectors, moving, loops) for x in loads_there)
-                total += part * score(load_cycles + target.overheads.mask * masks)
-            if best is None or total < best[0]:
-                best = total, (tile, unroll, vectors)
+            uneven = sum(1 for a, n in zip(axes, x, strict=True) if p.extents[a] % n)
+            if uneven <= 1:
+                boxes.append(_SizedBox(list(zip(axes, x, strict=True)), vectors, sums, points, uneven))
+    # Loads are counted only where arithmetic alone is fast enough, masks where loads are, too.
+    best = None
+    bounds = [box.score(0.0, target) for box in boxes]
+    for i in sorted(range(len(boxes)), key=bounds.__getitem__):
+        box_points, vectors, sums, *_ = box = boxes[i]
+        if best is not None and bounds[i] >= best[0]:
+            break
+        each = [x.count(box_points) * (vectors if x.moves else 1) for x in loads]
+        if sums + min(each) + 2 > target.vector_registers:
+            continue
+        load_cycles = sum(x.weight * n for x, n in zip(loads, each, strict=True))
+        if best is not None and box.score(load_cycles, target) >= best[0]:
+            continue
+        moving, loops = moving_axes(p, v, vectors, row_vectors, box_points), loops_over_k(p, v, box_points)
+        tile, unroll = (tuple((a, n) for a, n in box_points if n > 1 and (a < rank) == x) for x in (True, False))
+        outer = tuple(a for a in range(rank) if a not in (v, *pairs, *dict(tile)))
+        d = Direct(v, vectors, tile, unroll, outer)
+        total = _strip_bytes(p, samplers, d, target) * cycles_per_byte / prod(p.extents)
+        for part, loads_there in loads_of_strips(p, samplers, d, lanes, target, known):
+            masks = sum(x.masks(box_points, v, vectors, moving, loops) for x in loads_there)
+            total += part * box.score(load_cycles + target.overheads.mask * masks, target)
+        if best is None or total < best[0]:
+            best = total, (tile, unroll, vectors)
     return None if best is None else best[1]
 
 
