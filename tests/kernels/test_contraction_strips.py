@@ -112,8 +112,8 @@ def test_masks_that_no_loop_over_k_changes_are_computed_before_it():
     access = OperandAccess(None, [image.expr], image.guards, p.extents, memories)
     loads = BoxLoads(access, 3, 16, target)
     moving, box = {2, 3, 4, 6}, [(2, 2), (5, 3)]
-    # Two guards of columns, which the loop over taps changes, four loads, and the guards of four rows once in all.
-    assert loads.masks(box, 3, 1, moving, {4: 40, 6: 3}) == 2 + 4 + 2 * 4 / 120
+    # Two guards of columns, which the loop over taps changes, and those of four rows once in all; four loads of both.
+    assert loads.masks(box, 3, 1, moving, {4: 40, 6: 3}) == 2 + 2 * 4 + 2 * 4 / 120
     assert loads.masks(box, 3, 1, moving, {}) > 8
 
 

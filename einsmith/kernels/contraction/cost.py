@@ -213,7 +213,8 @@ def _step_cycles(s: _SharedTerms) -> Array:
 
     # Vectors that every tile of M loads from L2; or every point of the batch, if there is one tile of M.
     tiles = (s.mt > t.tm) & (s.kc * s.nr * t.item > s.target.l1)
-    l2_load = w.line * (tiles | ((s.mt == 1) & (x.batch > x.b_batch) & (s.b_own > s.target.l1)))
+    l2_line = max(w.line, t.lanes * t.item / s.target.bytes_per_second[1] / s.target.cycle_seconds)
+    l2_load = l2_line * (tiles | ((s.mt == 1) & (x.batch > x.b_batch) & (s.b_own > s.target.l1)))
 
     def step(mr: Array, nv: Array) -> Array:
         """Return the cycles of a step, which multiply-adds, loads and the latency of a short chain limit."""

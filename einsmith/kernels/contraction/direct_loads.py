@@ -72,8 +72,8 @@ class BoxLoads:
 
         Without loops over K, the body computes every mask, once for loads with equal conditions. Masks that find no
         register are written and read again. With loops over K (`loops`: iterations by axis), the body computes only
-        the masks of conditions on these axes, and every load takes the conjunction with those that are computed before
-        the loops.
+        the masks of conditions on these axes. Every load takes one operation for each kind of condition, of rows or of
+        columns, which are computed in the loops or before them.
         """
         moving_conds = [c for c in self.conds if any(a in moving for a in c)]
         in_loops = [c for c in moving_conds if any(a in loops for a in c)]
@@ -83,8 +83,9 @@ class BoxLoads:
         if not loops:
             return computed + max(0, computed - self.mask_registers)
         changing = sum(_count_values([c], counts) * (vectors if v in c else 1) for c in in_loops)
-        loads = self.count(counts) * (vectors if self.moves else 1) if moving_conds else 0
-        return changing + loads + max(0, live - self.mask_registers) + computed / prod(loops.values())
+        kinds = len({frozenset(c) for c in moving_conds})  # rows, columns: each has a mask, and loads one of all
+        loads = self.count(counts) * (vectors if self.moves else 1)
+        return changing + kinds * loads + max(0, live - self.mask_registers) + computed / prod(loops.values())
 
 
 def _count_values(forms: Sequence[Mapping[int, int]], counts: Sequence[tuple[int, int]]) -> int:
