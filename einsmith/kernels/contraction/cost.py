@@ -16,6 +16,7 @@ from einsmith.cost.memory_traffic import PAGE, waited_part
 from einsmith.cost.roofline import HIDDEN, launch_overhead
 from einsmith.kernels.contraction import traffic
 from einsmith.kernels.contraction.config import Tiled, has_room_to_unroll, unroll_limit
+from einsmith.kernels.contraction.direct_loads import combine_limits
 from einsmith.kernels.contraction.features import FeatureArrays, OperandPlan
 from einsmith.kernels.contraction.traffic import Array
 from einsmith.schedule.footprint import bytes_by_buffer
@@ -172,11 +173,6 @@ def predict(t: ConfigTable, target: Any) -> Predicted:
     return Predicted(arithmetic, memory, 1.0 + (t.split > 1) + (s.a_repacked | s.b_repacked), s.all_tasks)
 
 
-def _smooth_max(a: Array, b: Array, order: int) -> Array:
-    """Return the combination of two limits: where they are near each other, instructions wait for either in turn."""
-    return (a**order + b**order) ** (1 / order)
-
-
 def _step_cycles(s: _SharedTerms) -> Array:
     """Return the cycles of all steps over K of all tiles."""
     t, x, w, kc = s.t, s.x, s.w, s.kc
@@ -217,12 +213,13 @@ def _step_cycles(s: _SharedTerms) -> Array:
 
     # Vectors that every tile of M loads from L2; or every point of the batch, if there is one tile of M.
     tiles = (s.mt > t.tm) & (s.kc * s.nr * t.item > s.target.l1)
-    l2_load = w.line * (tiles | ((s.mt == 1) & (x.batch > x.b_batch) & (s.b_own > s.target.l1)))
+    l2_line = max(w.line, t.lanes * t.item / s.target.bytes_per_second[1] / s.target.cycle_seconds)
+    l2_load = l2_line * (tiles | ((s.mt == 1) & (x.batch > x.b_batch) & (s.b_own > s.target.l1)))
 
     def step(mr: Array, nv: Array) -> Array:
         """Return the cycles of a step, which multiply-adds, loads and the latency of a short chain limit."""
         product = mr * nv
-        cycles = _smooth_max(product / x.multiplies, mr * broadcast + nv * loads + s.prefetched_lines / 2, w.overlap)
+        cycles = combine_limits(product / x.multiplies, mr * broadcast + nv * loads + s.prefetched_lines / 2, w.overlap)
         if x.has["in_tiles"]:  # a tile register is loaded by one instruction
             whole = np.ceil(mr / TILE_ROWS) * TILE_ROWS * nv
             cycles = np.where(x.in_tiles > 0, whole / x.multiplies, cycles)
@@ -230,7 +227,7 @@ def _step_cycles(s: _SharedTerms) -> Array:
         cycles = cycles + nv * n_extra + mr * m_extra + step_extra
         if x.has["b_read_cycles"]:
             cycles = cycles + w.reloaded * np.maximum(0.0, s.b_inline * nv * x.b_read_cycles - w.in_registers)
-        return _smooth_max(cycles, w.latency * (product >= 1), w.overlap)
+        return combine_limits(cycles, w.latency * (product >= 1), w.overlap)
 
     rows, widths = np.array((t.mr, x.m - (s.mt - 1) * t.mr))[:, None], np.array((t.nv, s.nvs - (s.nt - 1) * t.nv))
     (inside, right), (below, corner) = step(rows, widths)  # whole tiles and the last ones

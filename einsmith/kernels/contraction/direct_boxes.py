@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from einsmith.codegen.loopnest.address import BufferMemory, fuse_axes, without_points
 from einsmith.cost.facts import LINE
@@ -16,7 +16,13 @@ from einsmith.cost.roofline import may_be_one_task
 from einsmith.ir.analysis.reads import outer_reads
 from einsmith.ir.nodes import Read, postorder
 from einsmith.kernels.contraction.config import MAX_HALO_BYTES, Direct, HaloProblem, Halos, read_halos
-from einsmith.kernels.contraction.direct_loads import BoxLoads, loads_of_strips, loops_over_k, moving_axes
+from einsmith.kernels.contraction.direct_loads import (
+    BoxLoads,
+    combine_limits,
+    loads_of_strips,
+    loops_over_k,
+    moving_axes,
+)
 from einsmith.kernels.contraction.halo import SLOT, HaloCopy, halo_copy
 from einsmith.kernels.contraction.problem import Operand, Problem, affine, k_limit
 from einsmith.kernels.contraction.words import operand_memories
@@ -88,7 +94,7 @@ def _enumerate_counts(extent: int) -> list[int]:
     if extent <= MAX_UNROLLED_POINTS // 2 + 1:
         return sorted({1, extent, *([extent // 2] if extent % 2 == 0 else [])})
     out = {1}
-    for limit in (4, 8, 16):
+    for limit in (2, 4, 8, 16):
         out.add(max(n for n in range(1, min(limit, extent) + 1) if extent % n == 0))
     for even in (4, 8):
         if max(out) < even:
@@ -208,6 +214,27 @@ def inner_axes(p: Problem, d: Direct) -> list[int]:
     return [a for a in range(len(p.piece.extents)) if a not in (*d.outer, d.vector) and p.extents[a] > 1]
 
 
+def prefetched_operands(p: Problem, d: Direct, samplers: Sequence[OperandAccess], target: Any) -> list[int]:
+    """Return the operands beyond L2 that a tile prefetches for the next one along the last inner axis.
+
+    Their rows lie in more pages than hardware prefetchers follow, and L2 keeps what a row of tiles reads.
+    """
+    inner, item = inner_axes(p, d), p.dtype.itemsize
+    if d.vector in p.k or not inner or d.parts > 1 and max(inner, key=lambda a: tiles_along(p, d, a)) == inner[-1]:
+        return []
+    axis, out = inner[-1], []
+    for which, s in enumerate(samplers):
+        forms = [s.forms[i].coef for i in s.reads.values()]
+        sizes = [s.memories[read.slot].buffer.nbytes for read in s.reads]
+        fixed = {*d.outer, *d.k_outer, *inner} if all(x.get(axis) and x.get(d.vector) for x in forms) else None
+        if fixed is None or which in dict(d.windows) or max(sizes, default=0) <= target.l2:
+            continue
+        rows = _count_elements(p, p.operands[which], {*range(len(p.extents))} - fixed) * dict(d.tile).get(axis, 1)
+        if 2 * rows * item <= target.l2 * target.overheads.held:
+            out.append(which)
+    return out
+
+
 def tiles_along(p: Problem, d: Direct, axis: int) -> int:
     """Return the number of tiles along an output axis."""
     return -(-p.extents[axis] // dict(d.tile).get(axis, 1))
@@ -220,6 +247,44 @@ def sum_elements(p: Problem, d: Direct, lanes: int) -> int:
     return prod(p.extents[a] for a in rest) * vectors * lanes
 
 
+class _SizedBox(NamedTuple):
+    """A box with its sums (vectors), its points of K, and the axes that its points do not divide."""
+
+    box: list[tuple[int, int]]
+    vectors: int
+    sums: int
+    points: int
+    uneven: int
+
+    def score(self, load_cycles: float, target: Any) -> float:
+        """Return the cycles of a product of vectors, for these cycles of loads and masks."""
+        w, products = target.overheads, self.sums * self.points
+        cycles = max(combine_limits(products / target.multiplies, load_cycles, w.overlap), w.latency * self.points)
+        return (cycles + w.iteration + self.sums * 0.1) * (1 + 0.1 * self.uneven) / products
+
+
+def _strip_bytes(p: Problem, samplers: Sequence[OperandAccess], d: Direct, target: Any) -> float:
+    """Return the bytes beyond L2 that a box waits for because it reads operands, by `samplers`, in narrow strips.
+
+    A box with lanes along results reads a few vectors of them at every point of K, a page or more apart
+    (`Overheads.strip`).
+    """
+    item, box, out = p.dtype.itemsize, dict([*d.tile, *d.unroll]), 0.0
+    if d.vector >= len(p.piece.extents):
+        return 0.0
+    walked = [a for a in p.k if a not in (*box, *d.k_outer) and p.extents[a] > 1]
+    for s in samplers:
+        for read, form in s.reads.items():
+            steps = {a: abs(c) * item for a, c in s.forms[form].coef.items() if c}
+            stride, size = min((steps[a] for a in walked if a in steps), default=0), s.memories[read.slot].buffer.nbytes
+            if d.vector in steps and stride >= PAGE and size > target.l2:
+                width = target.vector_bytes * d.vectors
+                for step, n in sorted((steps[a], n) for a, n in box.items() if a in steps):
+                    width = max(width, step * n * (step <= width))  # adjacent rows
+                out += size * target.overheads.strip / min(width, stride)
+    return out
+
+
 def _search_box(
     p: Problem, samplers: Sequence[OperandAccess], v: int, lanes: int, target: Any, lone: Sequence[int], whole: bool
 ):
@@ -230,48 +295,47 @@ def _search_box(
     """
     rank = len(p.piece.extents)
     pairs = _find_paired_axes(p)
-    loads = [BoxLoads(s, v, lanes, target) for s in samplers]
+    loads, known = [BoxLoads(s, v, lanes, target) for s in samplers], dict[Any, BoxLoads]()
     axes = [a for a in range(len(p.extents)) if a != v and p.extents[a] > 1 and (a in lone or a in pairs)][-MAX_AXES:]
-    row_vectors = -(-p.extents[v] // lanes) if v < rank else 1
+    row_vectors, results = -(-p.extents[v] // lanes) if v < rank else 1, sum(a < rank for a in axes)
     counts = [(p.extents[a],) if whole and a in lone else _enumerate_counts(p.extents[a]) for a in axes]
-    best = None
+    size = sum(m.buffer.nbytes for s in samplers for m in {s.memories[r.slot] for r in s.reads})
+    cycles_per_byte = target.seconds_for_bytes(lanes, size, 1) / target.cycle_seconds  # for each of a vector's lanes
+    boxes: list[_SizedBox] = []
     for vectors in {1, min(2, row_vectors), min(4, row_vectors)}:
         if -(-row_vectors // vectors) * vectors > row_vectors * 1.3:
             continue
-        strips = loads_of_strips(p, samplers, v, vectors, lanes, target)
-        for box_points in (list(zip(axes, x, strict=True)) for x in product(*counts)):
-            sums = vectors * prod(n for a, n in box_points if a < rank)
-            points = prod(n for a, n in box_points if a >= rank)
-            uneven = sum(1 for a, n in box_points if p.extents[a] % n)
-            if sums > target.vector_registers - 4 or sums * points > MAX_PRODUCTS or uneven > 1:
+        for x in product(*counts):
+            sums, points = vectors * prod(x[:results]), prod(x[results:])
+            if sums > target.vector_registers - 4 or sums * points > MAX_PRODUCTS:
                 continue
-
-            def score(load_cycles: float, sums: int = sums, points: int = points, uneven: int = uneven) -> float:
-                cycles = max(sums * points / target.multiplies, load_cycles, target.overheads.latency * points)
-                return (cycles + target.overheads.iteration + sums * 0.1) * (1 + 0.1 * uneven) / (sums * points)
-
-            # Loads are counted only where arithmetic alone is fast enough, masks where loads are, too.
-            if best is not None and score(0.0) >= best[0]:
-                continue
-            each = [x.count(box_points) * (vectors if x.moves else 1) for x in loads]
-            if sums + min(each) + 2 > target.vector_registers:
-                continue
-            load_cycles = sum(x.weight * n for x, n in zip(loads, each, strict=True))
-            if best is not None and score(load_cycles) >= best[0]:
-                continue
-            moving, loops = moving_axes(p, v, vectors, row_vectors, box_points), loops_over_k(p, v, box_points)
-            total = 0.0
-            for part, loads_there in strips:
-                masks = sum(x.masks(box_points, v, vectors, moving, loops) for x in loads_there)
-                total += part * score(load_cycles + target.overheads.mask * masks)
-            if best is None or total < best[0]:
-                best = (total, box_points, vectors)
-    if best is None:
-        return None
-    _, box, vectors = best
-    tile = tuple((a, n) for a, n in box if a < rank and n > 1)
-    unroll = tuple((a, n) for a, n in box if a >= rank and n > 1)
-    return tile, unroll, vectors
+            uneven = sum(1 for a, n in zip(axes, x, strict=True) if p.extents[a] % n)
+            if uneven <= 1:
+                boxes.append(_SizedBox(list(zip(axes, x, strict=True)), vectors, sums, points, uneven))
+    # Loads are counted only where arithmetic alone is fast enough, masks where loads are, too.
+    best = None
+    bounds = [box.score(0.0, target) for box in boxes]
+    for i in sorted(range(len(boxes)), key=bounds.__getitem__):
+        box_points, vectors, sums, *_ = box = boxes[i]
+        if best is not None and bounds[i] >= best[0]:
+            break
+        each = [x.count(box_points) * (vectors if x.moves else 1) for x in loads]
+        if sums + min(each) + 2 > target.vector_registers:
+            continue
+        load_cycles = sum(x.weight * n for x, n in zip(loads, each, strict=True))
+        if best is not None and box.score(load_cycles, target) >= best[0]:
+            continue
+        moving, loops = moving_axes(p, v, vectors, row_vectors, box_points), loops_over_k(p, v, box_points)
+        tile, unroll = (tuple((a, n) for a, n in box_points if n > 1 and (a < rank) == x) for x in (True, False))
+        outer = tuple(a for a in range(rank) if a not in (v, *pairs, *dict(tile)))
+        d = Direct(v, vectors, tile, unroll, outer)
+        total = _strip_bytes(p, samplers, d, target) * cycles_per_byte / prod(p.extents)
+        for part, loads_there in loads_of_strips(p, samplers, d, lanes, target, known):
+            masks = sum(x.masks(box_points, v, vectors, moving, loops) for x in loads_there)
+            total += part * box.score(load_cycles + target.overheads.mask * masks, target)
+        if best is None or total < best[0]:
+            best = total, (tile, unroll, vectors)
+    return None if best is None else best[1]
 
 
 def _search_tile_of_sides(p: Problem, row: int, lanes: int, target: Any):
@@ -333,27 +397,23 @@ def count_far_rows(kernel: Kernel, original: Problem, d: Direct, target: Any) ->
 
 
 def strip_bytes(kernel: Kernel, original: Problem, d: Direct, target: Any) -> float:
-    """Return the bytes of operands beyond L2 that the direct form waits for because it reads them in narrow strips.
-
-    A box with lanes along results reads a few vectors of them at every point of K, a page or more apart
-    (`Overheads.strip`).
-    """
+    """Return the bytes of operands beyond L2 that the direct form waits for because it reads them in narrow strips."""
     halo_problem, scalar = _access_operands(kernel, original, d)
-    p, box = halo_problem.problem, dict([*d.tile, *d.unroll])
-    if d.vector >= len(p.piece.extents):
-        return 0.0
-    item, halos = p.dtype.itemsize, dict(halo_problem.halos)
-    walked = [a for a in p.k if a not in (*box, *d.k_outer) and p.extents[a] > 1]
-    out = 0.0
-    for which, s in enumerate(scalar):
-        for read, form in s.reads.items():
-            steps = {a: abs(c) * item for a, c in s.forms[form].coef.items() if c}
-            stride, size = min((steps[a] for a in walked if a in steps), default=0), s.memories[read.slot].buffer.nbytes
-            if d.vector in steps and which not in halos and stride >= PAGE and size > target.l2:
-                width = target.vector_bytes * d.vectors
-                for step, n in sorted((steps[a], n) for a, n in box.items() if a in steps):
-                    width = max(width, step * n * (step <= width))  # adjacent rows
-                out += size * target.overheads.strip / min(width, stride)
+    far = [s for which, s in enumerate(scalar) if which not in dict(halo_problem.halos)]
+    return _strip_bytes(halo_problem.problem, far, d, target)
+
+
+def refetched_bytes(kernel: Kernel, original: Problem, d: Direct, target: Any) -> float:
+    """Return the bytes of operands beyond L2 that the tiles along other axes fetch once more: images, for each tile of
+    filters."""
+    halo_problem, scalar = _access_operands(kernel, original, d)
+    p, out = halo_problem.problem, 0.0
+    axes, inner = inner_axes(p, d), {*range(len(p.extents))} - {*d.outer, *d.k_outer}
+    for o, s in zip(p.operands, scalar, strict=True):
+        first = next((n for n, a in enumerate(axes) if a in o.axes), len(axes))
+        passes = prod(tiles_along(p, d, a) for a in axes[:first])
+        if d.vector in o.axes and _count_elements(p, o, inner) * p.dtype.itemsize > target.l2 * target.overheads.held:
+            out += (passes - 1) * sum(s.memories[read.slot].buffer.nbytes for read in s.reads)
     return out
 
 
@@ -387,13 +447,15 @@ def cycles(kernel: Kernel, original: Problem, d: Direct, lanes: int, epilogue_cy
             weight = max(weight, target.seconds_for_bytes(vector, all_bytes, 1) / target.cycle_seconds)
         load += x.count(box) * (d.vectors if x.moves else 1) * weight * max(1, len(s.reads))
     body = 2.0
-    for part, loads_there in loads_of_strips(p, scalar, d.vector, d.vectors, lanes, target):
+    for part, loads_there in loads_of_strips(p, scalar, d, lanes, target):
         masks = sum(x.masks(box, d.vector, d.vectors, moving, loops) for x in loads_there)
         body += part * max(sums * points / target.multiplies, load + w.mask * masks, w.latency * points)
     others = (a for a in range(len(p.extents)) if a not in (*d.fused, d.vector))
     rows = prod(-(-p.extents[a] // dict(box).get(a, 1)) for a in others)
     iterations = rows * -(-row_vectors // d.vectors)
     total = iterations * body
+    if loops:
+        total += iterations / prod(loops.values()) * w.tile / prod(p.extents[a] for a in d.k_outer)
     outputs = prod(p.piece.extents)
     sum_vectors = outputs / p.extents[d.vector] * row_vectors if d.vector < rank else outputs  # vectors of sums
     total += sum_vectors * (epilogue_cycles + 1.5 if d.vector < rank else w.lane_sum * d.split)

@@ -11,11 +11,18 @@ from einsmith.codegen.loopnest.address import comparison_form
 from einsmith.cost.overheads import INSTRUCTIONS
 from einsmith.ir.analysis.linear import values_in_box
 from einsmith.ir.nodes import Apply, Expr
+from einsmith.kernels.contraction.config import Direct
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.emit.access import OperandAccess
 
 MIN_INNER_STRIPS = 2
 """Fewest strips of a row that have code of their own because they need fewer guards."""
+
+
+def combine_limits(a: Any, b: Any, order: float) -> Any:
+    """Return the combination of two limits (numbers or arrays): where they are near each other, instructions wait for
+    either in turn."""
+    return (a**order + b**order) ** (1 / order)
 
 
 class BoxLoads:
@@ -65,8 +72,8 @@ class BoxLoads:
 
         Without loops over K, the body computes every mask, once for loads with equal conditions. Masks that find no
         register are written and read again. With loops over K (`loops`: iterations by axis), the body computes only
-        the masks of conditions on these axes, and every load takes the conjunction with those that are computed before
-        the loops.
+        the masks of conditions on these axes. Every load takes one operation for each kind of condition, of rows or of
+        columns, which are computed in the loops or before them.
         """
         moving_conds = [c for c in self.conds if any(a in moving for a in c)]
         in_loops = [c for c in moving_conds if any(a in loops for a in c)]
@@ -76,8 +83,9 @@ class BoxLoads:
         if not loops:
             return computed + max(0, computed - self.mask_registers)
         changing = sum(_count_values([c], counts) * (vectors if v in c else 1) for c in in_loops)
-        loads = self.count(counts) * (vectors if self.moves else 1) if moving_conds else 0
-        return changing + loads + max(0, live - self.mask_registers) + computed / prod(loops.values())
+        kinds = len({frozenset(c) for c in moving_conds})  # rows, columns: each has a mask, and loads one of all
+        loads = self.count(counts) * (vectors if self.moves else 1)
+        return changing + kinds * loads + max(0, live - self.mask_registers) + computed / prod(loops.values())
 
 
 def _count_values(forms: Sequence[Mapping[int, int]], counts: Sequence[tuple[int, int]]) -> int:
@@ -103,55 +111,81 @@ def loops_over_k(p: Problem, v: int, box: Sequence[tuple[int, int]], outer: Sequ
 
 
 class InnerStrips(NamedTuple):
-    """The strips lo .. hi (points) of a row of results of which all points satisfy guards, at every point of K.
+    """The strips lo .. hi (points) of an axis of which all points satisfy guards, at every point of K.
 
-    guards: the guards of either operand that are left for these strips
+    guards: the guards that they satisfy
     """
 
     lo: int
     hi: int
-    guards: tuple[tuple[Expr, ...], ...]
+    guards: frozenset[Expr]
 
 
-@lru_cache(maxsize=1024)
-def find_inner_strips(p: Problem, v: int, size: int) -> InnerStrips | None:
-    """Return the strips of `size` points along output axis `v` that need fewer guards, or None.
+def find_inner_strips(p: Problem, d: Direct, lanes: int) -> dict[int, InnerStrips]:
+    """Return the inner strips of rows of results and of the axis before it, by axis, where there are any.
 
-    A padded convolution's guards of columns hold for all strips of a row but the first and the last.
+    A padded convolution's guards hold for all strips but the first and the last ones.
     """
-    lo, hi, rest = 0, p.extents[v] // size * size if v < len(p.piece.extents) else 0, []
-    for o in p.operands:
-        left = []
-        for g in o.guards:
-            form = comparison_form(g, p.extents, ("lt", "le"))
-            step = form.coef.get(v, 0) if form else 0
-            if form is None or not step or any(a not in p.k for a in form.coef if a != v):
-                left.append(g)
-                continue
-            # The guard holds at all points of K where step * x + most <= 0.
-            most = form.const + sum(max(0, c * (p.extents[a] - 1)) for a, c in form.coef.items() if a != v)
-            most += isinstance(g, Apply) and g.fn == "lt"
-            if step > 0:
-                hi = min(hi, -most // step + 1)
-            else:
-                lo = max(lo, -(most // step))
-        rest.append(tuple(left))
+    rank, tile = len(p.piece.extents), dict(d.tile)
+    rows = [a for a in range(rank) if a != d.vector and a not in d.outer and p.extents[a] > 1]
+    if d.vector >= rank:
+        return {}
+    sizes = {a: tile.get(a, 1) for a in rows[-1:]} | {d.vector: d.vectors * lanes}
+    strips = {a: _inner_strips_along(p, a, size) for a, size in sizes.items()}
+    return {a: x for a, x in strips.items() if x is not None}
+
+
+@lru_cache(maxsize=4096)
+def _inner_strips_along(p: Problem, axis: int, size: int) -> InnerStrips | None:
+    """Return the inner strips of `size` points along an output axis, or None."""
+    lo, hi, guards = 0, p.extents[axis] // size * size, set()
+    for g in (g for o in p.operands for g in o.guards):
+        form = comparison_form(g, p.extents, ("lt", "le"))
+        step = form.coef.get(axis, 0) if form else 0
+        if form is None or not step or any(a not in p.k for a in form.coef if a != axis):
+            continue
+        # The guard holds at all points of K where step * x + most <= 0.
+        most = form.const + sum(max(0, c * (p.extents[a] - 1)) for a, c in form.coef.items() if a != axis)
+        most += isinstance(g, Apply) and g.fn == "lt"
+        if step > 0:
+            hi = min(hi, -most // step + 1)
+        else:
+            lo = max(lo, -(most // step))
+        guards.add(g)
     lo, hi = -(-lo // size) * size, hi // size * size
-    is_less = any(len(x) < len(o.guards) for x, o in zip(rest, p.operands, strict=True))
-    return InnerStrips(lo, hi, tuple(rest)) if is_less and hi - lo >= MIN_INNER_STRIPS * size else None
+    return InnerStrips(lo, hi, frozenset(guards)) if guards and hi - lo >= MIN_INNER_STRIPS * size else None
+
+
+def guards_inside(p: Problem, strips: Sequence[InnerStrips]) -> list[tuple[Expr, ...]]:
+    """Return the guards of either operand that strips which are inner ones along some axes need."""
+    return [tuple(g for g in o.guards if not any(g in x.guards for x in strips)) for o in p.operands]
 
 
 def loads_of_strips(
-    p: Problem, samplers: Sequence[OperandAccess], v: int, vectors: int, lanes: int, target: Any
+    p: Problem,
+    samplers: Sequence[OperandAccess],
+    d: Direct,
+    lanes: int,
+    target: Any,
+    known: dict[Any, BoxLoads] | None = None,
 ) -> list[tuple[float, list[BoxLoads]]]:
-    """Return the fraction of the strips along axis `v` that have all guards, and of inner strips, with the operands'
-    loads there."""
-    every, inner = [BoxLoads(s, v, lanes, target) for s in samplers], find_inner_strips(p, v, vectors * lanes)
-    if inner is None:
-        return [(1.0, every)]
-    part = (inner.hi - inner.lo) / (-(-p.extents[v] // (vectors * lanes)) * vectors * lanes)
-    accesses = (
-        OperandAccess(None, s.exprs, guards, s.extents, s.memories)
-        for s, guards in zip(samplers, inner.guards, strict=True)
-    )
-    return [(1 - part, every), (part, [BoxLoads(s, v, lanes, target) for s in accesses])]
+    """Return, for every kind of strips, their fraction of all strips and the loads of the operands there.
+
+    known: loads by operand and guards, of boxes whose lanes lie along the same axis, which is filled
+    """
+    inner, known = find_inner_strips(p, d, lanes), {} if known is None else known
+
+    def loads(which: int, guards: tuple[Expr, ...]) -> BoxLoads:
+        if (which, guards) not in known:
+            s = samplers[which]
+            s = OperandAccess(None, s.exprs, guards, s.extents, s.memories) if len(guards) < len(s.guards) else s
+            known[which, guards] = BoxLoads(s, d.vector, lanes, target)
+        return known[which, guards]
+
+    out, fraction = [], 1.0
+    for n, (axis, x) in enumerate([*inner.items(), (None, None)]):  # inner ones along no axis, the first, and both
+        rest = 0.0 if axis is None or x is None else fraction * (x.hi - x.lo) / p.extents[axis]
+        guards = guards_inside(p, [*inner.values()][:n])
+        out.append((fraction - rest, [loads(i, g) for i, g in enumerate(guards)]))
+        fraction = rest
+    return out

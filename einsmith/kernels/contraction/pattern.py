@@ -267,5 +267,6 @@ def _direct_cost(kernel: Kernel, p: Problem, c: Direct, target: Any) -> Cost:
         if size > target.l2 * tasks
         else 0.0
     )
-    wait_seconds += target.seconds_for_bytes(direct_boxes.strip_bytes(kernel, p, c, target), size, tasks)
+    waited = direct_boxes.strip_bytes(kernel, p, c, target) + direct_boxes.refetched_bytes(kernel, p, c, target)
+    wait_seconds += target.seconds_for_bytes(waited, size, tasks)
     return Cost(arithmetic, memory, wait_seconds)

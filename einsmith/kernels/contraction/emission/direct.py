@@ -18,15 +18,22 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from itertools import product
-from math import prod
+from math import inf, prod
 from typing import Any, NamedTuple
 
 from einsmith.codegen.loopnest.nest import Builder, SSAValue
 from einsmith.codegen.loopnest.shuffle import combine_lanes
 from einsmith.codegen.loopnest.walk import Bound, digits, part_bounds, part_range, strips, tiles
+from einsmith.cost.facts import LINE
 from einsmith.kernels.contraction.config import Direct
-from einsmith.kernels.contraction.direct_boxes import add_halo_copies, inner_axes, sum_elements, tiles_along
-from einsmith.kernels.contraction.direct_loads import InnerStrips, find_inner_strips
+from einsmith.kernels.contraction.direct_boxes import (
+    add_halo_copies,
+    inner_axes,
+    prefetched_operands,
+    sum_elements,
+    tiles_along,
+)
+from einsmith.kernels.contraction.direct_loads import find_inner_strips, guards_inside
 from einsmith.kernels.contraction.emission.frame import Operands, clear, is_below_limits, limited_points, workspace
 from einsmith.kernels.contraction.emission.nan_repair import NanRepair
 from einsmith.kernels.contraction.epilogue import Epilogue
@@ -85,19 +92,14 @@ class DirectLowering(Operands):
         self.p, self.d = p, d
         self.in_k = d.vector in p.k
         axes, lanes = ((), 0) if self.in_k else ((d.vector,), n)  # of results
-        self.inner_strips = find_inner_strips(p, d.vector, d.vectors * n)
-        self.samplers, self.inner_samplers = (
-            [
-                OperandAccess(b, [o.expr], g, p.extents, self.slots, (*d.fused, d.vector), n)
-                for o, g in zip(p.operands, guards, strict=True)
-            ]
-            for guards in ([o.guards for o in p.operands], self.inner_strips.guards if self.inner_strips else ((), ()))
-        )
+        self._samplers: dict[tuple[int, ...], list[OperandAccess]] = {}
+        self.inner_strips, self.inside = find_inner_strips(p, d, n), list[int]()
         self.varies_along_lanes = [any(f.coef.get(d.vector, 0) for f in s.forms) for s in self.samplers]
         size = d.vectors * prod(x for _, x in d.tile) * n
         self.epilogue = Epilogue(b, kernel, p, axes, lanes, room=size)
         self.counts = {**dict((*d.tile, *d.unroll)), d.vector: n if self.in_k else d.vectors * n}
         self.inner = inner_axes(p, d)
+        self.prefetched = prefetched_operands(p, d, self.samplers, target)
         self.tiled = self.inner if self.in_k else [*self.inner, d.vector]
         self.k_axes = [a for a in p.k if a not in (*d.k_outer, *d.fused, d.vector) and p.extents[a] > 1]
         self.parts_axis = max(self.inner, key=lambda a: tiles_along(p, d, a)) if d.parts > 1 else None
@@ -171,33 +173,44 @@ class DirectLowering(Operands):
 
             if a == self.p.k[0] and self.k_end is not None:
                 return self._strips_below(self.k_end, size, emit_strip, carried)
-            if a == v and self.inner_strips is not None:
-                return self._strips_of_row(self.inner_strips, extent, size, emit_strip)
-            if a != self.parts_axis:
-                return strips(b, 0, extent, size, emit_strip, carried)
-            tile_count = tiles_along(self.p, self.d, a)
-            span = part_range(b, self.part, self.d.parts, tile_count)
-            tiles(
-                b,
-                span,
-                tile_count,
-                extent,
-                1,
-                size,
-                lambda number, count, _: emit_strip(b.mul(number, size), count, []),
+            span = (
+                part_range(b, self.part, self.d.parts, tiles_along(self.p, self.d, a)) if a == self.parts_axis else None
             )
-            return []
+            for lo, hi, is_inner in self._ranges(a, extent):
+                self.inside += [a] * is_inner
+                if span is None:
+                    carried = strips(b, lo, hi, size, emit_strip, carried)
+                else:
+                    here = b.op("max", span[0], lo // size), b.op("min", span[1], -(-hi // size))
+                    emit_tile = lambda number, count, _: emit_strip(b.mul(number, size), count, [])  # noqa: E731
+                    tiles(b, here, -(-hi // size), hi, 1, size, emit_tile)
+                del self.inside[len(self.inside) - is_inner :]
+            return carried
 
         return emit_loops(0, UnrolledBox({}), init)
 
-    def _strips_of_row(self, inner: InnerStrips, extent: int, size: int, emit_strip: Callable[..., Any]) -> list[Any]:
-        """Emit the strips of a row of results, of which the inner ones read operands with fewer guards."""
-        strips(self.b, 0, inner.lo, size, emit_strip)
-        every, self.samplers = self.samplers, self.inner_samplers
-        strips(self.b, inner.lo, inner.hi, size, emit_strip)
-        self.samplers = every
-        strips(self.b, inner.hi, extent, size, emit_strip)
-        return []
+    def _ranges(self, axis: int, extent: int) -> list[tuple[int, int, bool]]:
+        """Return the ranges (points) of an axis, with whether their strips are inner ones.
+
+        Rows have inner strips only inside those of the axis before it, as every kind of strip has code of its own.
+        """
+        inner = self.inner_strips.get(axis)
+        if inner is None or any(a != axis and a not in self.inside for a in self.inner_strips if a != self.d.vector):
+            return [(0, extent, False)]
+        ranges = [(0, inner.lo, False), (inner.lo, inner.hi, True), (inner.hi, extent, False)]
+        return [x for x in ranges if x[0] < x[1]]
+
+    @property
+    def samplers(self) -> list[OperandAccess]:
+        """Return the operands' accesses with the guards that the strips that are being emitted need."""
+        key, d, p = tuple(self.inside), self.d, self.p
+        if key not in self._samplers:
+            guards = guards_inside(p, [self.inner_strips[a] for a in key])
+            self._samplers[key] = [
+                OperandAccess(self.b, [o.expr], g, p.extents, self.slots, (*d.fused, d.vector), self.lanes)
+                for o, g in zip(p.operands, guards, strict=True)
+            ]
+        return self._samplers[key]
 
     def _strips_below(
         self, end: SSAValue, size: int, emit_strip: Callable[..., Any], init: Sequence[SSAValue]
@@ -264,9 +277,27 @@ class DirectLowering(Operands):
         streamed = 2 if len({w[2] for w in products}) > len({w[3] for w in products}) else 3
         products.sort(key=lambda w: (w[streamed], w[5 - streamed], w[0]))
         sums = list(carried)
+        for which in self.prefetched:
+            self._prefetch_next_tile(which, tile, k)
         for i, point, left, right in products:
             sums[i] = b.fma(load_value(point, left), load_value(point, right), sums[i])
         return sums
+
+    def _prefetch_next_tile(self, which: int, tile: UnrolledBox, k: UnrolledBox) -> None:
+        """Prefetch the lines of an operand that the next tile along the last inner axis reads and this one does not."""
+        b, s, v, axis = self.b, self.samplers[which], self.d.vector, self.inner[-1]
+        place = LaneCursor(s, self.values[v], None, self.lanes).bind(
+            s.at({a: x for a, x in self.values.items() if a != v})
+        )
+        for read, form in s.reads.items():
+            coef, source = s.forms[form].coef, s.memories[read.slot]
+            points = [x | y | {v: j * self.lanes} for x in tile.each() for y in k.each() for j in range(tile.vectors)]
+            offsets = {sum(coef.get(a, 0) * n for a, n in point.items()) for point in points}
+            step, last = coef.get(axis, 0) * tile.points.get(axis, 1), -inf
+            for offset in sorted({x + step for x in offsets} - offsets):
+                if offset - last >= LINE // self.p.dtype.itemsize:
+                    b.prefetch(source.pointer, b.add(place.offset(form), offset), source.elem)
+                    last = offset
 
     def _cursor_at(
         self, tile: UnrolledBox, corner: dict[int, SSAValue], s: OperandAccess, number: SSAValue
