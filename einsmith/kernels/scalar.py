@@ -44,7 +44,6 @@ class Scalar(Pattern):
     name = "scalar"
 
     def match(self, kernel: Kernel) -> bool:
-<<<<<<< HEAD
         if (
             isinstance(kernel, Rows | StepLoop)
             or kernel.sums
@@ -52,13 +51,6 @@ class Scalar(Pattern):
         ):
             return False
         return not any(isinstance(p.body, Reduce) and p.body.combiner in SELECTIONS for p in kernel.root.parts)
-=======
-        return (
-            not isinstance(kernel, Rows | StepLoop)
-            and not kernel.sums
-            and all(isinstance(p, Piece) for p in kernel.root.parts)
-        )
->>>>>>> ff679e7213badec8c81481dcadce6ed71df38d55
 
     def configs(self, kernel: Kernel, target: Target) -> Sequence[ScalarConfig]:
         return [ScalarConfig()]

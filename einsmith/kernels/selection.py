@@ -438,8 +438,8 @@ class Selection(Pattern):
 
         launch(PartsEmitter.emit_keys)
         for k in range(-(-_key_bits(box) // config.bits)):
-            launch(lambda x, k=k: x.emit_counts(k))
-            launch(lambda x, k=k: x.emit_moves(k))
+            launch(partial(PartsEmitter.emit_counts, k=k))
+            launch(partial(PartsEmitter.emit_moves, k=k))
         launch(PartsEmitter.emit_results)
         return out
 

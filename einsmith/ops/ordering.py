@@ -1,13 +1,7 @@
 """Compute running totals along a dimension, and sort, under torch's names and argument orders. Positions are int32.
 
-<<<<<<< HEAD
 A running total is a recurrence along its dimension, or a reduction over all elements up to each. Sorting selects the
 positions of all ranks (`kernels.selection`); `topk` of few elements makes a pass over the row for each.
-=======
-A running total is a recurrence along its dimension, or a reduction over all elements up to each. Sorting finds each
-element's rank by comparing it with all others of its row: n*n comparisons for a row of n, which is meant for rows of
-some thousands; `topk` of few elements takes n*k.
->>>>>>> ff679e7213badec8c81481dcadce6ed71df38d55
 """
 
 from __future__ import annotations
