@@ -6,7 +6,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import product
-from math import prod
+from math import inf, prod
 from typing import Any, NamedTuple
 
 from einsmith.codegen.loopnest.address import BufferMemory, fuse_axes, without_points
@@ -149,7 +149,8 @@ def _enumerate_boxes(p: Problem, samplers: Sequence[OperandAccess], lanes: int, 
             is_narrow = min(left, right) <= MAX_NARROW_POINTS or (has_few_filters and is_row)
             if v in p.batch or is_narrow or (batch > 1 and v in p.k and v in pairs):
                 for lone, whole in ways:
-                    add(v, _search_box(p, samplers, v, lanes, target, lone, whole), outer_axes)
+                    for box in _search_box(p, samplers, v, lanes, target, lone, whole):
+                        add(v, box, outer_axes)
     if left * right <= MAX_K_VECTOR_RESULTS and k >= MIN_K_VECTOR_POINTS:
         row_groups = fuse_axes(p.k[1:], p.extents, lambda a, x: all(s.evenly(a, x) for s in samplers))
         merged_axes = {g.inner: g.axes[:-1] for g in row_groups}
@@ -288,7 +289,8 @@ def _strip_bytes(p: Problem, samplers: Sequence[OperandAccess], d: Direct, targe
 def _search_box(
     p: Problem, samplers: Sequence[OperandAccess], v: int, lanes: int, target: Any, lone: Sequence[int], whole: bool
 ):
-    """Return the box with the fewest cycles a product, as (tile, unrolled K, vectors), or None.
+    """Return the boxes with the fewest cycles a product, as (tile, unrolled K, vectors): where operands are read in
+    place, under masks, and where they are read from halo copies.
 
     lone: axes of one operand that the box may extend along, which enlarges this operand's halo copy
     whole: the box has all points of the axes `lone`
@@ -313,29 +315,33 @@ def _search_box(
             if uneven <= 1:
                 boxes.append(_SizedBox(list(zip(axes, x, strict=True)), vectors, sums, points, uneven))
     # Loads are counted only where arithmetic alone is fast enough, masks where loads are, too.
-    best = None
     bounds = [box.score(0.0, target) for box in boxes]
+    best: tuple[float, Any] = (inf, None)
+    best_in_copy = best
     for i in sorted(range(len(boxes)), key=bounds.__getitem__):
         box_points, vectors, sums, *_ = box = boxes[i]
-        if best is not None and bounds[i] >= best[0]:
+        if bounds[i] >= max(best[0], best_in_copy[0]):
             break
         each = [x.count(box_points) * (vectors if x.moves else 1) for x in loads]
         if sums + min(each) + 2 > target.vector_registers:
             continue
         load_cycles = sum(x.weight * n for x, n in zip(loads, each, strict=True))
-        if best is not None and box.score(load_cycles, target) >= best[0]:
+        bare = box.score(load_cycles, target)
+        tile, unroll = (tuple((a, n) for a, n in box_points if n > 1 and (a < rank) == x) for x in (True, False))
+        if bare < best_in_copy[0]:
+            best_in_copy = bare, (tile, unroll, vectors)
+        if bare >= best[0]:
             continue
         moving, loops = moving_axes(p, v, vectors, row_vectors, box_points), loops_over_k(p, v, box_points)
-        tile, unroll = (tuple((a, n) for a, n in box_points if n > 1 and (a < rank) == x) for x in (True, False))
         outer = tuple(a for a in range(rank) if a not in (v, *pairs, *dict(tile)))
         d = Direct(v, vectors, tile, unroll, outer)
         total = _strip_bytes(p, samplers, d, target) * cycles_per_byte / prod(p.extents)
         for part, loads_there in loads_of_strips(p, samplers, d, lanes, target, known):
             masks = sum(x.masks(box_points, v, vectors, moving, loops) for x in loads_there)
             total += part * box.score(load_cycles + target.overheads.mask * masks, target)
-        if best is None or total < best[0]:
+        if total < best[0]:
             best = total, (tile, unroll, vectors)
-    return None if best is None else best[1]
+    return list(dict.fromkeys(x for cycles, x in (best, best_in_copy) if cycles < inf))
 
 
 def _search_tile_of_sides(p: Problem, row: int, lanes: int, target: Any):
