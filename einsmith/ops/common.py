@@ -132,3 +132,8 @@ def extents(name: str, size: tuple[Any, ...]) -> tuple[int, ...]:
     if any(not 0 <= n < 2**63 for n in shape):
         raise ArgumentError(f"{name}: size={show(tuple(listed))} must be integers of at least 0")
     return shape
+
+
+def at(i: Sequence[Any], d: int, place: Any) -> tuple[Any, ...]:
+    """Return the index i with `place` at dimension d."""
+    return (*i[:d], place, *i[d + 1 :])

@@ -14,13 +14,9 @@ from einsmith.base.errors import ArgumentError, ShapeError, TraceError
 from einsmith.lang import builder, views
 from einsmith.lang.builder import Value
 from einsmith.lang.op import Operator, op
-from einsmith.ops.common import all_of, dimension, tensor
+from einsmith.ops.common import all_of, at, dimension, tensor
 from einsmith.ops.operator import operator
-
-
-def at(i: Sequence[Any], d: int, place: Any) -> tuple[Any, ...]:
-    """Return the index i with `place` at dimension d."""
-    return (*i[:d], place, *i[d + 1 :])
+from einsmith.ops.selection import select_positions
 
 
 def _fits(name: str, x: Value, index: Value, d: int) -> None:
@@ -157,6 +153,39 @@ def scattering(sign: str, rank: int, d: int, one: bool = False) -> Operator:
     return op(f"z[{axes}] = x[{axes}]\nz[{target}] {sign} s[{source}]\nreturn z")
 
 
+@lru_cache(maxsize=128)
+def _products_of_runs(rank: int, d: int) -> Operator:
+    """Return the operator of running products along dimension d, which begin anew where the key `q` changes."""
+    i = [f"i{n}" for n in range(rank)]
+    own, before = ",".join(i), ",".join(at(i, d, f"{i[d]}-1"))
+    going_on = f"where({i[d]} > 0, where(q[{own}] == q[{before}], c[{before}], 1), 1)"
+    return op(f"c[{own}] = {going_on} * s[{own}]", extents={i[d]: f"s.shape[{d}]"})
+
+
+def multiply_at(shape: tuple[int, ...], d: int, k: Value, s: Value) -> Value:
+    """Return, at each place of a tensor of this shape, the product of the s[i] whose index k[i] along dimension d it
+    is; 0 where there is none.
+
+    The index is sorted, and running products of equal ones end with the whole product: derivatives are exact at zeros.
+    """
+    n = k.shape[d]
+    order = select_positions(k, d, 0, n, False)
+
+    def in_order(x: Value) -> Value:
+        place = lambda *i: x[at(i, d, builder.minimum(builder.maximum(order[i], 0), n - 1))]  # noqa: E731
+        return builder.compute(k.shape, place)
+
+    key, factor = in_order(k), in_order(s.astype(s.dtype.arithmetic))
+    products = _products_of_runs(k.ndim, d)(q=key, s=factor)
+
+    def whole(*i: Any) -> Any:
+        after = key[at(i, d, builder.minimum(i[d] + 1, n - 1))]
+        return builder.where((i[d] == n - 1) | (after != key[i]), products[i], 0)
+
+    zeros = builder.full(shape, 0, products.dtype)
+    return scattering("+=", k.ndim, d)(x=zeros, k=key, s=builder.compute(k.shape, whole)).astype(s.dtype)
+
+
 @operator(aten="scatter_add.default", converts=False)
 def scatter_add(input: Any, dim: int, index: Any, src: Any) -> Value:
     """Add src[i] to the input at [.., index[i], ..] along `dim`, for each i of the index; places may repeat."""
@@ -183,8 +212,7 @@ def scatter(input: Any, dim: int, index: Any, src: Any, *, reduce: str | None = 
     """Return the input with src[i] in place of [.., index[i], ..] along `dim`, for each i of the index.
 
     Where places repeat, the last in order stays, and it alone has a gradient. src: a tensor, or one number for all.
-    reduce: "add" adds to what is there, "multiply" multiplies it, places that repeat all counting: then every place
-    along `dim` is compared with all of the index there, which is meant for rows of some thousands.
+    reduce: "add" adds to what is there, "multiply" multiplies it, places that repeat all counting.
     """
     name = "scatter"
     if reduce not in (None, "add", "multiply"):
@@ -212,13 +240,7 @@ def scatter(input: Any, dim: int, index: Any, src: Any, *, reduce: str | None = 
         return builder.where(all_of(inside), value(), other) if inside else value()
 
     if reduce == "multiply":
-        (j,) = builder.axes(k.shape[d])
-
-        def hit(i: Sequence[Any]) -> Any:
-            return chosen(i, lambda: builder.where(k[at(i, d, j)] == i[d], s[at(i, d, j)], 1), 1)
-
-        factor = builder.compute(x.shape, lambda *i: builder.prod(hit(i), over=j))
-        return builder.where(last >= 0, x * factor, x).astype(x.dtype)
+        return builder.where(last >= 0, x * multiply_at(x.shape, d, k, s), x).astype(x.dtype)
     put = builder.compute(
         x.shape,
         lambda *i: chosen(i, lambda: builder.where(last[i] >= 0, s[at(i, d, last[i])], x[i]), x[i]),

@@ -12,19 +12,18 @@ from typing import Any
 
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import ShapeError
-from einsmith.ir.nodes import Axis, Const, Expr, Read, Reduce, apply, cast, template
-from einsmith.ir.rewrite.simplify import canonical
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.lang.op import Operator, op
-from einsmith.ops.common import dimension, tensor, without
-from einsmith.ops.indexing import at
+from einsmith.ops.common import at, dimension, tensor, without
 from einsmith.ops.operator import operator
+from einsmith.ops.selection import select_positions
 from einsmith.ops.tensor import cat
 
 _TOTALS = {
     "cumsum": "c[@] = sum[k](where(k <= {t}, x[@k], 0))",
     "cumprod": "c[@] = where({t} > 0, c[@-], 1) * x[@]",
+    "products": "c[@] = prod[k](where(k <= {t}, x[@k], 1))",
     "logcumsumexp": "c[@] = where({t} > 0, where(((c[@-] == inf) and (x[@] == x[@])) or (x[@] == -inf), c[@-], "
     "logaddexp(c[@-], x[@])), x[@])",
 }
@@ -49,7 +48,12 @@ def _running(name: str, input: Any, dim: int, dtype: Any, wide: bool) -> Value:
         x = x.astype(dt.f64 if result_type.is_float else dt.i64)
     if not x.ndim:
         return _operator(name, 1, 0)(x.reshape((1,))).reshape(()).astype(result_type)
-    return (_operator(name, x.ndim, d)(x) if x.size else x).astype(result_type)
+    if not x.size:
+        return x.astype(result_type)
+    totals = _operator(name, x.ndim, d)(x)
+    if name == "cumprod" and x.dtype.is_float:  # a scan has the values, steps have derivatives that are exact at zeros
+        totals = builder.differentiate_as(_operator("products", x.ndim, d)(builder.stop_gradient(x)), totals)
+    return totals.astype(result_type)
 
 
 def _extremes(name: str, input: Any, dim: int, is_max: bool) -> tuple[Value, Value]:
@@ -118,25 +122,6 @@ def logcumsumexp(input: Any, dim: int) -> Value:
 
 
 # ------------------------------------------------------------------------------------------------------------ sorting
-
-
-def select_positions(x: Value, d: int, first: int, count: int, descending: bool) -> Value:
-    """Return the positions along dimension d of the elements of ranks `first` .. `first + count - 1`.
-
-    Equal elements are in the order of their positions; NaN counts as largest.
-    """
-
-    def build(operands: list[Value]) -> tuple[Value, ...]:
-        (x,) = operands
-        shape, rank = at(x.shape, d, count), x.ndim
-        key: Expr = Read(0, at(tuple(map(Axis, range(rank))), d, Axis(rank)), x.dtype)
-        key = cast(key, dt.i32 if x.dtype.is_bool else x.dtype.arithmetic)
-        of_rank = apply("add", Axis(d), Const(first, dt.i32)) if first else Axis(d)
-        reduction = Reduce("argkmax" if descending else "argkmin", (x.shape[d],), (key, of_rank))
-        return (Value(canonical(template(shape, [(x.dtype, x.shape)], reduction), (x.tensor,))),)
-
-    x = builder.stop_gradient(x)
-    return builder.trace_once(("select positions", d, first, count, descending), [x], build)[0]
 
 
 class _Order:

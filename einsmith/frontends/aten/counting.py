@@ -13,9 +13,8 @@ from einsmith.frontends.aten.promotion import promote, tensor
 from einsmith.frontends.aten.table import aten
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
-from einsmith.ops.common import dimension
+from einsmith.ops.common import at, dimension
 from einsmith.ops.counting import count_before
-from einsmith.ops.indexing import at
 
 # ------------------------------------------------------------------------------------------------------- sorted rows
 

@@ -16,8 +16,8 @@ from einsmith.frontends.aten.promotion import convert
 from einsmith.frontends.aten.table import aten
 from einsmith.lang import builder, views
 from einsmith.lang.builder import Value
-from einsmith.ops.common import dimension
-from einsmith.ops.indexing import at, scattering, select_by_tensors, wrap
+from einsmith.ops.common import at, dimension
+from einsmith.ops.indexing import multiply_at, scattering, select_by_tensors, wrap
 
 
 @aten("embedding.default")
@@ -107,17 +107,7 @@ def scatter_reduce(x: Value, dim: int, index: Value, src: Value, reduce: str, in
         whole = many.astype(x.dtype)
         return (sums / whole if x.dtype.is_float else sums // whole).astype(x.dtype)
     if reduce == "prod":
-        (j,) = builder.axes(index.shape[d])
-        smaller = [n for n, (e, whole) in enumerate(zip(index.shape, x.shape, strict=True)) if n != d and e < whole]
-
-        def factors(*i: Any) -> Any:
-            """Return the product of the elements that go to place i, by comparing it with the whole index."""
-            term = builder.where(index[at(i, d, j)] == i[d], src[at(i, d, j)], 1.0 if x.dtype.is_float else 1)
-            for n in smaller:
-                term = builder.where(i[n] < index.shape[n], term, 1.0 if x.dtype.is_float else 1)
-            return builder.prod(term, over=j)
-
-        whole = builder.compute(x.shape, factors)
+        whole = multiply_at(x.shape, d, index, src)
         return builder.where(count > 0, x * whole if own else whole, x).astype(x.dtype)
     if reduce not in ("amax", "amin"):
         raise ArgumentError(f"scatter_reduce: reduce={reduce!r} is none of sum, prod, mean, amax, amin")
