@@ -20,7 +20,7 @@ from einsmith.api.library import called_modules
 from einsmith.api.plain_calls import is_native, plain_call_key, plain_key
 from einsmith.api.settings import DEFAULTS, CompileSettings
 from einsmith.api.tracing import Argument, TracedCall, arguments_of, names_of, trace_arguments
-from einsmith.base import html
+from einsmith.base import html, locks
 from einsmith.base.arguments import check_arguments, refuse_torch, show, signature_of
 from einsmith.base.caches import Cache, Entry, tick
 from einsmith.base.environment import AUTO, EACH
@@ -36,7 +36,6 @@ from einsmith.lang.calls import in_trace
 from einsmith.runtime.arena import Arena
 from einsmith.runtime.thread_count import get_threads
 from einsmith.schedule.row_clusters import MAX_STORED_BYTES
-from einsmith.tuning.programs import kernel_search
 
 _Compiled = tuple[BoundProgram, TracedCall]
 """A program with the traced call that it was compiled from."""
@@ -117,7 +116,7 @@ class Jitted:
         tune: float | str = 0.0,
     ):
         refuse_torch(f, "the function")
-        if kernel_search.parse_tune(tune)[1]:
+        if tune and _find_search().parse_tune(tune)[1]:
             raise ArgumentError(f"tune={tune!r}: graphs are searched in training alone; use seconds or 'first-call'")
         functools.update_wrapper(self, f, updated=())
         self.f, self.settings, self.tune = f, settings, tune
@@ -253,7 +252,7 @@ class Jitted:
 
     def _compile(self, arguments: list[Argument], structure: Any, threads: int) -> _Compiled:
         """Return a program for a call, compiled for its sizes or for a capacity that it shares with others."""
-        is_tuned = bool(self.tune) and kernel_search.can_measure(5)
+        is_tuned = bool(self.tune) and _find_search().can_measure(5)
         modules = None if is_tuned or choose_sizes(self.settings.sizes) == EACH else called_modules(self.f)
         state = None if modules is None else tuple(m.trace_key() for m in modules)
         if state is not None and (predicted := self._predict(arguments, structure, threads, state)) is not None:
@@ -278,7 +277,7 @@ class Jitted:
 
         if is_tuned:
             program = compile_graph(traced.graph, traced)
-            return kernel_search.improve(program, [a.value for a in arguments if not a.static], self.tune), traced
+            return _find_search().improve(program, [a.value for a in arguments if not a.static], self.tune), traced
         sizes = choose_sizes(self.settings.sizes, traced.graph)
         if sizes != EACH:
             known = self._sizes_of(arguments, structure, threads, compile_graph, sizes == AUTO)
@@ -419,6 +418,13 @@ def jit(
     if f is None:
         return functools.partial(Jitted, static_argnames=static_argnames, settings=settings, tune=tune)
     return Jitted(f, static_argnames, settings, tune=tune)
+
+
+def _find_search() -> Any:
+    """Return the module that searches faster kernels; most programs need none."""
+    with locks.IMPORTING:
+        from einsmith.tuning.programs import kernel_search
+    return kernel_search
 
 
 _JITTED: weakref.WeakKeyDictionary[Any, Jitted] = weakref.WeakKeyDictionary()

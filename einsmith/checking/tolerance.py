@@ -262,6 +262,11 @@ class Analysis:
             unit = _unit(s.body.dtype)
             more = e + ROUNDINGS * unit * (sqrt(prod(full)) * (np.abs(v) + e) + first) if unit else e
             np.add.at(out[1], at, np.where(_mask_lost_infinities(v, e), np.inf, more))
+        elif s.combiner == "prod":
+            most = np.abs(out[0]) + out[1]
+            np.multiply.at(most, at, (np.abs(v) + e) * (1 + ROUNDINGS * _unit(s.body.dtype)))
+            np.multiply.at(out[0], at, v)
+            out[1][...] = np.where(np.isfinite(most), most - np.abs(out[0]), np.inf)
         else:  # the error is at most the largest of the compared terms
             best: Any = FUNCTIONS[COMBINING[s.combiner]].numpy
             best.at(out[0], at, v)

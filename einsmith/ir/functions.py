@@ -152,7 +152,7 @@ def last_key(combiner: str, dtype: DType) -> float | int:
     return dtype.range[combiner == "argkmin"]
 
 
-SCATTERED = {"sum": "+=", "max": "max=", "min": "min="}
+SCATTERED = {"sum": "+=", "prod": "*=", "max": "max=", "min": "min="}
 """The combiners of a Scatter, and the assignment operator of each in the formula language."""
 
 

@@ -226,8 +226,8 @@ class Piece(Node):
 class Scatter(Node):
     """A scatter: `out[index(i)] = combine(out[index(i)], body(i))` for i in the box `extents`, in row-major order.
 
-    `combine` is that of `combiner`: sum, max or min. The output starts from the values that the preceding pieces of the
-    template wrote; without pieces, from the combiner's identity element.
+    `combine` is that of `combiner`: sum, prod, max or min. The output starts from the values that the preceding pieces
+    of the template wrote; without pieces, from the combiner's identity element.
     """
 
     __slots__ = ("combiner", "extents", "index", "body")

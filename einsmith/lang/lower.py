@@ -510,12 +510,12 @@ def accumulation_type(bodies: Sequence[Form], summed: bool) -> DType:
     """Return the type in which a tensor accumulates the values of these formulas.
 
     Integers are summed in int64; float16 and bfloat16 are accumulated in float32. summed: whether some of the values
-    are added (`+=`), instead of combined by maximum or minimum (`max=`, `min=`). Raises DtypeError for the maximum or
-    minimum of conditions.
+    are added (`+=`), instead of multiplied or combined by maximum or minimum (`*=`, `max=`, `min=`). Raises DtypeError
+    for others of conditions than sums.
     """
     dtype = result_type(bodies)
     if dtype.is_bool and not summed:
-        raise DtypeError("max= or min= of a bool; use where(c, 1, 0)")
+        raise DtypeError("*=, max= or min= of a bool; use where(c, 1, 0)")
     return dtype.arithmetic if dtype.is_float or not summed else dt.i64
 
 
@@ -534,7 +534,7 @@ def lower_scatter(
     Indices that read tensors are used, and checked, only where no guard makes the body the combiner's identity element.
 
     Args:
-        combiner: how elements are combined: sum, max or min
+        combiner: how elements are combined: sum, prod, max or min
         shape: the shape of `out`
         axes: the axes of the box; one element of `out` is updated at each point
         index: integer formulas over the axes, one for each dimension of `out`

@@ -1,7 +1,7 @@
 """Parse the formula language: from text to statements.
 
 program    = statement* ["return" name ("," name)*]
-statement  = name "[" [expr ("," expr)*] "]" ("=" | "+=" | "max=" | "min=") expr
+statement  = name "[" [expr ("," expr)*] "]" ("=" | "+=" | "*=" | "max=" | "min=") expr
 expr       = Python's operators over numbers, names, A[i, ...], A.shape[n], size(k), f(x, ...), sum[k](x)
 """
 

@@ -104,7 +104,7 @@ class ParsedReduction(Ast):
 
 @dataclass(frozen=True, eq=False)
 class Statement:
-    """A statement `name[index] = value`, or with `+=`, `max=` or `min=` if it has a `combiner`."""
+    """A statement `name[index] = value`, or with `+=`, `*=`, `max=` or `min=` if it has a `combiner`."""
 
     at: int
     name: str

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from einsmith.api.jit import call_tuned
 from einsmith.base import html, locks
 from einsmith.base.arguments import Count, bound, check_arguments, check_options, show
 from einsmith.base.arrays import as_numpy
@@ -143,7 +142,11 @@ class Module(ModuleTree, Hookable):
                 f"predict needs inputs with one common first extent, got shapes {[a.shape for a in arrays]}"
             )
         rows = len(arrays[0])
-        call = partial(call_tuned, self, tune) if tune else self
+        call: Callable[..., Any] = self
+        if tune:
+            with locks.IMPORTING:
+                from einsmith.api.jit import call_tuned  # imported late: most predictions are not tuned
+            call = partial(call_tuned, self, tune)
         with self.in_mode(training=False):
             if rows <= batch_size:
                 parts = [call(*arrays)]

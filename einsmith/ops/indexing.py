@@ -142,14 +142,16 @@ def index_select(input: Any, dim: int, index: Any) -> Value:
 
 
 @lru_cache(maxsize=64)
-def scattering(sign: str, rank: int, d: int, one: bool = False) -> Operator:
+def scattering(sign: str, rank: int, d: int, one: bool = False, most: int | None = None) -> Operator:
     """Return the operator that scatters `s` into `x` at the integers `k` along dimension d.
 
-    sign: += adds, max= and min= keep the larger or smaller one. one: `k` is a vector.
+    sign: += adds, *= multiplies, max= and min= keep the larger or smaller one. one: `k` is a vector.
+    most: the largest integer, if all are known to be of 0 .. most; they are not checked.
     """
     j = [f"j{n}" for n in range(rank)]
     axes, source = ",".join(f"i{n}" for n in range(rank)), ",".join(j)
-    target = ",".join(at(j, d, f"k[{j[d]}]" if one else f"k[{source}]"))
+    number = f"k[{j[d]}]" if one else f"k[{source}]"
+    target = ",".join(at(j, d, number if most is None else f"min(max({number}, 0), {most})"))
     return op(f"z[{axes}] = x[{axes}]\nz[{target}] {sign} s[{source}]\nreturn z")
 
 
@@ -164,9 +166,10 @@ def _products_of_runs(rank: int, d: int) -> Operator:
 
 def multiply_at(shape: tuple[int, ...], d: int, k: Value, s: Value) -> Value:
     """Return, at each place of a tensor of this shape, the product of the s[i] whose index k[i] along dimension d it
-    is; 0 where there is none.
+    is; 1 where there is none.
 
-    The index is sorted, and running products of equal ones end with the whole product: derivatives are exact at zeros.
+    For derivatives the index is sorted, and running products of equal ones end with the whole product, which is exact
+    at zeros.
     """
     n = k.shape[d]
     order = select_positions(k, d, 0, n, False)
@@ -178,12 +181,15 @@ def multiply_at(shape: tuple[int, ...], d: int, k: Value, s: Value) -> Value:
     key, factor = in_order(k), in_order(s.astype(s.dtype.arithmetic))
     products = _products_of_runs(k.ndim, d)(q=key, s=factor)
 
-    def whole(*i: Any) -> Any:
+    def ends(*i: Any) -> Any:
         after = key[at(i, d, builder.minimum(i[d] + 1, n - 1))]
         return builder.where((i[d] == n - 1) | (after != key[i]), products[i], 0)
 
-    zeros = builder.full(shape, 0, products.dtype)
-    return scattering("+=", k.ndim, d)(x=zeros, k=key, s=builder.compute(k.shape, whole)).astype(s.dtype)
+    nothing = builder.full(shape, 0, products.dtype)
+    exact = scattering("+=", k.ndim, d, most=shape[d] - 1)(x=nothing, k=key, s=builder.compute(k.shape, ends))
+    plain = builder.stop_gradient(s.astype(s.dtype.arithmetic))
+    value = scattering("*=", k.ndim, d)(x=builder.full(shape, 1, products.dtype), k=k, s=plain)
+    return builder.differentiate_as(value, exact) if products.dtype.is_float else value
 
 
 @operator(aten="scatter_add.default", converts=False)

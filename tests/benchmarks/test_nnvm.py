@@ -41,7 +41,9 @@ def test_update_of_all_parameters(form: str) -> None:
     for name, got in session.results().items():
         np.testing.assert_allclose(got, {**p, **m, **v}[name], rtol=1e-4, atol=1e-5, err_msg=name)
     told = session.describe()
-    assert {"passes", "code_bytes", "arena_bytes"} <= set(told) and told["kernels"] <= told["calls"] < len(p)
+    assert {"passes", "code_bytes", "arena_bytes"} <= set(told)
+    # The price of a launch decides whether the updates of several parameters share one.
+    assert told["kernels"] <= told["calls"] < 2 * len(p)
 
 
 def test_interpreted_step_is_the_step() -> None:

@@ -18,6 +18,7 @@ from einsmith.autodiff.adjoint.terms import guard
 from einsmith.autodiff.plan import AdjointPlan
 from einsmith.base import dtypes as dt
 from einsmith.base import environment, messages
+from einsmith.base.errors import GradientError
 from einsmith.ir.adjoint_rules import choose, constant
 from einsmith.ir.analysis.linear import LinearForm
 from einsmith.ir.interned import Node
@@ -104,6 +105,11 @@ def select_attaining(t: Template, out: AdjointPlan, result: int, part: Piece | S
     scatter = t.parts[-1]
     if not isinstance(scatter, Scatter) or scatter.combiner == "sum":
         return None
+    if scatter.combiner == "prod":
+        raise GradientError(
+            "elements that are multiplied at an index, `y[k[i]] *= ..`, have no gradient here; "
+            "`es.functional.scatter(.., reduce='multiply')` has one"
+        )
 
     def is_attained(p: Piece | Scatter) -> Expr:  # a NaN attains the final value, too
         value = p.bodies[-1]

@@ -127,7 +127,7 @@ class _PartWriter(FormulaPart):
             columns.append(graph.node("Unsqueeze", name, graph.ints([-1], "axes")))
         index = graph.node("Concat", *columns, axis=-1) if len(columns) > 1 else columns[0]
         updates = self.full(self.write(part.body), axes)
-        combine = {"sum": "add"}.get(part.combiner, part.combiner)
+        combine = {"sum": "add", "prod": "mul"}.get(part.combiner, part.combiner)
         return graph.node("ScatterND", start, index, updates, reduction=combine)
 
     # -- expressions
