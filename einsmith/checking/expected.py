@@ -117,25 +117,15 @@ def expected_content(
     the kernel rounds more than arithmetic of its types, in addition to the factor of its pattern.
     """
     factor = rounding * (WINOGRAD_FACTOR if pattern == "winograd" else 1.0)
-    if isinstance(kernel, StepLoop):
-        if kernel.steps * sum(count_values(s.template) for s in kernel.stages) > MOST_VALUES:
-            return None
-        return [_expect_steps(kernel, arrays, factor)]
-    if isinstance(kernel, Rows):
-        if sum(count_values(s.template) for s in kernel.stages) > MOST_VALUES:
-            return None
-        return [_expect_rows(kernel, arrays, factor)]
-    if sum(count_values(s.template) for s in kernel.stages) <= MOST_VALUES:
-        return [
-            _expect_kernel(kernel, [pair_of(a, b.dtype) for a, b in zip(arrays, kernel.buffers, strict=True)], factor)
-        ]
-    if kernel.root.is_scatter:
+    pairs = [pair_of(a, b.dtype) for a, b in zip(arrays, kernel.buffers, strict=True)]
+    if _count_kernel_values(kernel) <= MOST_VALUES:
+        return [_expect_whole(kernel, pairs, factor)]
+    if isinstance(kernel, Rows | StepLoop) or kernel.root.is_scatter:
         return None
     per_point = max(sum(count_values(s.template) for s in kernel.stages) // max(1, prod(kernel.shape)), 1)
     points = MOST_VALUES // 3 // per_point
     if points < 1:
         return None
-    pairs = [pair_of(a, b.dtype) for a, b in zip(arrays, kernel.buffers, strict=True)]
     return [_expect_kernel(kernel, pairs, factor, box) for box in _boxes(kernel.shape, points, rng)]
 
 
@@ -174,8 +164,23 @@ def _expect_kernel(
     return out
 
 
-def _expect_rows(kernel: Rows, arrays: Sequence[np.ndarray], factor: float) -> dict[int, ExpectedBuffer]:
-    buffers: list[Pair] = [pair_of(a, b.dtype) for a, b in zip(arrays, kernel.buffers, strict=True)]
+def _count_kernel_values(kernel: Kernel) -> int:
+    """Return the number of expression values that the evaluation of a kernel computes."""
+    if isinstance(kernel, StepLoop):
+        return kernel.steps * sum(_count_kernel_values(m.kernel) for m in kernel.members)
+    return sum(count_values(s.template) for s in kernel.stages)
+
+
+def _expect_whole(kernel: Kernel, buffers: Sequence[Pair], factor: float) -> dict[int, ExpectedBuffer]:
+    if isinstance(kernel, StepLoop):
+        return _expect_steps(kernel, buffers, factor)
+    return (
+        _expect_rows(kernel, buffers, factor) if isinstance(kernel, Rows) else _expect_kernel(kernel, buffers, factor)
+    )
+
+
+def _expect_rows(kernel: Rows, whole: Sequence[Pair], factor: float) -> dict[int, ExpectedBuffer]:
+    buffers = [*whole]
     buffers += [pair_of(np.zeros(b.shape, b.dtype.numpy), b.dtype) for b in kernel.local]
     out: dict[int, ExpectedBuffer] = {}
     greatest = 0.0
@@ -189,13 +194,13 @@ def _expect_rows(kernel: Rows, arrays: Sequence[np.ndarray], factor: float) -> d
             shape = buffers[place][0].shape
             greatest = max(greatest, x.greatest)
             buffers[place] = x.value.reshape(shape), x.error.reshape(shape)
-            if place < len(arrays):
+            if place < len(whole):
                 out[place] = ExpectedBuffer(*buffers[place], greatest, None)
     return out
 
 
-def _expect_steps(kernel: StepLoop, arrays: Sequence[np.ndarray], factor: float) -> dict[int, ExpectedBuffer]:
-    buffers = [pair_of(a, b.dtype) for a, b in zip(arrays, kernel.buffers, strict=True)]
+def _expect_steps(kernel: StepLoop, whole: Sequence[Pair], factor: float) -> dict[int, ExpectedBuffer]:
+    buffers = [*whole]
     buffers += [pair_of(np.zeros(b.shape, b.dtype.numpy), b.dtype) for b in kernel.local]
     flat = [tuple(np.array(x).reshape(-1) for x in pair) for pair in buffers]
     greatest: dict[int, float] = {}
@@ -206,7 +211,7 @@ def _expect_steps(kernel: StepLoop, arrays: Sequence[np.ndarray], factor: float)
                 tuple(x[p.at(t) : p.at(t) + prod(b.shape)].reshape(b.shape) for x in flat[p.buffer])
                 for p, b in zip(places, m.kernel.buffers, strict=True)
             ]
-            for n, x in _expect_kernel(m.kernel, parts, factor).items():  # type: ignore[arg-type]
+            for n, x in _expect_whole(m.kernel, parts, factor).items():  # type: ignore[arg-type]
                 mask = written_buffers(m.kernel)[n]
                 for part, new in zip(parts[n], (x.value, x.error), strict=True):
                     part[...] = new if mask is None else np.where(mask, new, part)

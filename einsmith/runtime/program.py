@@ -235,12 +235,7 @@ class Program:
         inside. Raises the exception of a signal's handler that occurs before the run is over and before it has stored
         into parameters or state.
         """
-        if self.watched or self._forks:
-            return self._call(self._record)
-        # On the caller's thread alone, to the end: nothing distinguishes a nested run from another one.
-        queue = locks.RUNNING.holders.get(get_ident(), queues.FIRST)
-        with locks.RUNNING.awaited(queue.lock) if queue.depth else queue.lock:
-            return self._run(self._record.address)
+        return self._call(self._record)
 
     def run_timed(self) -> tuple[int, np.ndarray]:
         """Run all steps; return the result of `run` and the seconds that each step took, summed over all turns (zero
@@ -263,6 +258,9 @@ class Program:
         # leave the lock held.
         queue = locks.RUNNING.holders.get(get_ident(), queues.FIRST)
         with locks.RUNNING.awaited(queue.lock) if queue.depth else queue.lock:
+            if not (self.watched or self._forks):
+                # On the caller's thread alone, to the end: nothing distinguishes a nested run from another one.
+                return self._run(record.address)
             before = queue.depth
             queue.depth = before + 1
             try:

@@ -248,6 +248,7 @@ def test_a_wrong_kernel_of_a_step_is_noticed(checked, rng, monkeypatch):
         own(self, call, segment, step, places, *rest)
 
     monkeypatch.setattr(assemble.Assembler, "_add_loop", late)
+    monkeypatch.setenv("EINSMITH_WITHOUT", "joined steps")
     with pytest.raises(es.CheckError):
         pair = es.op("h[t,i] = where(t > 0, sum[j](w[i,j]*g[t-1,j])/(1 + max[j](g[t-1,j]*g[t-1,j])), x[t,i])\n"
                      "g[t,i] = h[t,i]/(1 + sum[j](h[t,j]*h[t,j])) + max[j](h[t,j])\nreturn g")  # fmt: skip

@@ -162,7 +162,10 @@ def test_memory_over_time() -> None:
     assert all(t["name"] in found.text and t["type"] in found.text for t in told["tensors"][:20])
 
 
-def test_text_is_escaped_and_loops_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_is_escaped_and_loops_are_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EINSMITH_WITHOUT", "joined steps")
     file = tmp_path / "a<b>&\"c'.txt"
     file.write_text(
         "h[t,b] = tanh(x[t,b] + where(t > 0, h[t-1,b], 0.0))\ny[b] = where(h[9,b] <= 0.5, 1.0, 2.0)\nreturn y"

@@ -108,8 +108,8 @@ def test_a_norms_gradients_are_finite_for_the_same_numbers(special, rng):
 def test_updates_leave_sums_to_their_other_readers(rng):
     """The gradient by a batch norm's result is not read again for its sums, which its own kernel takes."""
     es.manual_seed(0)
-    model = es.nn.Sequential(es.nn.Conv2d(3, 16, 3, padding=1), es.nn.BatchNorm2d(16), es.nn.ReLU(),
-                             es.nn.Conv2d(16, 4, 3))  # fmt: skip
+    model = es.nn.Sequential(es.nn.Conv2d(3, 32, 3, padding=1), es.nn.BatchNorm2d(32), es.nn.ReLU(),
+                             es.nn.Conv2d(32, 4, 3))  # fmt: skip
     step = es.TrainStep(model, es.functional.mse_loss, es.optim.SGD(lr=0.1), threads=2)
     step.compile(np.zeros((2, 3, 24, 24), np.float32), np.zeros((2, 4, 22, 22), np.float32))
     (run,) = step.compiler.programs.values()

@@ -19,9 +19,6 @@ from einsmith.schedule.step_loops import StepLoop, StepPlace
 
 IN_TURN = "in turn"
 """The only configuration: each kernel is lowered as it is chosen for one core."""
-STEP_SECONDS = 2e-9
-"""Seconds of a step beside its kernels: addresses, and the latency of a number that the next step needs (measured:
-running products in float64 take 1.9 ns a step, Xeon of 2 cores, November 2026)."""
 
 
 class StepLoops(Pattern):
@@ -42,7 +39,7 @@ class StepLoops(Pattern):
         """Return the cost of all steps on one core, and of a single launch."""
         step = in_turn([x.cost._replace(launch=0.0) for x in self._choices(kernel, target)])
         arithmetic, n = max(step.arithmetic, step.memory), kernel.steps
-        return Cost(n * (arithmetic + STEP_SECONDS), 0.0, n * step.special, launch_overhead(1, target))
+        return Cost(n * (arithmetic + target.overheads.step_seconds), 0.0, n * step.special, launch_overhead(1, target))
 
     def lower(self, kernel: StepLoop, config: str, target: Target) -> Lowered:
         lowered = [c.pattern.lower(c.kernel, c.config, c.target) for c in self._choices(kernel, target)]
