@@ -23,6 +23,7 @@ from einsmith.ir.rewrite.sampled import SAMPLES
 from einsmith.ir.rewrite.separate_exponentials import SEPARATE_EXPONENTIALS
 from einsmith.passes.algebra.available_expressions import available_expressions
 from einsmith.passes.algebra.common_subexpressions import common_subexpressions
+from einsmith.passes.algebra.compare_pairs import compare_pairs
 from einsmith.passes.algebra.contraction_order import contraction_order
 from einsmith.passes.algebra.factor_hoisting import factor_hoisting
 from einsmith.passes.algebra.fold_into_scatter import fold_into_scatter
@@ -46,7 +47,6 @@ from einsmith.passes.algebra.recompute import recompute
 from einsmith.passes.algebra.reduction_basis import reduction_basis
 from einsmith.passes.algebra.samples import samples
 from einsmith.passes.algebra.segments import segments
-from einsmith.passes.algebra.selections import compare_pairs
 from einsmith.passes.algebra.separate_exponentials import separate_exponentials
 from einsmith.passes.algebra.simplify import simplify
 from einsmith.passes.algebra.split_index_set import split_index_set
@@ -201,7 +201,7 @@ def _of_step(context: PassContext) -> PassContext:
 PASSES = check_order(
     (
         replace(graph_pass("simplify", simplify, provides="simplified"), is_optional=False, parts=(CONSTANTS,)),
-        replace(priced_pass("selections", compare_pairs, "simplified", on="positions"), is_optional=False),
+        replace(priced_pass("compare pairs", compare_pairs, "simplified", on="positions"), is_optional=False),
         priced_pass("implied checks", implied_checks, "simplified", on="data index"),
         graph_pass(SAMPLES, samples, "simplified", on="elementwise, recurrence"),
         priced_pass(CHUNK_FORM, _where_known(chunk_form), "simplified", on="recurrence"),

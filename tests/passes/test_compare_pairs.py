@@ -12,7 +12,7 @@ from einsmith.codegen.cache.native import host_target
 from einsmith.ir.evaluator import evaluate
 from einsmith.ir.functions import SELECTIONS
 from einsmith.ir.nodes import Compute, Reduce, postorder
-from einsmith.passes.algebra.selections import SHORT, compare_pairs
+from einsmith.passes.algebra.compare_pairs import SHORT, compare_pairs
 from einsmith.passes.context import PassContext
 
 
