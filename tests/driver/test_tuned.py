@@ -62,7 +62,10 @@ def samples() -> dict[str, Kernel]:
     traced = trace_call(squares, (x, np.zeros(50, np.int64)), {})
     calls = Executable(traced.graph, traced.bind, 1).calls
     (scatter,) = (c.kernel for c in calls if c.kernel.stages[0].template.is_scatter)
+    selected = trace_call(lambda x: es.functional.argsort(x, 0), (x,), {})
+    (selection,) = (c.kernel for c in Executable(selected.graph, selected.bind, 1).calls)
     more = {"rows of softmax": rows.kernel, "scatter": scatter, "capsule": capsule_da(2, 4, 8, 4, 2)}
+    more["selection"] = selection
     return KERNELS | more | {"strided": strided_dx(2, 8, 3, 5), "joint": strided_conv_dx(2, 3, 8, 16, 5)}
 
 
