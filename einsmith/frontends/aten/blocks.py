@@ -99,32 +99,18 @@ def substitute(t: Value, of_blocks: list[Value], b: Value) -> Value:
     return F.cat([top, substitute(_part(t, (rows, n), (rows, n)), of_blocks[half:], rest)], -2)
 
 
-def _factorize_block(a: Value, part: int, factorize: Steps, invert: Steps) -> tuple[Value, Value]:
-    """Return the Cholesky factors of blocks and their inverses, from those of parts of `part` rows."""
-    n = a.shape[-1]
-    if n == part:
-        root = factorize(a)
-        return root, invert(root)
-    rows = n // 2
-    first, left = _factorize_block(_part(a, (0, rows), (0, rows)), part, factorize, invert)
-    below = F.matmul(_part(a, (rows, n), (0, rows)), _transpose(left))
-    rest = _part(a, (rows, n), (rows, n)) - F.matmul(below, _transpose(below))
-    second, right = _factorize_block(rest, part, factorize, invert)
-    return _join(first, below, second), _join(left, -F.matmul(F.matmul(right, below), left), right)
-
-
-def factorize(a: Value, sizes: Blocks, steps: Steps, invert: Steps) -> tuple[Value, list[Value]]:
-    """Return the Cholesky factors of symmetric matrices [.., n, n] and the inverses of their diagonal blocks.
+def factorize(a: Value, sizes: Blocks, steps: Steps, invert: Steps) -> Value:
+    """Return the Cholesky factors of symmetric matrices [.., n, n], block by block of columns.
 
     steps, invert: factorize matrices, and invert lower triangles, row by row.
     """
-    n, rows = a.shape[-1], sizes.rows
-    if n == rows:
-        root, inverse = _factorize_block(a, rows // sizes.parts, steps, invert)
-        return root, [inverse]
-    half = n // rows // 2 * rows
-    first, left = factorize(_part(a, (0, half), (0, half)), sizes, steps, invert)
-    below = _transpose(substitute(first, left, _transpose(_part(a, (half, n), (0, half)))))
-    rest = _part(a, (half, n), (half, n)) - F.matmul(below, _transpose(below))
-    second, right = factorize(rest, sizes, steps, invert)
-    return _join(first, below, second), [*left, *right]
+    rows, columns, rest = sizes.rows, [], a
+    for start in range(0, a.shape[-1], rows):
+        n = rest.shape[-1]
+        root = steps(_part(rest, (0, rows), (0, rows)))
+        if n > rows:
+            below = F.matmul(_part(rest, (rows, n), (0, rows)), _transpose(invert(root)))
+            rest = _part(rest, (rows, n), (rows, n)) - F.matmul(below, _transpose(below))
+            root = F.cat([root, below], -2)
+        columns.append(F.pad(root, (0, 0, start, 0)))
+    return F.cat(columns, -1)

@@ -111,39 +111,52 @@ def _eye(like: Value, rows: int, columns: int) -> Value:
     return builder.compute(shape, lambda *i: builder.where(i[-2] == i[-1], 1, 0)).astype(like.dtype)
 
 
-def factorize(a: Value) -> tuple[Value, Value]:
-    """Factorize matrices [.., m, n] by elimination with partial pivoting.
+def eliminate(a: Value, b: Value | None = None) -> tuple[Value, Value, Value]:
+    """Eliminate in matrices [.., m, n] with partial pivoting, by panels of columns, and in right sides b [.., m, s] too.
 
-    Return (L below the diagonal and U, [.., m, n]; the row exchanged at each step, counted from 0, [.., min(m, n)]). Of
-    equal elements the first one is the pivot. The derivative is that of the elimination; it does not exist where a
-    column of zeros precedes others.
+    Return (L below the diagonal and U, [.., m, n]; the row exchanged at each step, counted from 0, [.., min(m, n)];
+    L^-1 times the first min(m, n) rows of the permuted b, without columns if there is no b). Of equal elements the
+    first one is the pivot. The derivative is that of the elimination; it does not exist where a column of zeros
+    precedes others.
     """
     m, n = a.shape[-2:]
     k = min(m, n)
+    sides = 0 if b is None else b.shape[-1]
+    rest = a if b is None else F.cat([a, b], -1)
     if not a.size:
-        return a, builder.full((*a.shape[:-2], k), 0, dt.i64)
+        return a, builder.full((*a.shape[:-2], k), 0, dt.i64), rest[(..., slice(0, k), slice(n, None))]
     width = -(-k // min(-(-k // PANEL), MOST_PANELS))
-    if n <= width:
-        steps, rows = _LU(_join_batch_dims(a))
-        return steps[k - 1].reshape(a.shape), F.transpose(rows, 0, 1).astype(dt.i64).reshape((*a.shape[:-2], k))
-    half = k if n > k else -(-k // width) // 2 * width
-    return _factorize_panels(a, half)
+    left, strips, pivots = rest[(..., slice(0, 0))], [], []
+    for start in range(0, k, width):
+        w = min(width, k - start)
+        steps, exchanged = _LU(_join_batch_dims(rest[(..., slice(0, w))]))
+        panel = steps[w - 1].reshape((*a.shape[:-2], m - start, w))
+        rows = F.transpose(exchanged, 0, 1).astype(dt.i64).reshape((*a.shape[:-2], w))
+        pivots.append(rows + start)
+        order = _order(rows, m - start)
+        left, rest = _permute_rows(left, order), _permute_rows(rest[(..., slice(w, None))], order)
+        top, under = (..., slice(0, w), slice(None)), (..., slice(w, None), slice(None))
+        beside = _substitute_panel(panel[top], rest[top])
+        strips.append(F.cat([left[top], panel[top], beside], -1))
+        left = F.cat([left[under], panel[under]], -1)
+        if start + w < k:
+            rest = rest[under] - F.matmul(panel[under], beside)
+    done = F.cat(strips, -2)
+    packed = done[(..., slice(0, n))]
+    if k < m:
+        packed = F.cat([packed, left], -2)
+    return packed, F.cat(pivots, -1), done[(..., slice(n, n + sides))]
 
 
-def _factorize_panels(a: Value, half: int) -> tuple[Value, Value]:
-    """Factorize matrices [.., m, n] as `factorize` does, the first `half` columns and then the rest."""
-    m, n = a.shape[-2:]
-    top, under, every = slice(0, half), slice(half, m), slice(None)
-    first, rows = factorize(a[(..., every, top)])
-    rest = _permute_rows(a[(..., every, slice(half, n))], _order(rows, m))
-    beside = triangular_solution(first[(..., top, every)], rest[(..., top, every)], False, unit=True)
-    upper = F.cat([first[(..., top, every)], beside], -1)
-    if half == m:
-        return upper, rows
-    below = first[(..., under, every)]
-    second, more = factorize(rest[(..., under, every)] - F.matmul(below, beside))
-    lower = F.cat([_permute_rows(below, _order(more, m - half)), second], -1)
-    return F.cat([upper, lower], -2), F.cat([rows, more + half], -1)
+def _substitute_panel(t: Value, b: Value) -> Value:
+    """Solve t*x = b for a unit lower triangle t, whose diagonal is not read, by its inverse where that takes less time."""
+    n, sides = b.shape[-2:]
+    if not b.size or n < MIN_ROWS or sides < MIN_SIDES:
+        return triangular_solution(t, b, False, unit=True)
+    rows = n + n % 2
+    whole = blocks.extend(_with_unit_diagonal(t), rows)
+    (known,) = blocks.invert_blocks(whole, blocks.Blocks(rows, 2, rows), _invert_rows)
+    return F.matmul(known[(..., slice(0, n), slice(0, n))], b)
 
 
 def _order(rows: Value, n: int) -> Value:
@@ -189,10 +202,14 @@ def triangular_solution(t: Value, b: Value, upper: bool, unit: bool = False) -> 
     if upper:
         return F.flip(triangular_solution(F.flip(t, (-2, -1)), F.flip(b, (-2,)), False, unit), (-2,))
     if unit:
-        t = builder.compute(t.shape, lambda *i: builder.where(i[-2] == i[-1], 1, t[i]))
+        t = _with_unit_diagonal(t)
     sizes = blocks.divide(n)
     t, b = blocks.extend(t, sizes.whole), F.pad(b, (0, 0, 0, sizes.whole - n)) if sizes.whole > n else b
     return blocks.substitute(t, blocks.invert_blocks(t, sizes, _invert_rows), b)[(..., slice(0, n), slice(None))]
+
+
+def _with_unit_diagonal(t: Value) -> Value:
+    return builder.compute(t.shape, lambda *i: builder.where(i[-2] == i[-1], 1, t[i]))
 
 
 def _substitute_rows(t: Value, b: Value, upper: bool, unit: bool) -> Value:
@@ -226,8 +243,13 @@ def lu_factor(a: Value, pivot: bool = True, check_errors: bool = False) -> tuple
     """(packed L and U of the row-permuted a, pivot row of each step from 1, position of the first zero pivot from 1)"""
     if not pivot:
         raise ArgumentError("elimination without pivots is not supported")
-    packed, rows = factorize(a)
-    return packed, (rows + 1).astype(dt.i32), _info(_diagonal(packed), lambda d: d != 0)
+    packed, rows, _ = eliminate(a)
+    return packed, *_report(packed, rows)
+
+
+def _report(packed: Value, rows: Value) -> tuple[Value, Value]:
+    """Return (the rows exchanged, counted from 1; the position of the first zero pivot, from 1)."""
+    return (rows + 1).astype(dt.i32), _info(_diagonal(packed), lambda d: d != 0)
 
 
 @aten("linalg_lu.default")
@@ -265,17 +287,23 @@ def lu_solve(packed: Value, pivots: Value, b: Value, left: bool = True, adjoint:
 @aten("_linalg_solve_ex.default")
 def solve(a: Value, b: Value, left: bool = True, check_errors: bool = False) -> tuple[Value, Value, Value, Value]:
     """(solution x of a*x = b, or of x*a = b if not left; the results of linalg_lu_factor_ex)"""
-    packed, pivots, info = lu_factor(a)
     vector = b.ndim == 1 or (a.ndim - 1 == b.ndim and b.shape == a.shape[:-1])
-    x = lu_solve(packed, pivots, b.reshape((*b.shape, 1)) if vector else b, left)
+    sides = b.reshape((*b.shape, 1)) if vector else b
+    if left and sides.shape[:-2] == a.shape[:-2]:
+        packed, rows, below = eliminate(a, sides)
+        pivots, info = _report(packed, rows)
+        x = triangular_solution(packed, below, True)
+    else:
+        packed, pivots, info = lu_factor(a)
+        x = lu_solve(packed, pivots, sides, left)
     return (x.reshape(x.shape[:-1]) if vector else x), packed, pivots, info
 
 
 @aten("linalg_inv_ex.default")
 def inverse(a: Value, check_errors: bool = False) -> tuple[Value, Value]:
     """(inverse of a, by elimination; position of the first zero pivot, from 1)"""
-    packed, pivots, info = lu_factor(a)
-    return lu_solve(packed, pivots, _eye(a, a.shape[-1], a.shape[-1])), info
+    x, _, _, info = solve(a, _eye(a, a.shape[-1], a.shape[-1]))
+    return x, info
 
 
 # --------------------------------------------------------------------------------------------------------- triangles
@@ -317,7 +345,7 @@ def _root(a: Value, upper: bool) -> Value:
     if n < MIN_ROWS:
         return _factorize_columns(symmetric)
     sizes = blocks.divide(n)
-    root, _ = blocks.factorize(blocks.extend(symmetric, sizes.whole), sizes, _factorize_columns, _invert_rows)
+    root = blocks.factorize(blocks.extend(symmetric, sizes.whole), sizes, _factorize_columns, _invert_rows)
     return root[(..., slice(0, n), slice(0, n))]
 
 
