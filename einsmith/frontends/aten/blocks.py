@@ -37,7 +37,7 @@ class Blocks(NamedTuple):
 def divide(n: int) -> Blocks:
     """Return the blocks of a matrix of n rows, of sizes by which few rows are added."""
     count = min(-(-n // BLOCK), MOST)
-    parts = 4 if count == 1 else 2  # batches of small matrices gain by small parts; of large ones, kernels are many
+    parts = 4 if count == 1 else 1  # batches of small matrices gain by small parts; of large ones, kernels are many
     rows = parts * -(-n // (parts * count))
     return Blocks(rows, parts, -(-n // rows) * rows)
 

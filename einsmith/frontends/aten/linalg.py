@@ -22,7 +22,7 @@ from einsmith.lang.op import op
 MIN_ROWS, MIN_SIDES = 32, 16
 """Fewest rows of matrices, and right sides, that are factorized and solved by blocks; fewer go row by row."""
 
-PANEL, MOST_PANELS = 32, 4
+PANEL, MOST_PANELS = 32, 5
 """Columns that are eliminated one by one, in matrices of up to `blocks.MOST` panels: the state of a step is a panel."""
 
 # p: the matrix before step k; t: the pivot's row; w: the matrix with rows k and t exchanged
@@ -38,6 +38,17 @@ _LU = op(
     return m, t
     """,
     extents={"k": "min(A.shape[1], A.shape[2])"},
+)
+# The same without exchanges.
+_LU_IN_ORDER = op(
+    """
+    p[k,b,i,j] = where(k > 0, m[k-1,b,i,j], A[b,i,j])
+    u[k,b,j] = where(j >= k, p[k,b,k,j], 0)
+    f[k,b,i] = where(i > k, p[k,b,i,k] / where(u[k,b,k] == 0, 1, u[k,b,k]), where(i == k, 1, 0))
+    m[k,b,i,j] = p[k,b,i,j] - f[k,b,i]*u[k,b,j]
+    return f, u
+    """,
+    extents={"k": "A.shape[1]"},
 )
 # q: the permutation before step k, which exchanges entries k and t
 _ORDER = op(
@@ -134,9 +145,11 @@ def eliminate(a: Value, b: Value | None = None) -> tuple[Value, Value, Value]:
         rows = F.transpose(exchanged, 0, 1).astype(dt.i64).reshape((*a.shape[:-2], w))
         pivots.append(rows + start)
         order = _order(rows, m - start)
+        if a.dtype.is_float:
+            panel = _differentiate_in_order(panel, _permute_rows(rest[(..., slice(0, w))], order))
         left, rest = _permute_rows(left, order), _permute_rows(rest[(..., slice(w, None))], order)
         top, under = (..., slice(0, w), slice(None)), (..., slice(w, None), slice(None))
-        beside = _substitute_panel(panel[top], rest[top])
+        beside = _substitute_block(_with_unit_diagonal(panel[top]), rest[top])
         strips.append(F.cat([left[top], panel[top], beside], -1))
         left = F.cat([left[under], panel[under]], -1)
         if start + w < k:
@@ -148,15 +161,27 @@ def eliminate(a: Value, b: Value | None = None) -> tuple[Value, Value, Value]:
     return packed, F.cat(pivots, -1), done[(..., slice(n, n + sides))]
 
 
-def _substitute_panel(t: Value, b: Value) -> Value:
-    """Solve t*x = b for a unit lower triangle t, whose diagonal is not read, by its inverse where that takes less time."""
+def _differentiate_in_order(packed: Value, a: Value) -> Value:
+    """Return factors L and U of matrices [.., m, n], m >= n, whose rows are in the order of the pivots.
+
+    The derivative is that of the factorization without exchanges of the first n rows, and of a substitution below them.
+    """
+    m, n = a.shape[-2:]
+    top, under = (..., slice(0, n), slice(None)), (..., slice(n, m), slice(None))
+    columns, rows = (F.permute(x, (1, 0, 2)).reshape((*a.shape[:-2], n, n)) for x in _LU_IN_ORDER(_join_batch_dims(a[top])))
+    square = builder.differentiate_as(packed[top], F.tril(_transpose(columns), -1) + rows)
+    if m == n:
+        return square
+    below = _transpose(_substitute_block(_transpose(square), _transpose(a[under])))
+    return F.cat([square, builder.differentiate_as(packed[under], below)], -2)
+
+
+def _substitute_block(t: Value, b: Value) -> Value:
+    """Solve t*x = b for one block of a lower triangle, by its inverse where that takes less time."""
     n, sides = b.shape[-2:]
     if not b.size or n < MIN_ROWS or sides < MIN_SIDES:
-        return triangular_solution(t, b, False, unit=True)
-    rows = n + n % 2
-    whole = blocks.extend(_with_unit_diagonal(t), rows)
-    (known,) = blocks.invert_blocks(whole, blocks.Blocks(rows, 2, rows), _invert_rows)
-    return F.matmul(known[(..., slice(0, n), slice(0, n))], b)
+        return _substitute_rows(t, b, False, False) if b.size else b
+    return F.matmul(_invert_rows(t), b)
 
 
 def _order(rows: Value, n: int) -> Value:
