@@ -23,7 +23,11 @@ MIN_ROWS, MIN_SIDES = 32, 16
 """Fewest rows of matrices, and right sides, that are factorized and solved by blocks; fewer go row by row."""
 
 PANEL, MOST_PANELS = 32, 5
-"""Columns that are eliminated one by one, in matrices of up to `blocks.MOST` panels: the state of a step is a panel."""
+"""Columns of a panel, which are eliminated one by one (the state of a step is a panel), and most panels of a matrix.
+
+Panels have kernels of their own sizes (measured: solving 300 x 300 with 4, 5, 8, 10 panels takes 2.1, 1.7, 1.5, 1.4 ms
+and 1.8, 1.9, 3.7, 4.4 s to compile; Xeon of 2 cores, November 2026).
+"""
 
 # p: the matrix before step k; t: the pivot's row; w: the matrix with rows k and t exchanged
 _LU = op(
@@ -39,7 +43,7 @@ _LU = op(
     """,
     extents={"k": "min(A.shape[1], A.shape[2])"},
 )
-# The same without exchanges.
+# Elimination without exchanges. f, u: column k of L, row k of U
 _LU_IN_ORDER = op(
     """
     p[k,b,i,j] = where(k > 0, m[k-1,b,i,j], A[b,i,j])
@@ -122,13 +126,21 @@ def _eye(like: Value, rows: int, columns: int) -> Value:
     return builder.compute(shape, lambda *i: builder.where(i[-2] == i[-1], 1, 0)).astype(like.dtype)
 
 
+def factorize(a: Value) -> tuple[Value, Value]:
+    """Factorize matrices [.., m, n] by elimination with partial pivoting.
+
+    Return (L below the diagonal and U, [.., m, n]; the row exchanged at each step, counted from 0, [.., min(m, n)]).
+    """
+    return eliminate(a)[:2]
+
+
 def eliminate(a: Value, b: Value | None = None) -> tuple[Value, Value, Value]:
-    """Eliminate in matrices [.., m, n] with partial pivoting, by panels of columns, and in right sides b [.., m, s] too.
+    """Eliminate in matrices [.., m, n] and right sides b [.., m, s] with partial pivoting, by panels of columns.
 
     Return (L below the diagonal and U, [.., m, n]; the row exchanged at each step, counted from 0, [.., min(m, n)];
     L^-1 times the first min(m, n) rows of the permuted b, without columns if there is no b). Of equal elements the
-    first one is the pivot. The derivative is that of the elimination; it does not exist where a column of zeros
-    precedes others.
+    first one is the pivot. The derivative is that of elimination in the order of the pivots; it does not exist where a
+    column of zeros precedes others.
     """
     m, n = a.shape[-2:]
     k = min(m, n)
@@ -168,7 +180,9 @@ def _differentiate_in_order(packed: Value, a: Value) -> Value:
     """
     m, n = a.shape[-2:]
     top, under = (..., slice(0, n), slice(None)), (..., slice(n, m), slice(None))
-    columns, rows = (F.permute(x, (1, 0, 2)).reshape((*a.shape[:-2], n, n)) for x in _LU_IN_ORDER(_join_batch_dims(a[top])))
+    columns, rows = (
+        F.permute(x, (1, 0, 2)).reshape((*a.shape[:-2], n, n)) for x in _LU_IN_ORDER(_join_batch_dims(a[top]))
+    )
     square = builder.differentiate_as(packed[top], F.tril(_transpose(columns), -1) + rows)
     if m == n:
         return square
@@ -268,7 +282,7 @@ def lu_factor(a: Value, pivot: bool = True, check_errors: bool = False) -> tuple
     """(packed L and U of the row-permuted a, pivot row of each step from 1, position of the first zero pivot from 1)"""
     if not pivot:
         raise ArgumentError("elimination without pivots is not supported")
-    packed, rows, _ = eliminate(a)
+    packed, rows = factorize(a)
     return packed, *_report(packed, rows)
 
 
