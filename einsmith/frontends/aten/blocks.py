@@ -21,7 +21,7 @@ BLOCK = 64
 factorization of 300 rows by blocks of 38, 50, 60 and 75 takes 0.25, 0.25, 0.24 and 0.31 ms and 1.5, 1.1, 0.9 and 0.9 s
 to compile; Xeon of 2 cores, November 2026)."""
 MOST = 8
-"""Most blocks of a matrix. Each size has its kernels (20 to 40 ms each to compile), so large matrices have larger blocks."""
+"""Most blocks of a matrix. Kernels of each size take 20 to 40 ms to compile, so large matrices have larger blocks."""
 
 Steps = Callable[[Value], Value]
 """Function that returns the result of elimination or substitution row by row, for matrices [.., n, n]."""

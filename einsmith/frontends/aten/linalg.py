@@ -26,19 +26,19 @@ PANEL, MOST_PANELS = 32, 5
 """Columns of a panel, which are eliminated one by one (the state of a step is a panel), and most panels of a matrix.
 
 Panels have kernels of their own sizes (measured: solving 300 x 300 with 4, 5, 8, 10 panels takes 2.1, 1.7, 1.5, 1.4 ms
-and 1.8, 1.9, 3.7, 4.4 s to compile; Xeon of 2 cores, November 2026).
+and 1.8, 1.9, 3.7, 4.4 s to compile, with the state of a step not transposed; Xeon of 2 cores, November 2026).
 """
 
-# p: the matrix before step k; t: the pivot's row; w: the matrix with rows k and t exchanged
+# p: the matrix before step k, transposed so that columns are contiguous; t: the pivot's row; u: its elements; f: column
+# k of L. Rows k and t are exchanged.
 _LU = op(
     """
-    p[k,b,i,j] = where(k > 0, m[k-1,b,i,j], A[b,i,j])
-    t[k,b] = argmax[i](where(i >= k, abs(p[k,b,i,k]), -1))
-    u[k,b,j] = sum[i](where(i == t[k,b], p[k,b,i,j], 0))
-    w[k,b,i,j] = where(i == k, u[k,b,j], where(i == t[k,b], p[k,b,k,j], p[k,b,i,j]))
-    f[k,b,i] = where(i > k, w[k,b,i,k] / where(u[k,b,k] == 0, 1, u[k,b,k]), 0)
-    m[k,b,i,j] = where((i > k) and (j > k), w[k,b,i,j] - f[k,b,i]*u[k,b,j], where((i > k) and (j == k), f[k,b,i],
-                       w[k,b,i,j]))
+    p[k,b,j,i] = where(k > 0, m[k-1,b,j,i], A[b,i,j])
+    t[k,b] = argmax[i](where(i >= k, abs(p[k,b,k,i]), -1))
+    u[k,b,j] = sum[i](where(i == t[k,b], p[k,b,j,i], 0))
+    f[k,b,i] = where(i > k, where(i == t[k,b], p[k,b,k,k], p[k,b,k,i]) / where(u[k,b,k] == 0, 1, u[k,b,k]), 0)
+    m[k,b,j,i] = where(i == k, u[k,b,j], where((i > k) and (j == k), f[k,b,i],
+                       where(i == t[k,b], p[k,b,j,k], p[k,b,j,i]) - where(j > k, f[k,b,i]*u[k,b,j], 0)))
     return m, t
     """,
     extents={"k": "min(A.shape[1], A.shape[2])"},
@@ -153,7 +153,7 @@ def eliminate(a: Value, b: Value | None = None) -> tuple[Value, Value, Value]:
     for start in range(0, k, width):
         w = min(width, k - start)
         steps, exchanged = _LU(_join_batch_dims(rest[(..., slice(0, w))]))
-        panel = steps[w - 1].reshape((*a.shape[:-2], m - start, w))
+        panel = _transpose(steps[w - 1]).reshape((*a.shape[:-2], m - start, w))
         rows = F.transpose(exchanged, 0, 1).astype(dt.i64).reshape((*a.shape[:-2], w))
         pivots.append(rows + start)
         order = _order(rows, m - start)
