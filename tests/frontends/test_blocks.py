@@ -62,6 +62,38 @@ def test_elimination(shape, rng) -> None:
     check(lambda a, b: linalg.solve(a, b)[0], torch.linalg.solve, [a, b], rng)
 
 
+@pytest.mark.parametrize(("lead", "left"), [((), False), ((2,), True)])
+def test_right_sides_of_a_batch_and_from_the_right(lead, left, rng) -> None:
+    a, b = rng.standard_normal((33, 33)) + 2 * np.eye(33), rng.standard_normal((*lead, 33, 33))
+    check(
+        lambda a, b: linalg.solve(a, b, left)[0],
+        lambda a, b: torch.linalg.solve(a, b.contiguous(), left=left),
+        [a, b],
+        rng,
+    )
+
+
+@pytest.mark.parametrize("shape", [(33, 33), (70, 70)])
+def test_derivatives_of_packed_factors(shape, rng) -> None:
+    check(lambda a: linalg.lu_factor(a)[0], lambda a: torch.linalg.lu_factor(a)[0], [rng.standard_normal(shape)], rng)
+
+
+@pytest.mark.parametrize(
+    ("f", "reference"),
+    [
+        (lambda a: linalg.inverse(a)[0], torch.linalg.inv),
+        (lambda a: linalg.cholesky(a + F.transpose(a, 0, 1)), lambda a: torch.linalg.cholesky(a + a.mT)),
+    ],
+)
+def test_second_derivatives(f, reference, rng) -> None:
+    a, weights = positive((35, 35), rng), rng.standard_normal((2, 35, 35))
+    ours = es.grad(lambda x: F.sum(es.grad(lambda x: F.sum(f(x) * weights[0]))(x) * weights[1]))
+    x = torch.tensor(a, requires_grad=True)
+    (first,) = torch.autograd.grad((reference(x) * torch.tensor(weights[0])).sum(), x, create_graph=True)
+    (wanted,) = torch.autograd.grad((first * torch.tensor(weights[1])).sum(), x)
+    np.testing.assert_allclose(np.asarray(es.jit(ours)(a)), wanted.numpy(), rtol=1e-7, atol=1e-8)
+
+
 @pytest.mark.parametrize("shape", [(70, 40), (40, 70), (2, 67, 33)])
 def test_pivots_of_oblong_matrices(shape, rng) -> None:
     a = rng.standard_normal(shape)

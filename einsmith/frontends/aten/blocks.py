@@ -1,9 +1,10 @@
 """Factorize and solve by blocks of rows, so that most of the work is products of matrices.
 
-Steps of elimination and substitution are left within parts of blocks. Inverses of parts are joined to those of blocks,
-by which the substitution multiplies (Golub, Van Loan 2013, sections 3.1.4 and 4.2.6). Larger triangles are not
-inverted: an explicit inverse loses digits where they are ill-conditioned. Matrices are halved until they are blocks, so
-the number of kernels grows with the number of blocks. Derivatives are those of the products, to any order.
+Steps of elimination and substitution are left within blocks, or within parts of a single block. Substitution multiplies
+by the inverses of blocks (Golub, Van Loan 2013, sections 3.1.4 and 4.2.6). Larger triangles are not inverted: an
+explicit inverse loses digits where they are ill-conditioned. Triangles are halved until they are blocks; Cholesky
+factors are computed from left to right and joined once, as copies have kernels too. The number of kernels grows with
+the number of blocks. Derivatives are those of the products, to any order.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from einsmith.lang import builder
 from einsmith.lang.builder import Value
 
 BLOCK = 64
-"""Most rows of a triangle that is inverted, in matrices of up to `MOST` blocks (measured: factorization and
-substitution of 300 rows by blocks of 96 and 128 take 1.1 to 1.3 times as long; Xeon of 2 cores, November 2026)."""
+"""Most rows of a triangle that is inverted, in matrices of up to `MOST` blocks (measured: the Cholesky
+factorization of 300 rows by blocks of 38, 50, 60 and 75 takes 0.25, 0.25, 0.24 and 0.31 ms and 1.5, 1.1, 0.9 and 0.9 s
+to compile; Xeon of 2 cores, November 2026)."""
 MOST = 8
-"""Most blocks of a matrix. Kernels of each size are compiled (60 ms a kernel), so large matrices have larger blocks."""
+"""Most blocks of a matrix. Kernels of each size take 20 to 40 ms to compile, so large matrices have larger blocks."""
 
 Steps = Callable[[Value], Value]
 """Function that returns the result of elimination or substitution row by row, for matrices [.., n, n]."""
@@ -37,7 +39,7 @@ class Blocks(NamedTuple):
 def divide(n: int) -> Blocks:
     """Return the blocks of a matrix of n rows, of sizes by which few rows are added."""
     count = min(-(-n // BLOCK), MOST)
-    parts = 4 if count == 1 else 2  # batches of small matrices gain by small parts; of large ones, kernels are many
+    parts = 4 if count == 1 else 1  # batches of small matrices gain by small parts; of large ones, kernels are many
     rows = parts * -(-n // (parts * count))
     return Blocks(rows, parts, -(-n // rows) * rows)
 
@@ -99,32 +101,18 @@ def substitute(t: Value, of_blocks: list[Value], b: Value) -> Value:
     return F.cat([top, substitute(_part(t, (rows, n), (rows, n)), of_blocks[half:], rest)], -2)
 
 
-def _factorize_block(a: Value, part: int, factorize: Steps, invert: Steps) -> tuple[Value, Value]:
-    """Return the Cholesky factors of blocks and their inverses, from those of parts of `part` rows."""
-    n = a.shape[-1]
-    if n == part:
-        root = factorize(a)
-        return root, invert(root)
-    rows = n // 2
-    first, left = _factorize_block(_part(a, (0, rows), (0, rows)), part, factorize, invert)
-    below = F.matmul(_part(a, (rows, n), (0, rows)), _transpose(left))
-    rest = _part(a, (rows, n), (rows, n)) - F.matmul(below, _transpose(below))
-    second, right = _factorize_block(rest, part, factorize, invert)
-    return _join(first, below, second), _join(left, -F.matmul(F.matmul(right, below), left), right)
-
-
-def factorize(a: Value, sizes: Blocks, steps: Steps, invert: Steps) -> tuple[Value, list[Value]]:
-    """Return the Cholesky factors of symmetric matrices [.., n, n] and the inverses of their diagonal blocks.
+def factorize(a: Value, sizes: Blocks, steps: Steps, invert: Steps) -> Value:
+    """Return the Cholesky factors of symmetric matrices [.., n, n], part by part of columns.
 
     steps, invert: factorize matrices, and invert lower triangles, row by row.
     """
-    n, rows = a.shape[-1], sizes.rows
-    if n == rows:
-        root, inverse = _factorize_block(a, rows // sizes.parts, steps, invert)
-        return root, [inverse]
-    half = n // rows // 2 * rows
-    first, left = factorize(_part(a, (0, half), (0, half)), sizes, steps, invert)
-    below = _transpose(substitute(first, left, _transpose(_part(a, (half, n), (0, half)))))
-    rest = _part(a, (half, n), (half, n)) - F.matmul(below, _transpose(below))
-    second, right = factorize(rest, sizes, steps, invert)
-    return _join(first, below, second), [*left, *right]
+    rows, columns, rest = sizes.rows // sizes.parts, [], a
+    for start in range(0, a.shape[-1], rows):
+        n = rest.shape[-1]
+        root = steps(_part(rest, (0, rows), (0, rows)))
+        if n > rows:
+            below = F.matmul(_part(rest, (rows, n), (0, rows)), _transpose(invert(root)))
+            rest = _part(rest, (rows, n), (rows, n)) - F.matmul(below, _transpose(below))
+            root = F.cat([root, below], -2)
+        columns.append(F.pad(root, (0, 0, start, 0)))
+    return F.cat(columns, -1)
