@@ -154,8 +154,10 @@ def mode(x: Value, dim: int = -1, keepdim: bool = False) -> tuple[Value, Value]:
     d = dimension(dim, x.ndim, "mode")
     values, places = F.sort(x, d)
     rows = F.movedim(values.astype(dt.i32) if x.dtype.is_bool else values, d, -1)
-    places_of = [count_before(rows, rows, right) for right in (False, True)]
-    counts = F.movedim(places_of[1] - places_of[0], -1, d)
+    numbers = F.sum(builder.where(rows == rows, 1, 0), -1, True).astype(dt.i64)
+    after = builder.minimum(count_before(rows, rows, True), numbers)  # the largest number comes before NaN
+    counts = builder.where(rows == rows, after - count_before(rows, rows, False), rows.shape[-1] - numbers)
+    counts = F.movedim(counts, -1, d)
     first = F.argmax(counts, d, True).astype(dt.i64)
     last = first + builder.maximum(F.gather(counts, d, first) - 1, 0).astype(dt.i64)
     return _one(values, first, d, keepdim), _one(places, last, d, keepdim).astype(dt.i64)
