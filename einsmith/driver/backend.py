@@ -24,9 +24,9 @@ from einsmith.schedule.plan import KernelCall
 from einsmith.tuning.kernels.measure import KernelRunner
 from einsmith.tuning.kernels.model_error import ModelError, Win
 from einsmith.tuning.kernels.race import RaceResult
-from einsmith.tuning.kernels.session import Effort, Part, SearchResult, Tell
+from einsmith.tuning.kernels.session import CHEAPEST, Effort, Part, SearchResult, Tell
 
-__all__ = ["Backend", "Part", "ProgramInfo", "RaceResult", "Runnable", "SearchResult", "Tell"]
+__all__ = ["CHEAPEST", "Backend", "Effort", "Part", "ProgramInfo", "RaceResult", "Runnable", "SearchResult", "Tell"]
 
 
 class Runnable(Protocol):

@@ -32,7 +32,7 @@ from einsmith.kernels.rows.pattern import RowBlocks
 from einsmith.kernels.scalar import Scalar
 from einsmith.kernels.scan import Scan
 from einsmith.kernels.scatter.pattern import ScatterAdd
-from einsmith.kernels.selection import Selection
+from einsmith.kernels.selection import RankSelection
 from einsmith.kernels.stencil.pattern import StencilPattern
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.step_loops import StepLoop
@@ -55,7 +55,7 @@ PATTERNS: list[Pattern] = [
     Scan(),
     Reduction(),
     ScatterAdd(),
-    Selection(),
+    RankSelection(),
     Col2im(_SELF),
 ]
 """The CPU's patterns in the order in which they are priced, the most often chosen first, so that later ones are pruned.

@@ -371,7 +371,7 @@ def _find_rank_range(box: Box) -> tuple[int, int]:
     return max(low or 0, 0), box.reduced - 1 if high is None else min(high, box.reduced - 1)
 
 
-class Selection(Pattern):
+class RankSelection(Pattern):
     """The pattern of selections by rank, with an epilogue."""
 
     name = "selection"

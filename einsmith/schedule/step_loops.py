@@ -134,7 +134,7 @@ def _join_loop(call: LoopCall, cost: Cost, target: Target) -> list[KernelCall | 
     """Return the calls of a loop: its initial values and a kernel for each segment, or the loop."""
     call = replace(call, plans=[join_steps(p, cost, target) for p in call.plans])
     segments = list(zip(call.loop.segments, call.plans, strict=True))
-    kernels = [_Joining(call.loop, segment, plan).join() for segment, plan in segments]
+    kernels = [_StepJoining(call.loop, segment, plan).join() for segment, plan in segments]
     joined = [k for k in kernels if k is not None]
     if len(joined) < len(kernels):
         return [call]
@@ -150,7 +150,7 @@ def _packs(call: KernelCall) -> bool:
     return bool(call.packed_once) and isinstance(body, Reduce) and body.combiner == "sum"
 
 
-class _Joining:
+class _StepJoining:
     """The joining of the kernels of one segment of a loop into a kernel."""
 
     def __init__(self, loop: LoweredLoop, segment: LoopSegment, plan: Plan):

@@ -9,12 +9,12 @@ from einsmith.base import dtypes as dt
 from einsmith.base.errors import VerifyError
 from einsmith.ir.nodes import Expr, Reduce, apply
 from einsmith.ir.verify import verify_template
-from einsmith.kernels.selection import Selection, SelectionConfig
+from einsmith.kernels.selection import RankSelection, SelectionConfig
 from einsmith.schedule.kernel import Kernel
 from tests.kernels.runner import WIDE, check, host
 from tests.kernels.samples import add, axes, int_, plain, read
 
-PATTERN = Selection()
+PATTERN = RankSelection()
 ALL = [SelectionConfig(bits, narrow, 16, tasks) for bits in (8, 11) for narrow in (False, True) for tasks in (1, 3)]
 
 

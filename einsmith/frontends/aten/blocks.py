@@ -27,7 +27,7 @@ Steps = Callable[[Value], Value]
 """Function that returns the result of elimination or substitution row by row, for matrices [.., n, n]."""
 
 
-class Blocks(NamedTuple):
+class BlockSizes(NamedTuple):
     """Sizes of the blocks of a matrix. rows: rows of a block; parts: parts of a block, which steps run over; whole: the
     rows of the matrix, rounded up to blocks."""
 
@@ -36,12 +36,12 @@ class Blocks(NamedTuple):
     whole: int
 
 
-def divide(n: int) -> Blocks:
+def divide(n: int) -> BlockSizes:
     """Return the blocks of a matrix of n rows, of sizes by which few rows are added."""
     count = min(-(-n // BLOCK), MOST)
     parts = 4 if count == 1 else 1  # batches of small matrices gain by small parts; of large ones, kernels are many
     rows = parts * -(-n // (parts * count))
-    return Blocks(rows, parts, -(-n // rows) * rows)
+    return BlockSizes(rows, parts, -(-n // rows) * rows)
 
 
 def extend(t: Value, rows: int) -> Value:
@@ -76,7 +76,7 @@ def _take_blocks(t: Value, size: int, below: int, step: int) -> Value:
     return builder.compute(shape, lambda *i: t[(*i[:-3], i[-3] * step + below + i[-2], i[-3] * step + i[-1])])
 
 
-def invert_blocks(t: Value, sizes: Blocks, steps: Steps) -> list[Value]:
+def invert_blocks(t: Value, sizes: BlockSizes, steps: Steps) -> list[Value]:
     """Return the inverses of the diagonal blocks [.., rows, rows] of lower triangles [.., whole, whole].
 
     All parts of all blocks are inverted at once, and neighbouring ones are joined.
@@ -101,7 +101,7 @@ def substitute(t: Value, of_blocks: list[Value], b: Value) -> Value:
     return F.cat([top, substitute(_part(t, (rows, n), (rows, n)), of_blocks[half:], rest)], -2)
 
 
-def factorize(a: Value, sizes: Blocks, steps: Steps, invert: Steps) -> Value:
+def factorize(a: Value, sizes: BlockSizes, steps: Steps, invert: Steps) -> Value:
     """Return the Cholesky factors of symmetric matrices [.., n, n], part by part of columns.
 
     steps, invert: factorize matrices, and invert lower triangles, row by row.

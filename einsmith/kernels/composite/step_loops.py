@@ -43,13 +43,13 @@ class StepLoops(Pattern):
 
     def lower(self, kernel: StepLoop, config: str, target: Target) -> Lowered:
         lowered = [c.pattern.lower(c.kernel, c.config, c.target) for c in self._choices(kernel, target)]
-        return Lowered([Launch(_Emitter(kernel, lowered).emit(), 1)])
+        return Lowered([Launch(_StepsEmitter(kernel, lowered).emit(), 1)])
 
     def _choices(self, kernel: StepLoop, target: Target) -> list[Any]:
         return [self.chooser.choose(m.kernel, replace(target, cores=1)) for m in kernel.members]
 
 
-class _Emitter:
+class _StepsEmitter:
     """The emitter of one loop.
 
     places: the parts of buffers that a step accesses, each once. lowered: the launches of each kernel of a step."""

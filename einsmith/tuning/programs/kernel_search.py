@@ -16,12 +16,11 @@ import numpy as np
 from einsmith.base import environment
 from einsmith.base.errors import ArgumentError, EinsmithWarning
 from einsmith.base.system.processes import can_wait_for_pipes
-from einsmith.driver.backend import Part, SearchResult, Tell
+from einsmith.driver.backend import CHEAPEST, Effort, Part, SearchResult, Tell
 from einsmith.driver.binding import FINITE
 from einsmith.driver.bound_program import BoundProgram
 from einsmith.schedule.kernel import Kernel
 from einsmith.tuning.kernels.decisions import name_of
-from einsmith.tuning.kernels.session import CHEAPEST, Effort
 from einsmith.tuning.programs.trial import PairedTimes, sum_by_kernel
 
 MAX_ROUNDS = 25
