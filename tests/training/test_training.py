@@ -221,15 +221,15 @@ def test_timing_kernels_writes_into_living_memory(monkeypatch):
     f(x)
     run = program_of(f)
     alive = []
-    make = buffers.recycle
+    take = buffers.ResultMemory.take
 
-    def recycled(*args):
-        array, at = make(*args)
+    def taken(self):
+        array, at = take(self)
         alive.append(weakref.ref(array.base if array.base is not None else array))
         return array, at
 
     timed = Program.run_timed
-    monkeypatch.setattr(buffers, "recycle", recycled)
+    monkeypatch.setattr(buffers.ResultMemory, "take", taken)
     monkeypatch.setattr(Program, "run_timed", lambda self: (check(), timed(self))[1])
 
     def check():
