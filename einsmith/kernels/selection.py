@@ -135,6 +135,10 @@ class SelectionEmitter:
     def _emit_words(self) -> None:
         """Emit the evaluation of a row's keys as words, in the order of their positions."""
         b, em, rank = self.b, self.em, self.box.rank
+        if not self.box.reduce:  # the only element of a row
+            key, place = b.const(0, "i64" if self.wide else "i32"), b.const(0, "i32")
+            self._store_words(key, place, b.const(0), None)
+            return
         *outer, last = range(rank, rank + len(self.box.reduce))
         lanes = self.config.lanes
 

@@ -212,6 +212,8 @@ SAMPLES: dict[str, Sample] = {
     "sums and zeros": Sample(s.sums_and_zeros, {"n": EDGE, "k": EDGE}),
     "embedding": Sample(s.embedding, {"count": (1, 7), "tokens": LONG, "width": EDGE,
                                       "start": ("zeros", "computed", "memory")}, {0: "count"}),
+    "selected": Sample(s.selected, {"combiner": ("argkmin", "argkmax"), "m": (1, 5), "n": EDGE,
+                                    "dtype": (dt.f32, dt.f64, dt.i32)}),
     "histogram": Sample(s.histogram, {"bins": (1, 7), "n": LONG}, {0: "bins"}),
     "scatter window": Sample(s.scatter_window, {"m": EDGE, "n": EDGE, "along": (0, 1)}, {0: 5}),
     "softmax": Sample(_rows_of(lambda x: F.softmax(x, 1), lambda m, n: ((m, n),)), {"m": EDGE, "n": EDGE}),

@@ -411,6 +411,12 @@ def rows(combiner: str, n: int, dtype: dt.DType = F) -> Kernel:
     return plain((7,), [(dtype, (7, n))], over(combiner, (n,), read(0, i, r, dtype=dtype)))
 
 
+def selected(combiner: str, m: int, n: int, dtype: dt.DType = F) -> Kernel:
+    """The positions of every rank of m rows of n keys."""
+    i, k, r = axes(3)
+    return plain((m, n), [(dtype, (m, n))], over(combiner, (n,), read(0, i, r, dtype=dtype), k))
+
+
 def columns(combiner: str, n: int, k: int) -> Kernel:
     i, r = axes(2)
     return plain((n,), [(F, (k, n))], over(combiner, (k,), read(0, r, i)))

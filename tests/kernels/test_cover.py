@@ -96,6 +96,7 @@ WAYS: dict[str, dict[str, set[Any]]] = {
                   "turn": {False, True}},
     "scan": {"mode": {"row", "column"}, "unroll": SOME, "tasks": SOME, "parts": SOME},
     "scatter": {"axis": {None, 0, 1}, "along": {None, 1}, "tasks": SOME},
+    "selection": {"bits": {8, 11}, "narrow": {False, True}, "tasks": SOME},
     "col2im": {},
     "winograd": {},
     "rows": {"block": SOME, "tasks": {1, "many"}, "share": {False, True}},
