@@ -116,9 +116,9 @@ def cummin(input: Any, dim: int) -> tuple[Value, Value]:
 
 @operator(aten="logcumsumexp.default")
 def logcumsumexp(input: Any, dim: int) -> Value:
-    """Return the logarithms of the running sums of exp(x) along `dim`, without overflow."""
+    """Return the logarithms of the running sums of exp(x) along `dim`, without overflow, carried in float64."""
     x = tensor(input, "logcumsumexp", "input", kind="float")
-    return _running("logcumsumexp", x, dim, None, False)
+    return _running("logcumsumexp", x, dim, None, True)
 
 
 # ------------------------------------------------------------------------------------------------------------ sorting
