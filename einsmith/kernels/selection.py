@@ -415,7 +415,7 @@ class RankSelection(Pattern):
         cost = distribute(arithmetic, memory, special, tasks, target)
         if config.parts == 1:
             return cost
-        launches = 1 + 2 * -(-_key_bits(boxes.boxes(kernel)[0]) // config.bits)
+        launches = 1 + 2 * _count_digits(boxes.boxes(kernel)[0], config.bits)
         return cost._replace(launch=cost.launch + launches * target.overheads.call_seconds)
 
     def lower(self, kernel: Kernel, config: SelectionConfig, target: Target) -> Lowered:
@@ -441,7 +441,7 @@ class RankSelection(Pattern):
             out.launches.append(Launch(emitter.b.finish(), tasks))
 
         launch(PartsEmitter.emit_keys)
-        for k in range(-(-_key_bits(box) // config.bits)):
+        for k in range(_count_digits(box, config.bits)):
             launch(partial(PartsEmitter.emit_counts, k=k))
             launch(partial(PartsEmitter.emit_moves, k=k))
         launch(PartsEmitter.emit_results)
@@ -458,9 +458,14 @@ def _key_bits(box: Box) -> int:
     return 64 if box.bodies[0].dtype.itemsize == 8 else 32
 
 
+def _count_digits(box: Box, bits: int) -> int:
+    """Return the number of digits of this number of bits that a key has."""
+    return -(-_key_bits(box) // bits)
+
+
 def _estimate_row(box: Box, config: SelectionConfig, instructions: float) -> float:
     """Return the instructions that select the ranks of one row."""
-    n, digits = box.reduced, -(-_key_bits(box) // config.bits)
+    n, digits = box.reduced, _count_digits(box, config.bits)
     low, high = _find_rank_range(box)
     total = n * (instructions + 8.0) / config.lanes + 4.0 * (high - low + 1)
     if config.narrow:

@@ -16,7 +16,7 @@ from einsmith.lang.builder import Value
 from einsmith.lang.op import Operator, op
 from einsmith.ops.common import all_of, at, dimension, tensor
 from einsmith.ops.operator import operator
-from einsmith.ops.selection import select_positions
+from einsmith.ops.selection import select_positions, take_positions
 
 
 def _fits(name: str, x: Value, index: Value, d: int) -> None:
@@ -173,12 +173,7 @@ def multiply_at(shape: tuple[int, ...], d: int, k: Value, s: Value) -> Value:
     """
     n = k.shape[d]
     order = select_positions(k, d, 0, n, False)
-
-    def in_order(x: Value) -> Value:
-        place = lambda *i: x[at(i, d, builder.minimum(builder.maximum(order[i], 0), n - 1))]  # noqa: E731
-        return builder.compute(k.shape, place)
-
-    key, factor = in_order(k), in_order(s.astype(s.dtype.arithmetic))
+    key, factor = (take_positions(x, d, order) for x in (k, s.astype(s.dtype.arithmetic)))
     products = _products_of_runs(k.ndim, d)(q=key, s=factor)
 
     def ends(*i: Any) -> Any:

@@ -17,7 +17,7 @@ from einsmith.lang.builder import Value
 from einsmith.lang.op import Operator, op
 from einsmith.ops.common import at, dimension, tensor, without
 from einsmith.ops.operator import operator
-from einsmith.ops.selection import select_positions
+from einsmith.ops.selection import select_positions, take_positions
 from einsmith.ops.tensor import cat
 
 _TOTALS = {
@@ -87,7 +87,7 @@ def _extremes(name: str, input: Any, dim: int, is_max: bool) -> tuple[Value, Val
 
     positions = builder.compute(x.shape, position).astype(dt.i32)
     values = running.astype(x.dtype)
-    return builder.differentiate_as(values, _take_first(x, d, positions)) if x.dtype.is_float else values, positions
+    return builder.differentiate_as(values, take_positions(x, d, positions)) if x.dtype.is_float else values, positions
 
 
 @operator(aten="cumsum.default", converts=False)
@@ -183,13 +183,6 @@ def _first(order: _Order, count: int) -> Value:
     return cat(positions, d)
 
 
-def _take_first(x: Value, d: int, positions: Value) -> Value:
-    top = x.shape[d] - 1
-    return builder.compute(
-        positions.shape, lambda *i: x[at(i, d, builder.minimum(builder.maximum(positions[i], 0), top))]
-    )
-
-
 @operator()
 def argsort(input: Any, dim: int = -1, descending: bool = False, *, stable: bool = True) -> Value:
     """Return the positions of the elements along `dim` in increasing order; equal ones keep theirs. NaN counts as
@@ -213,7 +206,7 @@ def sort(input: Any, dim: int = -1, descending: bool = False, *, stable: bool = 
         return values.astype(x.dtype), positions
     d = dimension(dim, x.ndim, "sort")
     positions = select_positions(x, d, 0, x.shape[d], descending)
-    return _take_first(x, d, positions), positions
+    return take_positions(x, d, positions), positions
 
 
 FEW = 8
@@ -237,7 +230,7 @@ def topk(input: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool =
     positions = builder.full(at(x.shape, d, 0), 0, dt.i32)
     if k:
         positions = _first(_Order(x, d, largest), k) if k <= FEW else select_positions(x, d, 0, k, largest)
-    return _take_first(x, d, positions), positions
+    return take_positions(x, d, positions), positions
 
 
 @operator(aten="median.default median.dim")
@@ -266,5 +259,5 @@ def median(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
         nan = builder.compute(positions.shape, first_nan)
         positions = builder.where(nan < n, nan, positions)
     positions = positions.astype(dt.i32)
-    values = _take_first(x, d, positions)
+    values = take_positions(x, d, positions)
     return tuple(v if keepdim else v.reshape(without(v.shape, (d,))) for v in (values, positions))

@@ -27,3 +27,11 @@ def select_positions(x: Value, d: int, first: int, count: int, descending: bool)
 
     x = builder.stop_gradient(x)
     return builder.trace_once(("select positions", d, first, count, descending), [x], build)[0]
+
+
+def take_positions(x: Value, d: int, positions: Value) -> Value:
+    """Return the elements of x at positions along dimension d, which are known to be within its extent."""
+    top = x.shape[d] - 1
+    return builder.compute(
+        positions.shape, lambda *i: x[at(i, d, builder.minimum(builder.maximum(positions[i], 0), top))]
+    )

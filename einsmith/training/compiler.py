@@ -22,7 +22,7 @@ from einsmith.base.environment import AUTO, EACH
 from einsmith.base.errors import ArgumentError
 from einsmith.cost.facts import Target
 from einsmith.driver import registry
-from einsmith.driver.backend import CHEAPEST, Backend, Workshop
+from einsmith.driver.backend import Backend, Workshop
 from einsmith.driver.binding import LeafSum, Notice, Reply
 from einsmith.driver.bound_program import PROGRAMS, BoundProgram
 from einsmith.driver.derivations import Derivations
@@ -108,10 +108,8 @@ class ProgramSearch:
         graph_seconds = kernel_search.parse_tune(self.settings.tune)[1] - self._spent_graph_seconds
         run, remaining = graph_search.tune_graph(run, arrays, graph_seconds)
         self._spent_graph_seconds += graph_seconds - remaining
-        is_raced = self.settings.tune == kernel_search.FIRST_CALL
-        seconds = kernel_search.seconds_to_race(run) if is_raced else self.remaining_seconds
+        seconds, effort = kernel_search.plan_search(self.settings.tune, run, self.remaining_seconds)
         with SearchProgress(seconds, kernel_search.predict_seconds(run)) as progress:
-            effort = CHEAPEST if is_raced else None
             report = kernel_search.tune(run, arrays, seconds, progress, self.settings.executor, effort)
         self._spent_seconds += report.seconds
         return report.run

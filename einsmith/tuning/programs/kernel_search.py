@@ -63,19 +63,18 @@ def can_measure(stack: int = 3) -> bool:
     return True
 
 
-def seconds_to_race(run: BoundProgram) -> float:
-    """Return the seconds for which the kernels of a program are raced with tune="first-call": as long as its
-    compilation took."""
-    return max(run.compile_seconds, LEAST_RACE_SECONDS)
+def plan_search(option: float | str, run: BoundProgram, seconds: float) -> tuple[float, Effort | None]:
+    """Return the seconds for the kernels of a program, and how much is measured (None: all that the time allows).
 
-
-def improve(
-    run: BoundProgram, inputs: Sequence[np.ndarray], option: float | str, tell: Tell = lambda *_: None
-) -> BoundProgram:
-    """Return the program with faster kernels as the option `tune` of a function requests."""
-    seconds, effort = parse_tune(option)[0], None
+    option: what `tune` requests. With "first-call" it is as long as the compilation took, else `seconds`."""
     if option == FIRST_CALL:
-        seconds, effort = seconds_to_race(run), CHEAPEST
+        return max(run.compile_seconds, LEAST_RACE_SECONDS), CHEAPEST
+    return seconds, None
+
+
+def improve(run: BoundProgram, inputs: Sequence[np.ndarray], option: float | str) -> BoundProgram:
+    """Return the program with faster kernels as the option `tune` of a function requests."""
+    seconds, effort = plan_search(option, run, parse_tune(option)[0])
     return tune(run, inputs, seconds, effort=effort).run
 
 
