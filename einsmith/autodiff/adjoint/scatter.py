@@ -20,7 +20,7 @@ from einsmith.base import dtypes as dt
 from einsmith.base import environment, messages
 from einsmith.base.errors import GradientError
 from einsmith.ir.adjoint_rules import choose, constant
-from einsmith.ir.analysis.linear import LinearForm
+from einsmith.ir.analysis.linear import LinearForm, row_major_number
 from einsmith.ir.interned import Node
 from einsmith.ir.nodes import (
     Apply,
@@ -129,12 +129,9 @@ def select_attaining(t: Template, out: AdjointPlan, result: int, part: Piece | S
 
 def row_major_position(part: Piece) -> Expr:
     """Return the row-major position of a point in the reduction box of a piece, an expression of the axes."""
-    out, stride = LinearForm(), 1
     rank = len(part.extents)
-    for k, extent in reversed(list(enumerate(part.domain[rank:]))):
-        out = out + LinearForm(0, {Axis(rank + k): stride} if extent > 1 else {})
-        stride *= extent
-    return out.expr()
+    extents = part.domain[rank:]
+    return row_major_number([Axis(rank + k) for k in range(len(extents))], extents)
 
 
 def split_position(part: Piece, position: Read) -> dict[int, Expr]:

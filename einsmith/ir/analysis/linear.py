@@ -6,7 +6,7 @@ Bounds, simplification, inversion of reads and address arithmetic share this nor
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -174,3 +174,12 @@ def values_in_box(coefficients: Mapping[int, int], counts: Iterable[tuple[int, i
             steps = [coefficients[a] * i for i in range(int(n))]
             seen = {x + y for x in seen for y in steps}
     return len(seen)
+
+
+def row_major_number(index: Sequence[Axis], extents: Sequence[int]) -> Expr:
+    """Return the row-major number of a point of a box."""
+    out, stride = LinearForm(), 1
+    for axis, extent in reversed(list(zip(index, extents, strict=True))):
+        out = out + LinearForm(0, {axis: stride} if extent > 1 else {})
+        stride *= extent
+    return out.expr()

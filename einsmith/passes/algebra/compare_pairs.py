@@ -9,11 +9,11 @@ NaN is compared as infinity, and comes after it by its position: i + n instead o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import inf
 
 from einsmith.base import dtypes as dt
 from einsmith.cost.facts import CPU
+from einsmith.ir.analysis.linear import row_major_number
 from einsmith.ir.functions import SELECTIONS
 from einsmith.ir.nodes import (
     Apply,
@@ -67,18 +67,10 @@ def _compare_pairs(node: Compute, longest: int | None) -> Compute | None:
     ranks = _count_before(keys, len(rows), reduction.combiner == "argkmax")
     index = (*(Axis(a) for a in rows), *(Axis(t.rank + n) for n in range(len(reduction.extents))))
     read = Read(len(t.params), index, ranks.dtype)
-    position = _number(index[len(rows) :], reduction.extents)
+    position = row_major_number(index[len(rows) :], reduction.extents)
     chosen = apply("where", apply("eq", read, cast(of_rank, ranks.dtype)), position, Const(0, position.dtype))
     params = (*t.params, (ranks.dtype, shape))
     return canonical(template(t.shape, params, Reduce("sum", reduction.extents, (chosen,))), (*node.args, ranks))
-
-
-def _number(index: Sequence[Expr], extents: Sequence[int]) -> Expr:
-    """Return the row-major number of a point of a box."""
-    number: Expr = Const(0, dt.i32)
-    for axis, n in zip(index, extents, strict=True):
-        number = apply("add", apply("mul", number, Const(n, dt.i32)), axis)
-    return number
 
 
 def _count_before(keys: Compute, rows: int, descending: bool) -> Compute:
@@ -91,7 +83,7 @@ def _count_before(keys: Compute, rows: int, descending: bool) -> Compute:
     def compared(index: tuple[Axis, ...]) -> tuple[Expr, Expr]:
         """Return the key of an element as it is compared, and the number that decides between equal keys."""
         key: Expr = Read(0, index, dtype)
-        number = _number(index[rows:], extents)
+        number = row_major_number(index[rows:], extents)
         if not dtype.is_float:
             return key, number
         is_number, later = apply("eq", key, key), apply("add", number, Const(size(extents), dt.i32))
