@@ -7,6 +7,7 @@ from itertools import groupby
 from math import prod
 
 from einsmith.base.errors import CompileError
+from einsmith.ir.functions import SELECTIONS
 from einsmith.ir.nodes import Piece, Reduce
 from einsmith.kernels.pattern import Launch, Lowered, describe
 from einsmith.schedule.kernel import Kernel, Rows
@@ -29,13 +30,16 @@ LONG_ROW = 1 << 12
 
 
 def patterns(kernel: Kernel) -> tuple[str, ...]:
-    """Return the names of the patterns that take a kernel; the first one is used by default."""
+    """Return the names of the patterns that take a kernel; the first one is used by default. Selections by rank are
+    comparisons of pairs before they come here (the pass "compare pairs")."""
     if isinstance(kernel, Rows):
         return _row_patterns(kernel)
     if kernel.root.is_scatter:
         return ("scatter",)
     if not any(isinstance(p.body, Reduce) for p in kernel.root.parts):
         return ("pointwise",)
+    if any(isinstance(p.body, Reduce) and p.body.combiner in SELECTIONS for p in kernel.root.parts):
+        return ()
     terms: tuple[str, ...] = ("reduction",)
     if has_few_terms(kernel):
         terms = ("stencil", "reduction") if is_contiguous_along_results(kernel) else ("reduction", "stencil")

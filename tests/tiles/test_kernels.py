@@ -23,14 +23,18 @@ from einsmith.tiles.ir import TileFunction, TileOp
 from einsmith.tiles.lower import lower, patterns
 from einsmith.tiles.operations import operations
 from einsmith.tiles.pieces import Functions, Tiling
+from tests.kernels import cover
 from tests.kernels import samples as s
-from tests.kernels.cover import SAMPLES, pairwise
+from tests.kernels.cover import pairwise
 from tests.kernels.layouts import LAYOUTS, laid_out
 from tests.kernels.runner import replaceable
 from tests.tiles import interp
 from tests.tiles.memory import Memory
 from tests.tiles.running import SMALL, SPLIT, backward, check, functions_of, in_double
 
+SELECTED = "selected"
+"""A sample that no pattern takes: compared in pairs before it comes here."""
+SAMPLES = {name: sample for name, sample in cover.SAMPLES.items() if name != SELECTED}
 SIZES = {"0": 0, "1": 1, "w-1": 7, "w": 8, "w+1": 9, "prime": 19}
 """Of the samples, around the extents of SMALL."""
 MOST = 20_000
@@ -449,6 +453,13 @@ def test_unsupported_kernels_are_reported(name: str) -> None:
 def test_a_pattern_that_does_not_match_is_reported() -> None:
     with pytest.raises(CompileError, match="the pattern 'contraction' on tiles does not take the kernel pointwise"):
         lower(s.bias_relu(3, 5), SMALL, "contraction")
+
+
+def test_selections_by_rank_are_not_taken() -> None:
+    kernel = cover.SAMPLES[SELECTED].make(combiner="argkmin", m=5, n=19, dtype=dt.f32)
+    assert kernel is not None and patterns(kernel) == ()
+    with pytest.raises(CompileError, match="does not take"):
+        lower(kernel, SMALL, "stencil")
 
 
 def test_every_sample_is_taken(capsys: pytest.CaptureFixture) -> None:

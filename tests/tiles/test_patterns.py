@@ -34,10 +34,9 @@ from einsmith.tiles.times import TileProgram, Times, cost_of_launches, launch_ti
 from einsmith.tuning.kernels import decisions
 from tests.driver.evaluated import Evaluated
 from tests.kernels import samples as s
-from tests.kernels.cover import SAMPLES
 from tests.kernels.layouts import LAYOUTS, laid_out
 from tests.tiles.running import check
-from tests.tiles.test_kernels import cases, points
+from tests.tiles.test_kernels import SAMPLES, cases, points
 
 CHANNELS_LAST = LAYOUTS[0]
 H100, H200 = card("h100"), card("H200")
