@@ -157,14 +157,15 @@ class Executable(BoundProgram):
         constants: Constants | None = None
         fixed: Sequence[Leaf] = ()
         names = dict(source.origins.names)
-        if memories and not graph.updates and finite is None and not checked:
+        stable = _unchanged(graph, bind, memories)
+        if stable and not checked:
 
             def compile_first(first: Graph, arrays: Mapping[Leaf, np.ndarray]) -> Runs:
                 names.update((x, f"computed_{n}") for n, (x, _) in enumerate(first.updates))
                 settings: dict[str, Any] = dict(backend=backend, origins=Origins(names))
                 return Executable(first, arrays, threads, None, target, numerics, shared, **settings).runs
 
-            constants = Constants(graph, bind, memories, compile_first)
+            constants = Constants(graph, bind, stable, compile_first)
             graph, fixed = constants.graph, constants.leaves
             bound.arrays |= constants.arrays
             bound.computed = constants.arrays.keys()
@@ -177,6 +178,8 @@ class Executable(BoundProgram):
             binding = Binding(
                 compiled, bound.arrays, bound.arena, bound.limit, notices=bound.notices, memories=bound.known
             )
+        if graph.updates and constants is not None and constants.first is None and binding.preparation is None:
+            constants = None  # nothing is kept of them
         super().__init__(bound, Runs(bound, {0: binding}, constants, source.origins), constants, source)
         self.compile_seconds = perf_counter() - start
         if environment.debug() >= 1:
@@ -186,3 +189,9 @@ class Executable(BoundProgram):
             )
         if environment.debug() >= 2:
             messages.say(self.describe())
+
+
+def _unchanged(graph: Graph, bind: Mapping[Leaf, np.ndarray], memories: Collection[Memory]) -> list[Memory]:
+    """Return the memories that a graph reads and does not update."""
+    updated = {id(bind[x]) for x, _ in graph.updates if x in bind}
+    return [m for m in memories if id(m.host) not in updated]

@@ -14,6 +14,7 @@ from einsmith.nn.conv import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTransp
 from einsmith.nn.dropout import AlphaDropout, Dropout, Dropout1d, Dropout2d, Dropout3d, FeatureAlphaDropout
 from einsmith.nn.embedding import Bilinear, Embedding, EmbeddingBag, PairwiseDistance
 from einsmith.nn.fake_quantize import FakeQuantize
+from einsmith.nn.frozen import KeptWeight, freeze
 from einsmith.nn.init import manual_seed
 from einsmith.nn.layers import Identity, Unflatten
 from einsmith.nn.linear import Linear, LinearCrossEntropyLoss
@@ -110,6 +111,7 @@ __all__ = [
     "InstanceNorm1d",
     "InstanceNorm2d",
     "InstanceNorm3d",
+    "KeptWeight",
     "KimiDeltaAttention",
     "LayerNorm",
     "Linear",
@@ -153,6 +155,7 @@ __all__ = [
     "ZeroPad2d",
     "ZeroPad3d",
     "functional",
+    "freeze",
     "functional_call",
     "init",
     "manual_seed",

@@ -343,7 +343,7 @@ class Module(ModuleTree, Hookable):
         arrays = fitting(type(self).__name__, stored, state_dict, strict)
         with Deferred(), locks.Guard(v.memory.guard for v in stored.values()):
             for name, array in arrays.items():
-                stored[name].memory.store(array)
+                stored[name].store(array)
         return LoadResult([n for n in stored if n not in arrays], [n for n in state_dict if n not in stored])
 
     # ---------------------------------------------------------------------------------------------------- printing

@@ -70,7 +70,7 @@ def fitting(module: str, own: Mapping[str, Stored], state: Any, strict: bool) ->
         arrays[name] = array
         if array.shape != place.shape:
             faults["shapes"].append(f"{name}: has {place.shape}, given {array.shape}")
-        elif lost := _misfit(array, place.memory.dtype):
+        elif lost := _misfit(array, place.dtype.numpy):
             faults["element types"].append(f"{name}: is {place.dtype.name}, given {lost}")
     messages = [f"{kind}: {', '.join(listed)}" for kind, listed in faults.items() if listed]
     if messages:
@@ -129,9 +129,13 @@ class Stored:
         source = to_numpy(value)
         if source.shape != self.shape:
             raise ShapeError(f"data has shape {self.shape} and cannot take an array of shape {source.shape}")
-        if lost := _misfit(source, self.memory.dtype):
+        if lost := _misfit(source, self.dtype.numpy):
             raise DtypeError(f"data is {self.dtype.name} and cannot take {lost}; convert it, as with .astype")
-        self.memory.store(source)
+        self.store(source)
+
+    def store(self, values: np.ndarray) -> None:
+        """Set the values to those of an array of the same shape, whose type fits."""
+        self.memory.store(values)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -170,7 +174,7 @@ class Stored:
             self.memory.is_exposed = True
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"memory": (self.numpy(), self.memory.layout)}
+        return self.__dict__ | {"memory": (self.memory.copy(), self.memory.layout)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Fill a copy: memory of its own, in the same layout."""
@@ -198,6 +202,10 @@ class Stored:
         stand_in = substituted.get().get(id(self))
         if stand_in is not None:
             return stand_in
+        return self._captured(self.dtype)
+
+    def _captured(self, dtype: DType) -> Value:
+        """Return this array as a tensor of the current trace, its memory being of a type."""
         trace = current_trace()
         if trace is None:
             raise TraceError(
@@ -206,7 +214,7 @@ class Stored:
             )
         if id(self) in trace.updates:
             return Value(trace.updates[id(self)][1])
-        own = trace.capture(self, self.shape, self.dtype)
+        own = trace.capture(self, self.shape, dtype)
         return Value(in_full_precision(own) if id(self) in trace.in_full_precision else own)
 
     def __einsmith_array__(self) -> np.ndarray:

@@ -6,6 +6,8 @@ after:  at first, s[c] = weight[c]/sqrt(variance[c] + eps);  at each run, y[b,c,
 Results that are larger than the constants that they come from stay, as it may take longer to read than to compute
 them; so do parts of a constant, or copies in another order, which other kernels read in place and pack for themselves.
 Only a recurrence, whose steps are programs of their own, does not. Checks of indices stay, too: each run performs them.
+Where the graph trains other parameters, copies of a constant in another type stay as well: `es.nn.freeze` keeps weights
+in 16 bits without both.
 """
 
 from __future__ import annotations
@@ -13,7 +15,19 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from einsmith.ir.analysis.pointwise import pointwise_body
-from einsmith.ir.nodes import Compute, Graph, Leaf, Read, Recurrence, Tensor, leaf, nbytes, outermost_where, postorder
+from einsmith.ir.nodes import (
+    Apply,
+    Compute,
+    Graph,
+    Leaf,
+    Read,
+    Recurrence,
+    Tensor,
+    leaf,
+    nbytes,
+    outermost_where,
+    postorder,
+)
 from einsmith.ir.rebuild import replace
 from einsmith.ir.views import is_view, storage
 
@@ -45,7 +59,10 @@ def split_constants(graph: Graph, constants: Collection[Leaf]) -> tuple[Graph | 
             return False
         if len(t.template.dtypes) > 1 or not read[t] or is_view(t.template):
             return False
-        if isinstance(pointwise_body(t.template), Read) and isinstance(storage(t.args[0]), Leaf) and t not in stepped:
+        body = pointwise_body(t.template)
+        if graph.updates and isinstance(body, Apply) and body.fn == "cast":
+            body = body.args[0]
+        if isinstance(body, Read) and isinstance(storage(t.args[0]), Leaf) and t not in stepped:
             return False
         return nbytes(t) <= max(MOST_BYTES, sum(map(nbytes, read[t])))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from einsmith.cost.facts import Target
@@ -75,14 +75,19 @@ def smallest_non_temporal(target: Target) -> int:
     return target.last_level // 8
 
 
-def mark_invariant(plan: Plan, same: Collection[Tensor]) -> Plan:
+def mark_invariant(
+    plan: Plan, same: Collection[Tensor], seconds: Callable[[Kernel], float] | None = None, least: float = 0.0
+) -> Plan:
     """Return a plan that is run many times, whose kernels mark which of their buffers hold tensors of `same`, whose
-    values stay."""
+    values stay: those where `seconds` predicts that this saves at least the part `least` of a kernel's time."""
     calls = list(plan.calls)
     for i, call in enumerate(calls):
         if isinstance(call, KernelCall) and not isinstance(call.kernel, Rows):
             fixed = tuple(n for n, t in enumerate(call.tensors) if storage(t) in same)
-            calls[i] = replace(call, kernel=Kernel(call.kernel.stages, call.kernel.buffers, fixed))
+            marked = Kernel(call.kernel.stages, call.kernel.buffers, fixed)
+            if least and (not fixed or seconds is None or seconds(marked) > (1 - least) * seconds(call.kernel)):
+                continue
+            calls[i] = replace(call, kernel=marked)
     return replace(plan, calls=calls)
 
 

@@ -264,7 +264,9 @@ def test_what_a_graph_stores_is_no_constant(rng) -> None:
     x = rng.standard_normal((9, 6), np.float32)
     norm(x)
     run = run_of(norm)
-    assert run.constants is None
+    kept = () if run.constants is None else run.constants.leaves
+    stored = {id(run.memory.arrays[t]) for t, _ in run.graph.updates}
+    assert stored and stored.isdisjoint(id(run.memory.arrays[t]) for t in kept)
     first = np.array(norm.running_mean)
     norm(x)
     assert not np.array_equal(first, np.array(norm.running_mean))
@@ -544,3 +546,88 @@ def test_indices_of_a_buffer_are_checked_in_gradients() -> None:
     rows.places.data = np.array([0, 3, 0])
     with pytest.raises(es.IndexOutOfRange):
         gradient(table, np.ones((3, 2)))
+
+
+class Adapted(es.nn.Module):
+    """A frozen product large enough to be packed once in bfloat16, a frozen norm, and small products that train."""
+
+    def __init__(self, keep: str | None = None) -> None:
+        self.down, self.up = es.nn.Linear(192, 8, bias=False), es.nn.Linear(8, 192, bias=False)
+        self.norm, self.large = es.nn.LayerNorm(192), es.nn.Linear(192, 192)
+        es.nn.freeze(self, ["norm.*", "large.*"], keep=keep)
+
+    def forward(self, x):
+        return x + self.large(self.norm(x + self.up(self.down(x))))
+
+
+def adapted_losses(
+    rng: np.random.Generator, change: Callable[[Adapted], Any] = lambda net: None, **settings: Any
+) -> tuple[list[float], es.TrainStep, Adapted]:
+    """Return the losses of six steps, the frozen weights being changed after three of them."""
+    es.manual_seed(5)
+    net = Adapted(settings.pop("keep", None))
+    step = es.TrainStep(net, F.mse_loss, es.optim.Adam(lr=1e-3), **settings)
+    x = rng.standard_normal((40, 192), np.float32)
+    losses = []
+    for n in range(6):
+        if n == 3:
+            change(net)
+        losses.append(step(x, np.roll(x, 1, 1)))
+    return losses, step, net
+
+
+def program_of_step(step: es.TrainStep) -> Any:
+    return next(iter(step.compiler.programs.items()))[1]
+
+
+FROZEN_CHANGES: dict[str, Callable[[Adapted], Any]] = {
+    "nothing": lambda net: None,
+    "data in place": lambda net: net.large.weight.data.__imul__(-2),
+    "state": lambda net: net.load_state_dict({n: np.asarray(v) * 2 for n, v in net.state_dict().items()}),
+    "trained again": lambda net: setattr(net.large.weight, "requires_grad", True),
+}
+
+
+@pytest.mark.parametrize("way", FROZEN_CHANGES)
+def test_frozen_weights_of_a_step_are_packed_once_and_followed(way, rng, counted, monkeypatch) -> None:
+    monkeypatch.setattr("einsmith.schedule.pipeline.LEAST_SAVED", 1e-9)
+    state = rng.bit_generator.state
+    losses, step, _ = adapted_losses(rng, FROZEN_CHANGES[way], precision="bf16")
+    if way == "nothing":
+        run = program_of_step(step)
+        assert run.constants is not None and run.binding.kept.nbytes >= 192 * 192 * 2 and counted.count == 1
+    monkeypatch.setattr("einsmith.schedule.pipeline.LEAST_SAVED", 2.0)
+    rng.bit_generator.state = state
+    unpacked, step, _ = adapted_losses(rng, FROZEN_CHANGES[way], precision="bf16")
+    assert program_of_step(step).constants is None
+    np.testing.assert_allclose(losses, unpacked, rtol=1e-5)
+
+
+def test_a_step_under_a_memory_limit_packs_at_each_run(rng, monkeypatch) -> None:
+    monkeypatch.setattr("einsmith.schedule.pipeline.LEAST_SAVED", 1e-9)
+    _, step, _ = adapted_losses(rng, memory_limit=1 << 24)
+    assert program_of_step(step).constants is None
+
+
+def test_a_step_stores_no_second_copy_of_a_frozen_weight_in_another_type(rng) -> None:
+    _, step, net = adapted_losses(rng, precision="bf16")
+    constants = program_of_step(step).constants
+    assert constants is None or all(a.nbytes < net.large.weight.data.nbytes // 2 for a in constants.arrays.values())
+
+
+@pytest.mark.parametrize("keep", ["bf16", "int8"])
+def test_steps_with_kept_weights_equal_steps_with_their_rounded_values(keep, rng) -> None:
+    state = rng.bit_generator.state
+    losses, _, net = adapted_losses(rng, keep=keep)
+    rounded = net.large.weight.numpy()
+    rng.bit_generator.state = state
+
+    def put(other: Adapted) -> None:
+        other.large.weight.data = rounded
+
+    es.manual_seed(5)
+    other = Adapted()
+    put(other)
+    step = es.TrainStep(other, F.mse_loss, es.optim.Adam(lr=1e-3))
+    x = rng.standard_normal((40, 192), np.float32)
+    np.testing.assert_allclose(losses, [step(x, np.roll(x, 1, 1)) for _ in range(6)], rtol=1e-5)
