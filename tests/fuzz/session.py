@@ -197,6 +197,8 @@ def _checks(choose: Choices, theme: str):
     if choose.chance(2):
         yield Check("constants", choose.pick((1, 2)))
     if choose.chance(2):
+        yield Check("frozen", choose.pick((1, 2)))
+    if choose.chance(2):
         yield Check(what, choose.pick((1, 2, 3)), choose.pick(targets), (VARIED,), choose(ORDERS))
 
 
@@ -226,6 +228,8 @@ def try_check(trial: Trial, check: Check, choose: Choices, reached: Collection[C
         trial.sizes()
     elif check.what == "constants":
         trial.constants(check.threads)
+    elif check.what == "frozen":
+        trial.frozen(check.threads)
     elif check.what == "call":
         trial.call(check.threads)
     elif check.forced:

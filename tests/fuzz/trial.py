@@ -16,6 +16,7 @@ import numpy as np
 
 import einsmith as es
 from einsmith.api.tracing import trace_call
+from einsmith.base import dtypes
 from einsmith.base.arrays import to_array
 from einsmith.codegen.cache import native
 from einsmith.codegen.loopnest.dots import DOTS
@@ -23,12 +24,15 @@ from einsmith.cost.facts import Target
 from einsmith.driver import constant_values
 from einsmith.driver.executable import Executable
 from einsmith.ir.evaluator import evaluate
+from einsmith.ir.nodes import Compute, Const, Graph, Read, apply, leaf, template
+from einsmith.runtime.memory import Memory
+from einsmith.schedule import pipeline
 from einsmith.tuning.calibration import calibrate
 from tests.fuzz import memory, sizes, torch_twin
 from tests.fuzz.case import Case
 from tests.fuzz.check import Unfit, agree, threads
 from tests.fuzz.tolerance import errors
-from tests.fuzz.variants import Picker, Seen, drawn_orders, nearest, observed, streaming
+from tests.fuzz.variants import Picker, Seen, drawn_orders, nearest, observed, packing, streaming
 
 WHATS = ("value", "gradient", "jvp", "second")
 TARGETS: dict[str, dict[str, Any]] = {
@@ -41,8 +45,8 @@ TARGETS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Check:
-    """What is compared: `what` of WHATS, or "twin", "dot", "sizes", "constants", "call"; for so many threads; on a
-    target of TARGETS; kernels being forced into the configurations (pattern, configuration) in `forced`, and
+    """What is compared: `what` of WHATS, or "twin", "dot", "sizes", "constants", "frozen", "call"; for so many threads;
+    on a target of TARGETS; kernels being forced into the configurations (pattern, configuration) in `forced`, and
     intermediate tensors into orders of their dimensions that are drawn from the seed `orders`; 0: none is. streamed:
     the blocks of `variants.STREAMED` in which chains of reductions run, on a machine with next to no last-level cache;
     "": where the model says so."""
@@ -222,6 +226,42 @@ class Trial:
         got = program.run(run, what, True, 0xFF)
         agree(got, program.traced.graph, program.inputs, what, self.case.exact, program.want(), program.bounds())
 
+    def frozen(self, n: int) -> None:
+        """Some inputs are memory that a program reads and never changes, beside what it updates: kernels pack it once,
+        and again after every change."""
+        if self.case.special or self.case.is_python:
+            raise Unfit("values that are changed may become infinite, or no formula")
+        rng = np.random.default_rng(self.case.seed + 4)
+        derives = bool(self.case.seed % 2) and any(a.dtype.kind == "f" for a in self.arrays)
+        program = self.program("gradient") if derives else self.program("value")
+        graph, held = program.traced.graph, {}
+        for x, a in zip(graph.inputs, program.inputs, strict=False):
+            if x not in program.traced.bind and rng.integers(0, 4):
+                held[x] = Memory(a.shape, a.dtype)
+                held[x].store(a)
+        count = leaf((), dtypes.f32)
+        kept = Memory((), np.dtype(np.float32))
+        kept.store(0)
+        more = Compute(
+            template((), [(dtypes.f32, ())], apply("add", Read(0, (), dtypes.f32), Const(1.0, dtypes.f32))), (count,)
+        )
+        whole = Graph((*graph.inputs, count), graph.outputs, ((count, more),), graph.checks, graph.gradients)
+        bind = program.traced.bind | {x: m.host for x, m in held.items()} | {count: kept.host}
+        with mock.patch.object(pipeline, "LEAST_SAVED", -1.0), observed(self.seen, packing(rng)):
+            run = Executable(whole, bind, n, target=calibrate.target(n), memories=[*held.values(), kept])
+        what, inputs = f"frozen {len(held)} of {len(program.given)}, {n} threads", list(program.inputs)
+        for turn in range(4):
+            given = [a for x, a in zip(graph.inputs, inputs, strict=False) if x not in bind]
+            got = run(given)[1]
+            agree(got, graph, inputs, f"{what}, turn {turn}", self.case.exact)
+            if turn == 1:
+                for k, x in enumerate(graph.inputs):
+                    if x in held and inputs[k].dtype.kind == "f":
+                        inputs[k] = (inputs[k][..., ::-1] if inputs[k].ndim else inputs[k]).copy()
+                        held[x].store(inputs[k])
+        if float(kept.host) != 4:
+            raise Wrong(f"{what}: {kept.host} updates in 4 runs")
+
     def sizes(self) -> None:
         """A program that sizes share gives what each size's own gives, for values or gradients."""
         seed, extents = self.case.seed, sizes.extents_of([i.shape for i in self.case.inputs.values()])
@@ -395,6 +435,8 @@ def run_check(case: Case, check: Check) -> None:
         trial.sizes()
     elif check.what == "constants":
         trial.constants(check.threads)
+    elif check.what == "frozen":
+        trial.frozen(check.threads)
     elif check.what == "call":
         trial.compare(replace(check, what="value"))
         trial.call(check.threads)

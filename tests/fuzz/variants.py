@@ -12,6 +12,8 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any
 from unittest import mock
 
+import numpy as np
+
 from einsmith.checking import trap
 from einsmith.codegen.cache import build, objects
 from einsmith.codegen.llvm import jit
@@ -212,6 +214,16 @@ def nearest(wanted: Sequence[tuple[str, str]]) -> Picker:
                 if like > best:
                     best, at = like, n
         return at
+
+    return pick
+
+
+def packing(rng: np.random.Generator) -> Picker:
+    """A configuration that packs an operand of a kernel whose constants are packed once, for three of four kernels."""
+
+    def pick(kernel: Any, target: Target, choice: Any, others: Sequence[Any]) -> int:
+        packed = [n for n, (_, config, _) in enumerate(others) if "=buffer" in str(config)]
+        return int(rng.choice(packed)) if kernel.loop_invariant and packed and rng.integers(0, 4) else -1
 
     return pick
 
