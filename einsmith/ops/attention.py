@@ -34,14 +34,17 @@ def attend(
     """Return (averages of the values, weights before dropout), for q [..., L, E], k [..., S, E], v [..., S, F].
 
     A row in which no key takes part has weights 0. Leading extents broadcast; where q's heads are a multiple of k's and
-    v's, a group of q's heads shares a head of k and v (grouped-query attention): the scores then are [..., heads of k,
-    group, L, S], so that k and v are read by plain axes.
+    v's, a group of q's heads shares a head of k and v (grouped-query attention). Each head of q then has a copy of its
+    keys and values, which take little beside the scores, so that heads are attended to one by one, and scores need not
+    be stored. For a single step of q, the scores are [..., heads of k, group, L, S] instead: keys are read once.
 
     change: function applied to the scaled scores, None if all keys take part. scale: factor of the scores. dropped:
     function applied to the weights. some_key: whether `change` leaves each row a key.
     """
     lead = _leading(q, k, v)
     whole = lead[-1] if lead else 1
+    if q.shape[-2] != 1:
+        k, v = _copy_heads(k, whole), _copy_heads(v, whole)
     shared = next((n for n in (*k.shape[-3:-2], *v.shape[-3:-2]) if 1 < n < whole), None)
     group = whole // shared if shared else 1
     split = lead if shared is None else (*lead[:-1], shared, group)
@@ -125,6 +128,15 @@ def _leading(q: Value, k: Value, v: Value) -> tuple[int, ...]:
         return (*own[:-1], *heads) if own and heads and own[-1] and heads[0] % own[-1] == 0 else own
 
     return views.broadcast([q.shape[:-2], read_as(k), read_as(v)])
+
+
+def _copy_heads(x: Value, heads: int) -> Value:
+    """Return keys or values [..., H, S, E] for each of a multiple of H heads."""
+    own = x.shape[-3] if x.ndim > 2 else 1
+    if not 1 < own < heads:
+        return x
+    lead, inner = x.shape[:-3], x.shape[-2:]
+    return x.reshape((*lead, own, 1, *inner)).expand(*lead, own, heads // own, *inner).reshape((*lead, heads, *inner))
 
 
 def change_by(function: Callable[..., Any]) -> Change:

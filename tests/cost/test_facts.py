@@ -21,6 +21,13 @@ def test_host_is_sane_and_can_be_a_key():
     assert 1 <= target.cores <= (os.cpu_count() or 1)
 
 
+def test_a_few_cores_have_no_l3_of_a_whole_socket(monkeypatch):
+    monkeypatch.setattr("einsmith.cost.facts.processors.caches", lambda: {1: 48 << 10, 2: 2 << 20, 3: 480 << 20})
+    for cores, most in ((1, 32), (2, 64), (64, 480)):
+        monkeypatch.setattr("einsmith.cost.facts.processors.physical_cores", lambda cores=cores: cores)
+        assert host.__wrapped__().l3 == most << 20
+
+
 def test_a_zen_4_is_as_probes_find_it():
     """On an EPYC of 3.5 GHz: one multiply-add of 64 bytes a cycle, 90 GB/s from the third level."""
     found = with_core(Target(vector_bytes=64, vector_registers=32, cores=2), CORES["znver4"])
