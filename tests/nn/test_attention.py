@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,11 @@ torch = pytest.importorskip("torch")
 import einsmith as es  # noqa: E402
 from einsmith import functional as F  # noqa: E402
 from einsmith import nn  # noqa: E402
+from einsmith.api.tracing import trace_call  # noqa: E402
 from einsmith.base.errors import ArgumentError, DtypeError, ShapeError  # noqa: E402
+from einsmith.cost.facts import host  # noqa: E402
+from einsmith.driver.executable import Executable  # noqa: E402
+from tests.fuzz.check import agree as as_evaluated  # noqa: E402
 from tests.nn.twin import agree, pairwise  # noqa: E402
 from tests.operators.samples import MASK, L, S, qkv  # noqa: E402
 
@@ -246,3 +252,17 @@ def given(x, weight=None, num_heads=2, **named):
 def test_bad_options(run, call, error, words) -> None:
     with pytest.raises(error, match=words):
         run(call, X)
+
+
+def test_scores_of_grouped_heads_are_not_stored_for_their_gradient(rng):
+    """Where L3 does not hold them: as those of heads with keys of their own."""
+    heads, steps = 6, 512
+
+    def loss(q, k, v):
+        return (F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True) ** 2).sum()
+
+    args = [rng.standard_normal((1, n, steps, 32), np.float32) for n in (heads, 2, 2)]
+    traced = trace_call(es.grad(loss, (0, 1, 2)), tuple(args), {})
+    run = Executable(traced.graph, traced.bind, 1, target=replace(host(), cores=1, l3=2 << 20))
+    assert run.arena_bytes < heads * steps * steps * 4
+    as_evaluated(run(args)[1], traced.graph, args, "grouped heads")
