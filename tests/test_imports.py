@@ -36,7 +36,7 @@ THIRD_PARTY = {
     "onnx": ["frontends/onnx*"],
     "ml_dtypes": ["base/dtypes.py", "frontends/onnx/types.py"],
     "google": ["frontends/onnx/protos.py"],
-    "safetensors": ["training/checkpoint.py"],
+    "safetensors": ["base/tensor_files.py", "training/checkpoint.py"],
     "rich": ["base/bars.py", "tuning/*", "cli/*", "bench/compare.py"],
     "click": ["cli/*"],
     "matplotlib": ["cli/*"],

@@ -346,6 +346,9 @@ class GPT(Module):
     unsupervised multitask learners".
     """
 
+    published_prefix = "transformer."
+    """Beginning of the paths of these layers in Hugging Face's network with the last layer."""
+
     def __init__(
         self,
         vocabulary: Count = 50257,

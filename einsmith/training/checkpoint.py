@@ -66,37 +66,9 @@ def write(step: TrainStep, path: Any, others: Mapping[str, Callable[[Path], None
 
 
 def _write_alone(saved: _Snapshot, path: Any, others: Mapping[str, Callable[[Path], None]]) -> None:
-    target = _folder(path)
-    try:
-        if target in (here := Path.cwd(), *here.parents):
-            raise SaveError(
-                f"{target} is or contains the working directory, which cannot be replaced; name a new folder"
-            )
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with folders.turn(target):
-            folders.restore(target, manifest.is_saved_step)
-            if files.exists(target) and any(target.iterdir() if files.is_folder(target) else [target]):
-                if not manifest.is_saved_step(target):
-                    raise SaveError(f"{target} exists and is not a saved step; choose another folder or remove it")
-            with folders.replacing(target) as work:
-                saved.write(work, others)
-                folders.copy_others(target, work, (*FILES, *others))
-    except SaveError:
-        raise
-    except folders.TakenError as e:
-        raise SaveError(f"cannot save to {target}: {e}; save to another folder, or end that process") from e
-    except (OSError, SafetensorError) as e:
-        raise SaveError(f"cannot save to {target}: {e}; choose a folder that can be written") from e
-
-
-def _folder(path: Any) -> Path:
-    """Return the absolute path of a folder. Raises SaveError for a path that is none."""
-    try:
-        if not os.fspath(path):
-            raise ValueError("it is empty")
-        return Path(path).resolve()
-    except (TypeError, ValueError, OSError, RuntimeError) as e:
-        raise SaveError(f"{path!r} is not the path of a folder: {e}") from e
+    with folders.rewriting(path, manifest.is_saved_step, "a saved step", SafetensorError) as (target, work):
+        saved.write(work, others)
+        folders.copy_others(target, work, (*FILES, *others))
 
 
 class _Snapshot:
@@ -199,7 +171,7 @@ def load(
     Raises:
         SaveError: the folder is missing, truncated or foreign, or does not fit the given model or optimizer.
     """
-    source = _folder(path)
+    source = folders.absolute(path)
     meta, weights, state = _read(source)
     if model is None:
         model = _model(source, meta, weights)
