@@ -46,10 +46,16 @@ def save(step: Any, path: Any) -> None:
     write(step, path, {})
 
 
-def write(step: TrainStep, path: Any, others: Mapping[str, Callable[[Path], None]]) -> None:
-    """Save a step, with other files in its folder. `others` maps a file's name to the function that writes it to a
-    path. All processes of a group call it, and rank 0 writes; where it cannot, all raise its SaveError."""
-    group, saved = step.group, _Snapshot(step)
+def write(
+    step: TrainStep, path: Any, others: Mapping[str, Callable[[Path], None]], holds_weights: bool = True
+) -> None:
+    """Save a step, with other files in its folder. All processes of a group call it, and rank 0 writes; where it
+    cannot, all raise its SaveError.
+
+    others: functions that write a file to a path, by the file's name; holds_weights: whether the model's weights are
+    saved; without them, `load` takes a model that has them.
+    """
+    group, saved = step.group, _Snapshot(step, holds_weights)
     if group.size == 1:
         _write_alone(saved, path, others)
         return
@@ -74,14 +80,14 @@ def _write_alone(saved: _Snapshot, path: Any, others: Mapping[str, Callable[[Pat
 class _Snapshot:
     """A copy of a step's parameters, state and metadata between two steps, consistent whatever other threads do."""
 
-    def __init__(self, step: TrainStep):
+    def __init__(self, step: TrainStep, holds_weights: bool):
         with step.store.guard:
             step.runner.settle()
-            self.weights = {k: np.array(v) for k, v in step.model.state_dict().items()}
+            self.weights = step.model.state_dict() if holds_weights else {}
             self.state = step.whole_state()
             if not step.parts.accumulation.batches:  # gradients of an update that was made
                 self.state = {k: a for k, a in self.state.items() if not k.endswith((f"/{GRADIENT}", f"/{WEIGHT}"))}
-            self.metadata = _metadata(step)
+            self.metadata = _metadata(step) | {"holds_weights": holds_weights}
         self.plan = step.plan
 
     def add_gathered(self, group: ProcessGroup) -> None:
@@ -205,7 +211,7 @@ def load(
     _check_state(source, step, state)
     updates = _updates(source, step, meta, state)
     _warn_frozen(source, step, meta["frozen"])
-    _restore(source, step, weights, state)
+    _restore(source, step, weights if meta["holds_weights"] else None, state)
     _restore_counters(step, meta, updates)
     _check_gathered(source, step, state)
     if step.group.rank > 0:  # rank 0 has the gradients of all
@@ -262,16 +268,21 @@ def _updates(
     return updates
 
 
-def _restore(source: Path, step: TrainStep, weights: Mapping[str, np.ndarray], state: Mapping[str, np.ndarray]) -> None:
-    """Store saved weights and state in the memory of the step. Raises SaveError where they do not fit the model."""
+def _restore(
+    source: Path, step: TrainStep, weights: Mapping[str, np.ndarray] | None, state: Mapping[str, np.ndarray]
+) -> None:
+    """Store saved weights and state in the memory of the step. Raises SaveError where they do not fit the model.
+
+    weights: None where the model has them already."""
     model = step.model
     kinds = {n: s.dtype.numpy.kind for n, s in (*model.named_parameters(), *model.named_buffers())}
-    for name, array in weights.items():
+    for name, array in (weights or {}).items():
         if kinds.get(name, array.dtype.kind) != array.dtype.kind:
             raise SaveError(f"{source} does not fit the model: {name} has the type {array.dtype}")
     with step.store.guard:  # the model may be in use
         try:
-            model.load_state_dict(weights)
+            if weights is not None:
+                model.load_state_dict(weights)
         except EinsmithError as e:
             raise SaveError(f"{source} does not fit the model: {e}") from e
         for name, array in state.items():
@@ -382,6 +393,8 @@ def _model(source: Path, meta: dict[str, Any], weights: dict[str, np.ndarray]) -
     """Build the model that a save describes, in the element types of its weights."""
     if meta["model"] is None:
         raise SaveError(f"{source} holds a model of your own class; pass it: es.load(path, model=...)")
+    if not meta["holds_weights"]:
+        raise SaveError(f"{source} holds no weights; pass the model that has them: es.load(path, model=...)")
     try:
         model = models.get(meta["model"]["name"], **meta["model"]["arguments"])
     except Exception as e:
