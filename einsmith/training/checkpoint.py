@@ -46,9 +46,7 @@ def save(step: Any, path: Any) -> None:
     write(step, path, {})
 
 
-def write(
-    step: TrainStep, path: Any, others: Mapping[str, Callable[[Path], None]], holds_weights: bool = True
-) -> None:
+def write(step: TrainStep, path: Any, others: Mapping[str, Callable[[Path], None]], holds_weights: bool = True) -> None:
     """Save a step, with other files in its folder. All processes of a group call it, and rank 0 writes; where it
     cannot, all raise its SaveError.
 
