@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from difflib import get_close_matches
+from os import PathLike
 from typing import Any, TypeVar
 
 from einsmith.base.arguments import check_arguments
@@ -18,6 +20,8 @@ from einsmith.models.compact import (
     SqueezeNet,
     StochasticDepth,
 )
+from einsmith.models.llama import Llama
+from einsmith.models.llama_config import LlamaConfig, read_config
 from einsmith.models.recurrent import (
     LLTMClassifier,
     LSTMLanguageModel,
@@ -77,12 +81,25 @@ def _register(name: str, kind: type[_M]) -> Callable[..., _M]:
     return make
 
 
+def llama(config: Any = None, *, dtype: Any = "float32") -> Llama:
+    """Return a new Llama with random weights, or Mistral, Qwen2 or Qwen3.
+
+    config: a LlamaConfig, the content of a config.json, or the path of the file or its folder; by default the sizes of
+    SmolLM-135M. Raises ArgumentError, DataError."""
+    if isinstance(config, (str, PathLike)):
+        config = LlamaConfig.from_json(*read_config(config))
+    model = Llama(config, dtype=dtype)
+    model.spec = {"name": "llama", "arguments": {"config": asdict(model.config), "dtype": str(dtype)}}
+    return model
+
+
 bert_base = _register("bert_base", Bert)
 capsulenet = _register("capsulenet", CapsuleNet)
 capsulenet_conv = _register("capsulenet_conv", CapsuleConvNet)
 efficientnet_lite0 = _register("efficientnet_lite0", EfficientNetLite0)
 gpt_small = _register("gpt_small", GPT)
 lenet5 = _register("lenet5", LeNet5)
+register("llama", Llama)
 lltm = _register("lltm", LLTMClassifier)
 lstm_lm = _register("lstm-lm", LSTMLanguageModel)
 milstm = _register("milstm", MILSTMClassifier)
@@ -112,6 +129,8 @@ __all__ = [
     "LLTMClassifier",
     "LSTMLanguageModel",
     "LeNet5",
+    "Llama",
+    "LlamaConfig",
     "MILSTMClassifier",
     "MobileNetV1",
     "MobileNetV2",
@@ -132,6 +151,7 @@ __all__ = [
     "get",
     "gpt_small",
     "lenet5",
+    "llama",
     "lltm",
     "lstm_lm",
     "maker",
