@@ -44,6 +44,7 @@ THIRD_PARTY = {
     "PIL": ["data/images.py"],
     "sklearn": ["sklearn.py"],
     "accelerate": ["frontends/accelerate.py"],
+    "tokenizers": ["data/tokenizer.py"],
 }
 
 

@@ -8,9 +8,10 @@ from einsmith.data.images import ImageFolder, image_folder
 from einsmith.data.mnist_files import idx_folder, mnist, mnist_rows
 from einsmith.data.stream import Stream, stream, windows
 from einsmith.data.text_files import text, text_folder
+from einsmith.data.tokenizer import Tokenizer
 from einsmith.data.vocabulary import Vocabulary
 
 __all__ = [
-    "Batches", "ImageFolder", "Stream", "Vocabulary", "augment", "batches", "cifar10", "columns", "fashion_mnist",
-    "idx_folder", "image_folder", "mnist", "mnist_rows", "stream", "text", "text_folder", "windows",
+    "Batches", "ImageFolder", "Stream", "Tokenizer", "Vocabulary", "augment", "batches", "cifar10", "columns",
+    "fashion_mnist", "idx_folder", "image_folder", "mnist", "mnist_rows", "stream", "text", "text_folder", "windows",
 ]  # fmt: skip
