@@ -11,14 +11,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from einsmith.adapters import low_rank
 from einsmith.adapters.config import LoRAConfig, from_peft, to_peft
-from einsmith.base import files, folders, tensor_files
+from einsmith.base import files, folders
 from einsmith.base.arguments import check_arguments, show
-from einsmith.base.errors import ArgumentError, SaveError
-from einsmith.nn import Module
+from einsmith.base.errors import ArgumentError, DataError, SaveError
+from einsmith.models import tensor_files
+from einsmith.models.tensor_files import StoredTensor
+from einsmith.nn import Module, init
 from einsmith.nn.parameter import Stored
 
 CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
@@ -53,7 +53,9 @@ def write_files(model: Module, folder: Path, base: str | None) -> None:
     entries = to_peft(config, targets, is_transposed, base)
     files.write(folder / CONFIG, json.dumps(entries, indent=2) + "\n")
     parts = [(path, name, value) for path, layer in layers.items() for name, value in _parts(layer).items()]
-    tensor_files.write(folder / TENSORS, {f"{_PREFIX}{path}.{name}": value.numpy() for path, name, value in parts})
+    tensor_files.write_tensors(
+        folder / TENSORS, {f"{_PREFIX}{path}.{name}": value.numpy() for path, name, value in parts}
+    )
 
 
 @check_arguments
@@ -104,28 +106,28 @@ def load(model: Any, path: Any) -> Any:
     folder = Path(path)
     config, entries = read_config(folder)
     try:
-        tensors = tensor_files.read(folder / TENSORS)
-    except OSError as e:
-        raise SaveError(f"{folder / TENSORS} cannot be read: {e.strerror or e}") from e
-    layers = _by_layer(model, tensors, folder)
-    _check(model, config, entries, layers, folder)
-    low_rank.attach(model, config, list(layers))
-    for path, layer in low_rank.adapted_layers(model):
-        for name, value in _parts(layer).items():
-            value.data = layers[path][name]
+        layers = _by_layer(model, tensor_files.read_header(folder / TENSORS), folder)
+        _check(model, config, entries, layers, folder)
+        with init.undrawn():
+            low_rank.attach(model, config, list(layers))
+        for path, layer in low_rank.adapted_layers(model):
+            for name, value in _parts(layer).items():
+                layers[path][name].read_into(value)
+    except DataError as e:
+        raise SaveError(str(e)) from e
     return model
 
 
-def _by_layer(model: Module, tensors: Mapping[str, np.ndarray], folder: Path) -> dict[str, dict[str, np.ndarray]]:
+def _by_layer(model: Module, tensors: Mapping[str, StoredTensor], folder: Path) -> dict[str, dict[str, StoredTensor]]:
     """Return the tensors of each layer, by the ends of their names, in the order of the network's layers."""
-    layers: dict[str, dict[str, np.ndarray]] = {}
+    layers: dict[str, dict[str, StoredTensor]] = {}
     unknown = []
-    for name, array in tensors.items():
+    for name, tensor in tensors.items():
         part = next((p for p in _PARTS if name.endswith(f".{p}")), None)
         if part is None or not name.startswith(_PREFIX):
             unknown.append(name)
         else:
-            layers.setdefault(name[len(_PREFIX) : -len(part) - 1], {})[part] = array
+            layers.setdefault(name[len(_PREFIX) : -len(part) - 1], {})[part] = tensor
     if unknown:
         raise SaveError(f"{folder / TENSORS} has tensors that are no part of LoRA: {_list(unknown)}")
     if not layers:
@@ -147,7 +149,7 @@ def _check(
     model: Module,
     config: LoRAConfig,
     entries: Mapping[str, Any],
-    layers: Mapping[str, Mapping[str, np.ndarray]],
+    layers: Mapping[str, Mapping[str, StoredTensor]],
     folder: Path,
 ) -> None:
     """Check that an adapter's tensors fit its settings and the network. Raises SaveError."""
@@ -168,7 +170,7 @@ def _check(
             for n, a in parts.items()
             if n in names and a.shape != shapes[n]
         ]
-        faults += [f"{path}.{n} is {a.dtype}" for n, a in parts.items() if a.dtype.kind != "f"]
+        faults += [f"{path}.{n} is {a.kind}" for n, a in parts.items() if a.kind not in tensor_files.TYPES]
     if faults:
         raise SaveError(f"{folder} does not fit {type(model).__name__} or its own {CONFIG}: {_list(faults, '; ')}")
     if entries.get("exclude_modules") or entries.get("layers_to_transform") is not None or config.is_all_linear:

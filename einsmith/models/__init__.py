@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from difflib import get_close_matches
-from os import PathLike
 from typing import Any, TypeVar
 
 from einsmith.base.arguments import check_arguments
@@ -21,7 +19,8 @@ from einsmith.models.compact import (
     StochasticDepth,
 )
 from einsmith.models.llama import Llama
-from einsmith.models.llama_config import LlamaConfig, read_config
+from einsmith.models.llama_config import LlamaConfig
+from einsmith.models.published import from_folder, llama
 from einsmith.models.recurrent import (
     LLTMClassifier,
     LSTMLanguageModel,
@@ -81,18 +80,6 @@ def _register(name: str, kind: type[_M]) -> Callable[..., _M]:
     return make
 
 
-def llama(config: Any = None, *, dtype: Any = "float32") -> Llama:
-    """Return a new Llama with random weights, or Mistral, Qwen2 or Qwen3.
-
-    config: a LlamaConfig, the content of a config.json, or the path of the file or its folder; by default the sizes of
-    SmolLM-135M. Raises ArgumentError, DataError."""
-    if isinstance(config, (str, PathLike)):
-        config = LlamaConfig.from_json(*read_config(config))
-    model = Llama(config, dtype=dtype)
-    model.spec = {"name": "llama", "arguments": {"config": asdict(model.config), "dtype": str(dtype)}}
-    return model
-
-
 bert_base = _register("bert_base", Bert)
 capsulenet = _register("capsulenet", CapsuleNet)
 capsulenet_conv = _register("capsulenet_conv", CapsuleConvNet)
@@ -148,6 +135,7 @@ __all__ = [
     "capsulenet",
     "capsulenet_conv",
     "efficientnet_lite0",
+    "from_folder",
     "get",
     "gpt_small",
     "lenet5",

@@ -30,7 +30,7 @@ from einsmith.nn.linear import empty
 from einsmith.nn.module import LoadResult
 
 
-def _rename_published(state: Mapping[str, Any], prefix: str, aside: str) -> dict[str, Any]:
+def rename_published(state: Mapping[str, Any], prefix: str, aside: str) -> dict[str, Any]:
     """Rename the entries of a published state to this network's names.
 
     Where names begin with `prefix`, the prefix is removed, and entries without it, heads for other tasks, are dropped.
@@ -208,7 +208,7 @@ class Bert(Module):
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> LoadResult:
         """Load a state as Module.load_state_dict does. Names may begin with "bert."; position ids are ignored."""
-        return super().load_state_dict(_rename_published(state_dict, "bert.", r"embeddings\.position_ids"), strict)
+        return super().load_state_dict(rename_published(state_dict, "bert.", r"embeddings\.position_ids"), strict)
 
 
 # ----------------------------------------------------------------------------------------------------------------- ViT
@@ -319,18 +319,18 @@ class _GPTAttention(Module):
 
 
 class _GPTMLP(Module):
-    def __init__(self, width: int, inner: int, std: float, dropout: float):
+    def __init__(self, width: int, inner: int, std: float, dropout: float, approximate: str):
         self.c_fc, self.c_proj = _Conv1D(width, inner), _Conv1D(inner, width, std)
-        self.dropout = Dropout(dropout)
+        self.dropout, self.approximate = Dropout(dropout), approximate
 
     def forward(self, x: Value) -> Value:
-        return self.dropout(self.c_proj(F.gelu(self.c_fc(x), "tanh")))
+        return self.dropout(self.c_proj(F.gelu(self.c_fc(x), self.approximate)))
 
 
 class _GPTLayer(Module):
-    def __init__(self, width: int, heads: int, inner: int, std: float, dropout: float):
-        self.ln_1, self.attn = LayerNorm(width), _GPTAttention(width, heads, std, dropout)
-        self.ln_2, self.mlp = LayerNorm(width), _GPTMLP(width, inner, std, dropout)
+    def __init__(self, width: int, heads: int, inner: int, std: float, dropout: float, eps: float, approximate: str):
+        self.ln_1, self.attn = LayerNorm(width, eps), _GPTAttention(width, heads, std, dropout)
+        self.ln_2, self.mlp = LayerNorm(width, eps), _GPTMLP(width, inner, std, dropout, approximate)
 
     def forward(self, x: Value) -> Value:
         x = x + self.attn(self.ln_1(x))
@@ -340,10 +340,10 @@ class _GPTLayer(Module):
 class GPT(Module):
     """Tokens [B, T] -> logits of the next token [B, T, vocabulary], each from the tokens up to its own.
 
-    Layers of causal attention and of two linear layers with GELU (tanh), each of the normalized input and added to it;
-    the table of tokens is the last layer's weight too. The defaults are the small GPT-2. State names are those of
-    Hugging Face's GPT2Model, whose published safetensors files load. Source: Radford et al. 2019, "Language models are
-    unsupervised multitask learners".
+    Layers of causal attention and of two linear layers with GELU, each of the normalized input and added to it; the
+    table of tokens is the last layer's weight too. approximate: "tanh" or "none", as of `functional.gelu`. The defaults
+    are the small GPT-2. State names are those of Hugging Face's GPT2Model, whose published safetensors files load.
+    Source: Radford et al. 2019, "Language models are unsupervised multitask learners".
     """
 
     published_prefix = "transformer."
@@ -358,6 +358,8 @@ class GPT(Module):
         positions: Count = 1024,
         inner: Count | None = None,
         dropout: Share = 0.1,
+        eps: Magnitude = 1e-5,
+        approximate: str = "tanh",
         *,
         dtype: Any = "float32",
     ):
@@ -367,8 +369,8 @@ class GPT(Module):
             init.normal_(table.weight, 0.0, 0.02)
         self.drop = Dropout(dropout)
         inner, std = 4 * width if inner is None else inner, 0.02 / sqrt(2 * max(1, layers))
-        self.h = ModuleList(_GPTLayer(width, heads, inner, std, dropout) for _ in range(layers))
-        self.ln_f = LayerNorm(width)
+        self.h = ModuleList(_GPTLayer(width, heads, inner, std, dropout, eps, approximate) for _ in range(layers))
+        self.ln_f = LayerNorm(width, eps)
         self.to(dtype)
 
     def forward(self, tokens: Value) -> Value:
@@ -379,8 +381,10 @@ class GPT(Module):
             x = layer(x)
         return F.linear(self.ln_f(x), self.wte.weight)
 
+    ASIDE = r"h\.\d+\.attn\.(masked_)?bias|lm_head\.weight"
+    """Names that `load_state_dict` ignores."""
+
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> LoadResult:
         """Load a state as Module.load_state_dict does. Names may begin with "transformer."; the masks and the copy of
         the embedding (`lm_head.weight`) that old files store are ignored."""
-        aside = r"h\.\d+\.attn\.(masked_)?bias|lm_head\.weight"
-        return super().load_state_dict(_rename_published(state_dict, "transformer.", aside), strict)
+        return super().load_state_dict(rename_published(state_dict, "transformer.", self.ASIDE), strict)
