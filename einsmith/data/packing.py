@@ -33,6 +33,13 @@ class Rows(Batches):
         self.documents, self.cut = documents, cut
         self.labels = int((arrays[-1] != IGNORED).sum())
 
+    def labels_of(self, epoch: int) -> list[int]:
+        """Return the number of targets in each batch of an epoch."""
+        counts = (self.arrays[-1] != IGNORED).sum(1)
+        order = self.order(epoch)
+        counts = counts if order is None else counts[order]
+        return [int(counts[n : n + self.size].sum()) for n in range(0, self.samples, self.size)]
+
     def _finish(self, rng: Any, *batch: np.ndarray) -> tuple[np.ndarray, ...]:
         *inputs, targets = batch
         if lacking := self.size - len(targets):

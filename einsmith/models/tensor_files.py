@@ -1,4 +1,4 @@
-"""Read the tensors of published safetensors files, a piece at a time, into the memory of a network; write such files."""
+"""Read the tensors of published safetensors files, a piece at a time, into the memory of a network, and write them."""
 
 from __future__ import annotations
 
