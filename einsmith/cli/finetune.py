@@ -22,7 +22,7 @@ from einsmith.base.errors import ArgumentError, DataError, SaveError
 from einsmith.cli.progress import TrainProgress, metric_text
 from einsmith.cli.runs import Interrupted, check_writable, cosine_rate, draw_curve, interrupts
 from einsmith.cli.tasks import token_loss
-from einsmith.data import Rows, Tokenizer, documents, hold_out, rows
+from einsmith.data import TokenRows, Tokenizer, documents, hold_out, rows
 from einsmith.data.documents import KINDS, Document
 from einsmith.models import published_folder
 from einsmith.nn import Module
@@ -263,7 +263,7 @@ def _check_room(target: Path, step: TrainStep) -> None:
 # ---------------------------------------------------------------------------------------------------------------- data
 
 
-def _read(run: FinetuneRun, model: Module, say: Callable[[str], None]) -> tuple[Rows, Rows | None]:
+def _read(run: FinetuneRun, model: Module, say: Callable[[str], None]) -> tuple[TokenRows, TokenRows | None]:
     """Return the batches to train on, and those held out. Raises DataError, ArgumentError."""
     limits = published_folder.limits_of(model)
     run.length = run.length or min(LENGTH, limits.tokens)
@@ -322,8 +322,8 @@ def _tokenizer(folder: Path) -> tuple[Callable[[str, bool], list[int]] | None, i
 def _loop(
     run: FinetuneRun,
     step: TrainStep,
-    train_rows: Rows,
-    held: Rows | None,
+    train_rows: TokenRows,
+    held: TokenRows | None,
     target: Path,
     progress: TrainProgress,
     came: Callable[[], bool],
@@ -362,7 +362,7 @@ def _loop(
     step.fit(train_rows, epochs=run.epochs, progress=False, on_step=on_step, on_epoch=on_epoch)
 
 
-def _epoch_loss(run: FinetuneRun, train_rows: Rows, epoch: int) -> float:
+def _epoch_loss(run: FinetuneRun, train_rows: TokenRows, epoch: int) -> float:
     """Return the mean loss of an epoch's tokens; epoch: the number of epochs that have ended with it."""
     losses = run.losses[(epoch - 1) * len(train_rows) : epoch * len(train_rows)]
     return float(np.average(losses, weights=train_rows.labels_of(epoch - 1)))

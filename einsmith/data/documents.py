@@ -33,7 +33,7 @@ class Document:
 
 
 @dataclass(frozen=True)
-class _Reader:
+class _DocumentFile:
     """Reads the documents of one file; see `documents`."""
 
     path: Path
@@ -159,7 +159,7 @@ def documents(
     file = Path(path)
     if file.suffix not in KINDS:
         raise DataError(f"{file}: a file of documents ends in {' or '.join(KINDS)}")
-    out = list(_Reader(file, encode, vocabulary, end).read(is_divided))
+    out = list(_DocumentFile(file, encode, vocabulary, end).read(is_divided))
     if not out:
         raise DataError(f"{file} has no documents")
     return out

@@ -17,7 +17,7 @@ NARROWEST = 16
 """Least width of a padded batch: the widths are the full one and its halves, so that few programs are compiled."""
 
 
-class Rows(Batches):
+class TokenRows(Batches):
     """Batches of rows of tokens, (tokens, positions, segments, targets), all int32 [size, length].
 
     positions: places of tokens in their documents; segments: numbers of documents in a row, which differ for documents
@@ -63,7 +63,7 @@ def _shared_width(targets: np.ndarray) -> int:
 @check_arguments
 def rows(
     documents: Sequence[Document], length: Count, size: Count, seed: Size | None = None, *, is_packed: bool = True
-) -> Rows:
+) -> TokenRows:
     """Return batches of documents.
 
     A document with more tokens than fit is cut into pieces, each of which begins anew; of a prompt with a completion,
@@ -98,7 +98,7 @@ def rows(
             start = end
         positions[row, start:], segments[row, start:] = np.arange(length - start), len(members)
     arrays = (tokens, positions, segments, targets) if is_packed else (tokens, targets)
-    return Rows(arrays, size, seed, len(documents), cut)
+    return TokenRows(arrays, size, seed, len(documents), cut)
 
 
 def _pieces(document: Document, length: int) -> list[tuple[np.ndarray, int]]:
@@ -118,7 +118,7 @@ def _pack(lengths: Sequence[int], length: int) -> list[list[int]]:
     """Return the members of each row, by number: the longest first, each in the fullest row that holds it (best fit
     decreasing; Johnson et al. 1974, SIAM J. Comput. 3). Every row's members fit its length.
 
-    Rows are kept by their room, and a number has a bit for each room that some row has."""
+    TokenRows are kept by their room, and a number has a bit for each room that some row has."""
     out: list[list[int]] = []
     by_room: list[list[int]] = [[] for _ in range(length + 1)]
     rooms = 0
