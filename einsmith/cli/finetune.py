@@ -22,7 +22,7 @@ from einsmith.base.errors import ArgumentError, DataError, SaveError
 from einsmith.cli.progress import TrainProgress, metric_text
 from einsmith.cli.runs import Interrupted, check_writable, cosine_rate, draw_curve, interrupts
 from einsmith.cli.tasks import token_loss
-from einsmith.data import TokenRows, Tokenizer, documents, hold_out, rows
+from einsmith.data import Tokenizer, TokenRows, documents, hold_out, rows
 from einsmith.data.documents import KINDS, Document
 from einsmith.models import published_folder
 from einsmith.nn import Module
