@@ -68,6 +68,7 @@ _MODE = "dynamic tunes the kernels during training.  [default: static, or as sav
 _STORED = (
     "Largest result between two reductions that is stored although it need not be, as that is faster.  [default: 32MiB]"
 )
+_TEMPERATURE = "Divisor of the logits of drawn tokens; 0 takes the most likely token.  [default: 0]"
 _threads = click.option("--threads", type=_Threads(), help="Number of threads.  [default: all physical cores]")
 _memory_limit = click.option("--memory-limit", type=_Size(), help=_LIMIT)
 _max_stored = click.option("--max-stored", type=_Size(0), help=_STORED)
@@ -245,6 +246,29 @@ def run_command(what: str, **options) -> None:
     from einsmith.cli.onnx_files import run
 
     run(what, **options)
+
+
+@app.command("generate")
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.argument("text")
+@click.option("--max-tokens", type=click.IntRange(min=1), help="Tokens that follow at most.  [default: 128]")
+@click.option("--temperature", type=click.FloatRange(min=0), default=0.0, help=_TEMPERATURE)
+@click.option("--top-k", type=click.IntRange(min=1), help="Draw one of so many most likely tokens.")
+@click.option(
+    "--top-p", type=click.FloatRange(0, 1), help="Draw one of the tokens that have this probability together."
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the draws.")
+@_threads
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def generate_command(folder: Path, text: str, as_json: bool, **options) -> None:
+    """Continue a TEXT with the language model in a folder.
+
+    DIR holds a published model: config.json, safetensors files and tokenizer.json, of GPT-2, Llama, SmolLM, Mistral,
+    Qwen2 or Qwen3. The text is printed as it grows, until the model ends it.
+    """
+    from einsmith.cli.generate import generate
+
+    generate(folder, text, as_json, **options)
 
 
 @app.command("export")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from functools import partial
-from math import inf
 from typing import Any
 
 import numpy as np
@@ -24,29 +23,32 @@ from einsmith.runtime import buffers
 LEAST_CAPACITY = 64
 """Tokens for which the smallest cache has room: capacities are powers of two, so that few programs are compiled."""
 
-attend_cached = op(
-    """
+_CACHED = """
     a[b,g,r] = sum[d](q[b,size(r)*g+r,0,d]*k[b,g,0,d])*scale
-    s[b,g,r,j] = sum[d](q[b,size(r)*g+r,0,d]*K[b,g,j,d])*scale
-    m[b,g,r] = max(a[b,g,r], max[j](where(first <= j and j < n[], s[b,g,r,j], -1e30)))
+    s[j,b,g,r] = sum[d](q[b,size(r)*g+r,0,d]*K[j,b,g,d])*scale
+    m[b,g,r] = max(a[b,g,r], max[j](where(SEEN, s[j,b,g,r], -1e30)))
     w[b,g,r] = exp(a[b,g,r] - m[b,g,r])
-    e[b,g,r,j] = where(first[] <= j and j < n[], exp(s[b,g,r,j] - m[b,g,r]), 0)
-    z[b,g,r] = w[b,g,r] + sum[j](e[b,g,r,j])
-    y[b,g,r,d] = (sum[j](where(first[] <= j and j < n[], e[b,g,r,j]*V[b,g,j,d], 0)) + w[b,g,r]*v[b,g,0,d])/z[b,g,r]
-    """.replace("first <=", "first[] <="),
-    extents={"r": "q.shape[1]//k.shape[1]"},
-)
-"""Attention of one query to the n keys of a cache from number `first` on, and to its own key k and value v."""
+    e[j,b,g,r] = where(SEEN, exp(s[j,b,g,r] - m[b,g,r]), 0)
+    z[b,g,r] = w[b,g,r] + sum[j](e[j,b,g,r])
+    y[b,g,r,d] = (sum[j](where(SEEN, e[j,b,g,r]*V[j,b,g,d], 0)) + w[b,g,r]*v[b,g,0,d])/z[b,g,r]
+"""
+_SHARED = {"r": "q.shape[1]//k.shape[1]"}
+attend_all = op(_CACHED.replace("SEEN", "j < n[]"), extents=_SHARED)
+"""Attention of one query to the first n keys of a cache [capacity, B, heads, width], and to its own key k and value v.
+
+Tokens are the first dimension, along which kernels end at n: what lies beyond it is not read."""
+attend_window = op(_CACHED.replace("SEEN", "first[] <= j and j < n[]"), extents=_SHARED)
+"""Attention of one query as `attend_all` has it, to the keys of a cache from number `first` to n - 1."""
 
 
 class CachedModel(Module):
-    """A language model with buffers for keys and values of each layer [batch, heads, capacity, width].
+    """A language model with buffers for keys and values of each layer [capacity, batch, heads, width].
 
     Programs that update them in place keep no packed copies of the weights, so memory stays that of the weights."""
 
     def __init__(self, model: Any, batch: Count, capacity: Count):
         self.model, self.capacity, self.layers = model, capacity, len(model.cached.windows)
-        shape = (batch, model.cached.heads, capacity, model.cached.width)
+        shape = (capacity, batch, model.cached.heads, model.cached.width)
         kind = next(p.dtype for p in model.parameters() if p.dtype.is_float)
         for name in self._names():
             self.register_buffer(name, buffers.zeros(shape, kind.numpy), persistent=False)
@@ -78,14 +80,14 @@ class CachedModel(Module):
 
     def _attend_token(self, layer: int, window: int, length: Value, q: Value, k: Value, v: Value) -> Value:
         keys, values = (builder.as_value(getattr(self, f"{what}_{layer}")) for what in ("keys", "values"))
-        first = builder.where(length >= window, length - window + 1, 0) if window else length * 0
-        y = attend_cached(q=q, k=k, v=v, K=keys, V=values, n=length, first=first, scale=q.shape[-1] ** -0.5)
+        attend, more = (attend_window, {"first": length - (window - 1)}) if window else (attend_all, {})
+        y = attend(q=q, k=k, v=v, K=keys, V=values, n=length, scale=q.shape[-1] ** -0.5, **more)
         self._append(layer, length.reshape((1,)), k, v)
         return y.reshape(q.shape)
 
     def _append(self, layer: int, places: Value, k: Value, v: Value) -> None:
         for name, new in ((f"keys_{layer}", k), (f"values_{layer}", v)):
-            setattr(self, name, F.index_add(getattr(self, name), 2, places, new))
+            setattr(self, name, F.index_add(getattr(self, name), 0, places, new.permute((2, 0, 1, 3))))
 
     def _last(self, states: Value) -> Value:
         return self.model.head(states[:, -1])
