@@ -8,14 +8,14 @@ import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import click
 from click.core import ParameterSource
 
 from einsmith.base import environment
-from einsmith.base.errors import ArgumentError, EinsmithError, KnobError
+from einsmith.base.errors import EinsmithError, KnobError
 from einsmith.base.precisions import PRECISIONS
+from einsmith.cli.option_types import ByteSize, ThreadCount
 from einsmith.cost.microarchitectures import VECTORS
 
 OK, FAILED, WRONG_USE = 0, 1, 2
@@ -28,40 +28,6 @@ def app() -> None:
 
 _UNIT = "Unit of a text's tokens.  [default: word; gpt_small: character]"
 _DECAY = click.FloatRange(min=0, max=1, max_open=True)
-
-
-class _Size(click.ParamType):
-    """Parameter type of a number of bytes, at least `least`, as 800MB."""
-
-    name = "SIZE"
-
-    def __init__(self, least: int = 1):
-        self.least = least
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        from einsmith.base.sizes import size_of
-
-        try:
-            return size_of(value, "size", self.least)
-        except ArgumentError as e:
-            self.fail(str(e), param, ctx)
-
-
-class _Threads(click.IntRange):
-    """Parameter type of a number of threads."""
-
-    def __init__(self) -> None:
-        super().__init__(min=1)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        from einsmith.cost.facts import MAX_THREADS
-
-        count: int = super().convert(value, param, ctx)
-        if count > MAX_THREADS:
-            self.fail(f"{count} is not in the range 1<=x<={MAX_THREADS}.", param, ctx)
-        return count
-
-
 _BATCH = click.IntRange(1, 1 << 31)
 _LIMIT = "Memory limit of a step, such as 800MB; results are recomputed to meet it.  [default: no limit]"
 _MODE = "dynamic tunes the kernels during training.  [default: static, or as saved]"
@@ -69,9 +35,9 @@ _STORED = (
     "Largest result between two reductions that is stored although it need not be, as that is faster.  [default: 32MiB]"
 )
 _TEMPERATURE = "Divisor of the logits of drawn tokens; 0 takes the most likely token.  [default: 0]"
-_threads = click.option("--threads", type=_Threads(), help="Number of threads.  [default: all physical cores]")
-_memory_limit = click.option("--memory-limit", type=_Size(), help=_LIMIT)
-_max_stored = click.option("--max-stored", type=_Size(0), help=_STORED)
+_threads = click.option("--threads", type=ThreadCount(), help="Number of threads.  [default: all physical cores]")
+_memory_limit = click.option("--memory-limit", type=ByteSize(), help=_LIMIT)
+_max_stored = click.option("--max-stored", type=ByteSize(0), help=_STORED)
 
 
 @app.command("train")

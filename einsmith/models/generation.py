@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from einsmith import ops as F
-from einsmith.api.jit import jit
+from einsmith.base import locks
 from einsmith.base.arguments import Count, Magnitude, Share, Size, check_arguments, describe
 from einsmith.base.errors import ArgumentError, KindError, ShapeError
 from einsmith.lang import builder
@@ -112,6 +112,8 @@ class Decoder:
         self.cells = CachedModel(model, batch, self.capacity)
         self.length = 0
         """Tokens of each text that have been read."""
+        with locks.IMPORTING:
+            from einsmith.api.jit import jit  # imported late: most users of models compile no functions
         self._prompt = jit(self.cells.read_prompt, sizes="shared")
         self._token = jit(self.cells.read_token)
 
