@@ -1,51 +1,16 @@
-"""Define the options that several commands have, and the types of their values."""
+"""Define the options that several commands have."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
-from einsmith.base.errors import ArgumentError
-
-
-class Size(click.ParamType):
-    """Parameter type of a number of bytes, at least `least`, as 800MB."""
-
-    name = "SIZE"
-
-    def __init__(self, least: int = 1):
-        self.least = least
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        from einsmith.base.sizes import size_of
-
-        try:
-            return size_of(value, "size", self.least)
-        except ArgumentError as e:
-            self.fail(str(e), param, ctx)
-
-
-class Threads(click.IntRange):
-    """Parameter type of a number of threads."""
-
-    def __init__(self) -> None:
-        super().__init__(min=1)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        from einsmith.cost.facts import MAX_THREADS
-
-        count: int = super().convert(value, param, ctx)
-        if count > MAX_THREADS:
-            self.fail(f"{count} is not in the range 1<=x<={MAX_THREADS}.", param, ctx)
-        return count
-
+from einsmith.cli.option_types import ByteSize, ThreadCount
 
 BATCH = click.IntRange(1, 1 << 31)
 _LIMIT = "Memory limit of a step, such as 800MB; results are recomputed to meet it.  [default: no limit]"
 _STORED = (
     "Largest result between two reductions that is stored although it need not be, as that is faster.  [default: 32MiB]"
 )
-threads = click.option("--threads", type=Threads(), help="Number of threads.  [default: all physical cores]")
-memory_limit = click.option("--memory-limit", type=Size(), help=_LIMIT)
-max_stored = click.option("--max-stored", type=Size(0), help=_STORED)
+threads = click.option("--threads", type=ThreadCount(), help="Number of threads.  [default: all physical cores]")
+memory_limit = click.option("--memory-limit", type=ByteSize(), help=_LIMIT)
+max_stored = click.option("--max-stored", type=ByteSize(0), help=_STORED)

@@ -1,4 +1,4 @@
-"""Define the commands for published language models: `einsmith finetune`."""
+"""Define the commands for published language models: `einsmith finetune` and `einsmith generate`."""
 
 from __future__ import annotations
 
@@ -80,3 +80,30 @@ def finetune_command(folder: Path, save_to: str, as_json: bool, **options) -> No
     from einsmith.cli.finetune import finetune
 
     finetune(folder, save_to=save_to, as_json=as_json, **options)
+
+
+_TEMPERATURE = "Divisor of the logits of drawn tokens; 0 takes the most likely token.  [default: 0]"
+
+
+@click.command("generate")
+@click.argument("folder", metavar="DIR", type=_FOLDER)
+@click.argument("text")
+@click.option("--max-tokens", type=click.IntRange(min=1), help="Tokens that follow at most.  [default: 128]")
+@click.option("--temperature", type=click.FloatRange(min=0), default=0.0, help=_TEMPERATURE)
+@click.option("--top-k", type=click.IntRange(min=1), help="Draw one of so many most likely tokens.")
+@click.option(
+    "--top-p", type=click.FloatRange(0, 1), help="Draw one of the tokens that have this probability together."
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the draws.")
+@click.option("--adapter", metavar="OUT", type=_FOLDER, help="Folder of an adapter, of `einsmith finetune` or PEFT.")
+@common_options.threads
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def generate_command(folder: Path, text: str, as_json: bool, **options) -> None:
+    """Continue a TEXT with the language model in a folder.
+
+    DIR holds a published model: config.json, safetensors files and tokenizer.json, of GPT-2, Llama, SmolLM, Mistral,
+    Qwen2 or Qwen3. The text is printed as it grows, until the model ends it.
+    """
+    from einsmith.cli.generate import generate
+
+    generate(folder, text, as_json, **options)

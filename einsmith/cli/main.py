@@ -16,7 +16,7 @@ from einsmith.base import environment
 from einsmith.base.errors import EinsmithError, KnobError
 from einsmith.base.precisions import PRECISIONS
 from einsmith.cli import common_options
-from einsmith.cli.language_commands import finetune_command
+from einsmith.cli.language_commands import finetune_command, generate_command
 from einsmith.cost.microarchitectures import VECTORS
 
 OK, FAILED, WRONG_USE = 0, 1, 2
@@ -106,6 +106,7 @@ def train_command(model: str, save_to: str | None, as_json: bool, **options) -> 
 
 
 app.add_command(finetune_command)
+app.add_command(generate_command)
 
 
 _CANDIDATES = "Candidates shown per kernel, besides the best of every other pattern."
