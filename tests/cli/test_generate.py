@@ -101,3 +101,23 @@ def test_wrong_folders_and_options_fail_with_a_message(folder, capfd, tmp_path, 
     monkeypatch.setitem(__import__("sys").modules, "tokenizers", None)
     status, _, err = run(capfd, folder, TEXT)
     assert status == 1 and "pip install 'einsmith[language]'" in err
+
+
+def test_an_adapter_changes_the_text_as_in_peft(folder, tmp_path, capfd):
+    peft = pytest.importorskip("peft")
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    model = peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM"))
+    torch.manual_seed(3)
+    for name, p in model.named_parameters():
+        if "lora_B" in name:
+            p.data.normal_(0.0, 0.2)
+    model.save_pretrained(tmp_path / "adapter")
+    ids = transformers.AutoTokenizer.from_pretrained(folder)(TEXT, return_tensors="pt")
+    out = model.generate(**ids, max_new_tokens=20, do_sample=False, pad_token_id=0)[0]
+    want = out[ids.input_ids.shape[1] :].tolist()
+    assert want != expected(folder, 20)[0]
+    capfd.readouterr()
+    status, text, err = run(capfd, folder, TEXT, "--max-tokens", 20, "--json", "--adapter", tmp_path / "adapter")
+    assert (status, err) == (0, "") and json.loads(text)["tokens"] == want
+    status, _, err = run(capfd, folder, TEXT, "--adapter", folder)
+    assert status == 1 and "holds no adapter" in err
