@@ -98,3 +98,28 @@ def test_packed_documents_have_the_loss_and_the_gradients_of_padded_ones():
     np.testing.assert_allclose(packed, padded, rtol=1e-5)
     for name, value in changed.items():
         np.testing.assert_allclose(value, expected[name], atol=1e-6, err_msg=name)
+
+
+def test_recomputation_and_accumulated_batches_change_nothing():
+    """Two batches under a limit of memory, accumulated, make the update of one batch of both without a limit."""
+    _, ours = networks(SIZES)
+    given = documents(61, np.random.default_rng(1), 40, 30)
+    es.adapters.lora(ours, 4, 8, seed=0)
+    begin = ours.state_dict()
+    results = []
+    for size in (2, 4):
+        ours.load_state_dict(begin)
+        batches = list(es.data.rows(given, 32, size).epoch(0))[: 4 // size]
+        step = es.TrainStep(ours, token_loss, es.optim.SGD(lr=0.5), accumulate=len(batches))
+        if size == 2:
+            with pytest.raises(es.base.errors.MemoryLimitError) as refused:
+                es.TrainStep(ours, token_loss, es.optim.SGD(lr=0.5), accumulate=2, memory_limit=1).compile(*batches[0])
+            least = float(str(refused.value).partition("at least ")[2].partition(" kB")[0])
+            step.memory_limit = round(1.1e3 * least)
+        for batch in batches:
+            step(*batch)
+        results.append((ours.state_dict(), str(step.plan)))
+    (limited, plan), (expected, _) = results
+    assert "recomputations" in plan
+    for name, value in limited.items():
+        np.testing.assert_allclose(value, expected[name], atol=1e-6, err_msg=name)
