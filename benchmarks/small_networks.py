@@ -40,6 +40,13 @@ SMALL: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"vocabulary": 11, "width": 6, "layers": 2, "heads": 3, "positions": 8, "inner": 7, "dropout": 0.0},
         {"sample": (5,), "target": (5,), "words": 11, "classes": 11},
     ),
+    "llama": (
+        {"config": {
+            "vocab_size": 11, "hidden_size": 12, "intermediate_size": 7, "num_hidden_layers": 2,
+            "num_attention_heads": 3, "num_key_value_heads": 1,
+        }},
+        {"sample": (5,), "target": (5,), "words": 11, "classes": 11},
+    ),
 }  # fmt: skip
 
 

@@ -6,7 +6,19 @@ from einsmith import export as _export  # first: a module of that name, imported
 from einsmith.base import VERSION, late
 
 if TYPE_CHECKING:
-    from einsmith import callbacks, data, distributed, functional, metrics, models, nn, optim, passes, quantization
+    from einsmith import (
+        adapters,
+        callbacks,
+        data,
+        distributed,
+        functional,
+        metrics,
+        models,
+        nn,
+        optim,
+        passes,
+        quantization,
+    )
     from einsmith import frontends as frontends
     from einsmith.api.batching import hessian, vmap
     from einsmith.api.jit import jit
@@ -86,7 +98,8 @@ __all__ = [
     "DeviceError", "DtypeError", "EinsmithError", "EinsmithWarning", "FormulaError", "GradientError", "GroupError",
     "IndexOutOfRange", "KindError", "KnobError", "Library", "LibraryError", "NonFiniteError", "OutOfMemoryError",
     "SaveError", "ShapeError", "TraceError", "TrainStep", "TuningSettings", "UnknownAttributeError",
-    "UnknownNameError", "UnknownOptionError", "UpdateSettings", "VerifyError", "abs", "argmax", "argmin", "axes",
+    "UnknownNameError", "UnknownOptionError", "UpdateSettings", "VerifyError", "abs", "adapters", "argmax", "argmin",
+    "axes",
     "cache_clear", "callbacks", "check_gradients", "compute", "constant", "cos", "data", "distributed", "erf", "exp",
     "export", "floor", "function", "functional", "grad", "hessian", "interpret", "jit", "jvp", "load", "load_graph",
     "load_library", "log", "manual_seed", "max", "maximum", "mean", "metrics", "min", "minimum", "models", "nn", "op",

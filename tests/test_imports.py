@@ -36,7 +36,7 @@ THIRD_PARTY = {
     "onnx": ["frontends/onnx*"],
     "ml_dtypes": ["base/dtypes.py", "frontends/onnx/types.py"],
     "google": ["frontends/onnx/protos.py"],
-    "safetensors": ["training/checkpoint.py"],
+    "safetensors": ["models/tensor_files.py", "training/checkpoint.py"],
     "rich": ["base/bars.py", "tuning/*", "cli/*", "bench/compare.py"],
     "click": ["cli/*"],
     "matplotlib": ["cli/*"],
@@ -44,6 +44,7 @@ THIRD_PARTY = {
     "PIL": ["data/images.py"],
     "sklearn": ["sklearn.py"],
     "accelerate": ["frontends/accelerate.py"],
+    "tokenizers": ["data/tokenizer.py"],
 }
 
 

@@ -16,8 +16,10 @@ import time
 from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from einsmith.base import files
+from einsmith.base.errors import SaveError
 from einsmith.base.system import file_locks, forks, processes
 
 PATIENCE = 600.0
@@ -138,6 +140,52 @@ def replacing(place: Path) -> Iterator[Path]:
     finally:
         shutil.rmtree(work, ignore_errors=True)
     shutil.rmtree(old, ignore_errors=True)
+
+
+def absolute(path: Any) -> Path:
+    """Return the absolute path of a folder. Raises SaveError for a path that is none."""
+    try:
+        if not os.fspath(path):
+            raise ValueError("it is empty")
+        return Path(path).resolve()
+    except (TypeError, ValueError, OSError, RuntimeError) as e:
+        raise SaveError(f"{path!r} is not the path of a folder: {e}") from e
+
+
+@contextmanager
+def rewriting(
+    path: Any, is_whole: Callable[[Path], bool], what: str, error: type[Exception] = OSError
+) -> Iterator[tuple[Path, Path]]:
+    """Yield a folder's absolute path, and a new temporary folder that replaces it if the block ends without an error.
+
+    Args:
+        path: the folder, which need not exist
+        is_whole: whether a folder that exists may be replaced; an empty one always may
+        what: description of such a folder, with its article
+        error: class of errors, besides OSError, of writing a file
+    Raises:
+        SaveError: the folder holds something else, or cannot be written.
+    """
+    target = absolute(path)
+    try:
+        if target in (here := Path.cwd(), *here.parents):
+            raise SaveError(
+                f"{target} is or contains the working directory, which cannot be replaced; name a new folder"
+            )
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with turn(target):
+            restore(target, is_whole)
+            if files.exists(target) and any(target.iterdir() if files.is_folder(target) else [target]):
+                if not is_whole(target):
+                    raise SaveError(f"{target} exists and is not {what}; choose another folder or remove it")
+            with replacing(target) as work:
+                yield target, work
+    except SaveError:
+        raise
+    except TakenError as e:
+        raise SaveError(f"cannot save to {target}: {e}; save to another folder, or end that process") from e
+    except (OSError, error) as e:
+        raise SaveError(f"cannot save to {target}: {e}; choose a folder that can be written") from e
 
 
 def copy_others(place: Path, work: Path, written: Container[str]) -> None:

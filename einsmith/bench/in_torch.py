@@ -36,6 +36,8 @@ def in_torch(layer: nn.Module) -> torch.nn.Module:
         out.add_module(name, None if child is None else in_torch(child))
     for name, value in layer._parameters.items():
         out.register_parameter(name, None if value is None else torch.nn.Parameter(torch.tensor(np.asarray(value))))
+    for name, buffer in layer._buffers.items():
+        out.register_buffer(name, torch.tensor(np.asarray(buffer)), persistent=name not in layer._transient)
     for name, value in vars(layer).items():
         if not name.startswith("_"):
             setattr(out, name, value)
@@ -116,5 +118,24 @@ def _capsule_votes(A: torch.Tensor, W: torch.Tensor, stride: int) -> torch.Tenso
     return y.reshape(b, i, c, k, j, *y.shape[2:]).permute(0, 3, 2, 5, 6, 1, 4)
 
 
-FORMULAS: dict[str, Any] = {"capsule_conv": _capsule_conv, "capsule_votes": _capsule_votes}
+def _turn(rates: torch.Tensor, scale: float, ids: torch.Tensor, places: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Compute the cosines and sines of rotary positions."""
+    angles = torch.arange(ids.shape[1]).to(rates.dtype)[None, :, None] * rates
+    return angles.cos() * scale, angles.sin() * scale
+
+
+def _rotate(x: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> torch.Tensor:
+    """Turn pairs of features, as transformers does."""
+    low, high = x.chunk(2, -1)
+    c, s = (torch.cat((t, t), -1)[:, None] for t in (cosines, sines))
+    return x * c + torch.cat((-high, low), -1) * s
+
+
+FORMULAS: dict[str, Any] = {
+    "capsule_conv": _capsule_conv,
+    "capsule_votes": _capsule_votes,
+    "turn": _turn,
+    "rotate": _rotate,
+    "tensor": lambda x, *_, **__: x,
+}
 """Operators that a module of networks defines by formulas, in PyTorch."""

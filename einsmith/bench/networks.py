@@ -118,8 +118,11 @@ NETWORKS: dict[str, Callable[[int], NetworkStep]] = {
     "gpt_small": lambda batch: _step(
         "gpt_small", batch, **DROPLESS, loss="cross_entropy", sample=(256,), target=(256,), words=50257, classes=50257
     ),
+    "llama": lambda batch: _step(
+        "llama", batch, loss="cross_entropy", sample=(256,), target=(256,), words=49152, classes=49152
+    ),
 }  # fmt: skip
 """Training step of each network, by its name in `einsmith.models`, as a function of the batch size.
 
 Images have the sizes of the papers, but 224x224 in place of U-Net's 572x572. BERT is its encoder, of embedded tokens;
-GPT reads 256 tokens."""
+GPT and Llama read 256 tokens."""

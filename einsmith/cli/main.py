@@ -8,14 +8,15 @@ import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import click
 from click.core import ParameterSource
 
 from einsmith.base import environment
-from einsmith.base.errors import ArgumentError, EinsmithError, KnobError
+from einsmith.base.errors import EinsmithError, KnobError
 from einsmith.base.precisions import PRECISIONS
+from einsmith.cli import common_options
+from einsmith.cli.language_commands import finetune_command, generate_command
 from einsmith.cost.microarchitectures import VECTORS
 
 OK, FAILED, WRONG_USE = 0, 1, 2
@@ -27,57 +28,16 @@ def app() -> None:
 
 
 _UNIT = "Unit of a text's tokens.  [default: word; gpt_small: character]"
+BATCH = common_options.BATCH
 _DECAY = click.FloatRange(min=0, max=1, max_open=True)
-
-
-class _Size(click.ParamType):
-    """Parameter type of a number of bytes, at least `least`, as 800MB."""
-
-    name = "SIZE"
-
-    def __init__(self, least: int = 1):
-        self.least = least
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        from einsmith.base.sizes import size_of
-
-        try:
-            return size_of(value, "size", self.least)
-        except ArgumentError as e:
-            self.fail(str(e), param, ctx)
-
-
-class _Threads(click.IntRange):
-    """Parameter type of a number of threads."""
-
-    def __init__(self) -> None:
-        super().__init__(min=1)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        from einsmith.cost.facts import MAX_THREADS
-
-        count: int = super().convert(value, param, ctx)
-        if count > MAX_THREADS:
-            self.fail(f"{count} is not in the range 1<=x<={MAX_THREADS}.", param, ctx)
-        return count
-
-
-_BATCH = click.IntRange(1, 1 << 31)
-_LIMIT = "Memory limit of a step, such as 800MB; results are recomputed to meet it.  [default: no limit]"
 _MODE = "dynamic tunes the kernels during training.  [default: static, or as saved]"
-_STORED = (
-    "Largest result between two reductions that is stored although it need not be, as that is faster.  [default: 32MiB]"
-)
-_threads = click.option("--threads", type=_Threads(), help="Number of threads.  [default: all physical cores]")
-_memory_limit = click.option("--memory-limit", type=_Size(), help=_LIMIT)
-_max_stored = click.option("--max-stored", type=_Size(0), help=_STORED)
 
 
 @app.command("train")
 @click.argument("model")
 @click.option("--data", metavar="NAME|DIR", help="Training data, listed above.  [default: the first one of the MODEL]")
 @click.option("--epochs", type=click.IntRange(min=1), help="Number of epochs in all.  [default: 5, or as saved]")
-@click.option("--batch", type=_BATCH, help="Batch size: samples, or columns of text.  [default: by the task]")
+@click.option("--batch", type=BATCH, help="Batch size: samples, or columns of text.  [default: by the task]")
 @click.option("--set", "arguments", multiple=True, metavar="width=128", help="Set an argument of the model.")
 @click.option(
     "--steps", type=click.IntRange(min=1), help="Length of a window of text, in tokens.  [default: 35; gpt_small: 128]"
@@ -118,10 +78,10 @@ _max_stored = click.option("--max-stored", type=_Size(0), help=_STORED)
 )
 @click.option("--save", "save_to", metavar="DIR", help="Save to this folder after every epoch, for --resume.")
 @click.option("--resume", metavar="DIR", help="Continue the run saved in this folder, with its settings.")
-@_threads
+@common_options.threads
 @click.option("--device", metavar="NAME", help="cpu, cuda, or a card by its number, as in cuda:1.")
-@_memory_limit
-@_max_stored
+@common_options.memory_limit
+@common_options.max_stored
 @click.option("--mode", type=click.Choice(["static", "dynamic"]), help=_MODE)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per epoch, and one at the end.")
 def train_command(model: str, save_to: str | None, as_json: bool, **options) -> None:
@@ -145,6 +105,10 @@ def train_command(model: str, save_to: str | None, as_json: bool, **options) -> 
     train(model, save_to=save_to, as_json=as_json, **options)
 
 
+app.add_command(finetune_command)
+app.add_command(generate_command)
+
+
 _CANDIDATES = "Candidates shown per kernel, besides the best of every other pattern."
 _OVERRIDE = (
     "Compile a kernel (its hexadecimal digits, as printed) to this configuration; the cost model chooses missing genes."
@@ -153,7 +117,7 @@ _OVERRIDE = (
 
 @app.command("explain")
 @click.argument("what", metavar="MODEL|FILE")
-@click.option("--batch", type=_BATCH, help="Batch size of a MODEL's step.  [default: as in train]")
+@click.option("--batch", type=BATCH, help="Batch size of a MODEL's step.  [default: as in train]")
 @click.option(
     "--shape", "shapes", multiple=True, metavar="A=64,128", help="Shape of a formula's input; once per input."
 )
@@ -166,12 +130,12 @@ _OVERRIDE = (
 )
 @click.option("--candidates", type=click.IntRange(min=0), default=3, show_default=True, help=_CANDIDATES)
 @click.option("--measure", is_flag=True, help="Measure each kernel within the program, and its candidates alone.")
-@_threads
+@common_options.threads
 @click.option("--device", metavar="NAME", help="cpu, cuda, cuda:1, or a card that need not be there: h100, h200.")
 @click.option("--target", type=click.Choice(list(VECTORS)), help="Choose kernels for another CPU; nothing runs.")
 @click.option("--counts", is_flag=True, help="Count the instructions of each candidate, and of scalar code.")
-@_memory_limit
-@_max_stored
+@common_options.memory_limit
+@common_options.max_stored
 @click.option("--override", "overrides", multiple=True, metavar="KERNEL PATTERN GENE=VALUE...", help=_OVERRIDE)
 @click.option(
     "--html", metavar="FILE", type=click.Path(path_type=Path), help="Write an HTML report to this file instead."
@@ -238,7 +202,7 @@ def explain_command(what: str, ranks: int | None, network: str, **options) -> No
     type=click.Path(path_type=Path),
     help="Write the outputs to this file instead of printing them.",
 )
-@_threads
+@common_options.threads
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per output.")
 def run_command(what: str, **options) -> None:
     """Show the outputs of an ONNX file's network for arrays, in evaluation mode."""
@@ -250,7 +214,7 @@ def run_command(what: str, **options) -> None:
 @app.command("export")
 @click.argument("what", metavar="MODEL|DIR")
 @click.argument("folder", metavar="FOLDER|FILE.onnx", type=click.Path(path_type=Path))
-@click.option("--batch", type=_BATCH, help="Batch size of the step.  [default: as in train]")
+@click.option("--batch", type=BATCH, help="Batch size of the step.  [default: as in train]")
 @click.option("--set", "settings", multiple=True, metavar="width=128", help="Set an argument of the MODEL.")
 @click.option("--name", help="Prefix of the C functions' names.  [default: the model's name]")
 @click.option("--target", default="host", help="x86-64 to x86-64-v4, or aarch64.  [default: this machine]")
@@ -259,7 +223,7 @@ def run_command(what: str, **options) -> None:
     type=click.IntRange(min=1),
     help="Number of steps whose scheduled learning rates are written as a table.",
 )
-@_threads
+@common_options.threads
 @click.option("--compiler", metavar="CC", help="C compiler that links the library.  [default: cc, gcc or clang]")
 @click.option("--overwrite", is_flag=True, help="Replace an existing export.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -280,9 +244,9 @@ def export_command(what: str, folder: Path, **options) -> None:
 
 @app.command("bench")
 @click.argument("what", metavar="[MODEL ...]", nargs=-1)
-@click.option("--batch", type=_BATCH, help="Batch size.  [default: 4; mlp3, lenet5: 64]")
+@click.option("--batch", type=BATCH, help="Batch size.  [default: 4; mlp3, lenet5: 64]")
 @click.option("--peers", help="Some of torch, compile, comma-separated.  [default: all]")
-@_threads
+@common_options.threads
 @click.option(
     "--cap",
     type=click.FloatRange(min=1),
@@ -351,7 +315,7 @@ _GRAPH = "Use half of the time to measure the decisions of the graph passes, bef
 @app.command("tune")
 @click.argument("what", metavar="[MODEL|FILE]", required=False)
 @click.option("--seconds", type=click.FloatRange(min=1, max=7 * 86400), default=60.0, show_default=True, help=_SECONDS)
-@click.option("--batch", type=_BATCH, help="Batch size of a MODEL's step.  [default: as in train]")
+@click.option("--batch", type=BATCH, help="Batch size of a MODEL's step.  [default: as in train]")
 @click.option(
     "--shape", "shapes", multiple=True, metavar="A=64,128", help="Shape of a formula's input; once per input."
 )
@@ -362,9 +326,9 @@ _GRAPH = "Use half of the time to measure the decisions of the graph passes, bef
     metavar="stride=2",
     help="Set a parameter of a formula, or an argument of a MODEL.",
 )
-@_threads
-@_memory_limit
-@_max_stored
+@common_options.threads
+@common_options.memory_limit
+@common_options.max_stored
 @click.option("--device", metavar="NAME", help="cpu, cuda, or a card by its number, as in cuda:1.")
 @click.option("--graph", is_flag=True, help=_GRAPH)
 @click.option("--workers", metavar="SPEC", help=_WORKERS)

@@ -75,10 +75,10 @@ class TrainProgress:
             return
         metric = metric_text(row)
         metric = f"  {metric}" if metric else ""
+        test = f"  test loss {row['test_loss']:.4f}" if "test_loss" in row else ""
         left = row["seconds"] / row["epoch"] * (epochs - row["epoch"])
-        line = (
-            f"epoch {row['epoch']}/{epochs}  loss {row['loss']:.4f}  test loss {row['test_loss']:.4f}{metric}"
-            f"  {row['seconds']:.1f} s" + (f", {left:.0f} s left" if left else "")
+        line = f"epoch {row['epoch']}/{epochs}  loss {row['loss']:.4f}{test}{metric}  {row['seconds']:.1f} s" + (
+            f", {left:.0f} s left" if left else ""
         )
         if self._bar is not None:
             self._bar.say(line)

@@ -17,7 +17,11 @@ TASKS: dict[str, Task] = {
 """Tasks by model, for models whose arguments do not decide the task (`task_of`)."""
 
 
-ELSEWHERE = {"bert_base": "ids of words", "unet": "images with a class for each pixel"}
+ELSEWHERE = {
+    "bert_base": "ids of words",
+    "llama": "tokens of a tokenizer",
+    "unet": "images with a class for each pixel",
+}
 """Models that the command line has no data for, with a description of their inputs."""
 
 

@@ -5,15 +5,11 @@ from __future__ import annotations
 import inspect
 import json
 import math
-import signal
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import click
@@ -23,6 +19,7 @@ from einsmith import distributed, models, nn, optim
 from einsmith.base import environment, files
 from einsmith.base.errors import SaveError
 from einsmith.cli.progress import TrainProgress
+from einsmith.cli.runs import Interrupted, check_writable, cosine_rate, draw_curve, interrupts
 from einsmith.cli.task_table import task_of
 from einsmith.cli.tasks import Loaded, fitting, model_arguments
 from einsmith.data import Batches, Stream
@@ -93,15 +90,7 @@ class Run:
         The cosine schedule rises linearly over the first fifth and ends at a hundredth of `lr`."""
         if self.schedule == "constant":
             return self.lr
-        done = min((step + 1) / max(1, steps), 1.0)
-        if done < WARM_UP:
-            return self.lr * done / WARM_UP
-        fall = 0.5 * (1 + math.cos(math.pi * (done - WARM_UP) / (1 - WARM_UP)))
-        return self.lr * (0.01 + 0.99 * fall)
-
-
-class Interrupted(Exception):
-    """Raised after a step during which Ctrl-C came."""
+        return cosine_rate(self.lr, step, steps, WARM_UP)
 
 
 def train(
@@ -183,9 +172,9 @@ def _train(
         step.max_stored = max_stored
     if target is not None:
         if group.rank == 0:
-            _writable(target)
+            check_writable(target, lambda folder: files.exists(folder / SETTINGS))
         group.barrier()
-    with progress, _interrupts() as interrupted:
+    with progress, interrupts() as interrupted:
         try:
             _loop(run, step, data.train, data.test, target, progress, interrupted)
         except Interrupted:
@@ -362,21 +351,6 @@ def _own_loss(model: str, network: nn.Module | None) -> Callable | None:
     return None if manifest.loss_name(loss) else loss
 
 
-def _writable(target: Path) -> None:
-    """Make the save folder and check that it can be written, before time is spent on training. Raises SaveError."""
-    try:
-        is_free = not files.exists(target) or (files.is_folder(target) and not any(target.iterdir()))
-        if not is_free and not files.exists(target / SETTINGS):
-            raise SaveError(f"{target} exists and is not a saved run; choose another folder or remove it")
-        target.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=target.parent):
-            pass
-    except SaveError:
-        raise
-    except OSError as e:
-        raise SaveError(f"cannot save to {target}: {e.strerror or e}; choose a folder that can be written") from e
-
-
 def _save(run: Run, step: TrainStep, target: Path) -> None:
     """Save weights, state, settings and history atomically, so that a kill at any point leaves a whole save."""
     others: dict[str, Callable[[Path], None]] = {SETTINGS: lambda file: _write_settings(run, file)}
@@ -388,36 +362,8 @@ def _save(run: Run, step: TrainStep, target: Path) -> None:
 
 
 def _draw(run: Run, target: Path, say: Callable[[str], None]) -> None:
-    """Draw the loss curve into the save folder; a failure is only reported, as the save is valid without it."""
-    from einsmith.cli.curve import draw
-
-    try:
-        draw(run.losses, run.history, target / CURVE, f"{run.model}, {run.optimizer}, batch {run.batch}")
-    except Exception as e:
-        say(f"saved, but the loss curve cannot be drawn: {type(e).__name__}: {e}")
+    draw_curve(run.losses, run.history, target / CURVE, f"{run.model}, {run.optimizer}, batch {run.batch}", say)
 
 
 def _write_settings(run: Run, file: Path) -> None:
     files.write(file, json.dumps(asdict(run)))
-
-
-@contextmanager
-def _interrupts() -> Iterator[Callable[[], bool]]:
-    """Context that yields a function returning whether Ctrl-C came. A second Ctrl-C interrupts at once, as usual."""
-    came = False
-
-    def note(number: int, frame: FrameType | None) -> None:
-        nonlocal came
-        if came:
-            signal.default_int_handler(number, frame)
-        came = True
-
-    try:
-        old = signal.signal(signal.SIGINT, note)
-    except ValueError:  # only the main thread handles signals
-        yield lambda: False
-        return
-    try:
-        yield lambda: came
-    finally:
-        signal.signal(signal.SIGINT, old)

@@ -18,6 +18,10 @@ from einsmith.models.compact import (
     SqueezeNet,
     StochasticDepth,
 )
+from einsmith.models.generation import Decoder, generate, stream
+from einsmith.models.llama import Llama
+from einsmith.models.llama_config import LlamaConfig
+from einsmith.models.published import from_folder, llama
 from einsmith.models.recurrent import (
     LLTMClassifier,
     LSTMLanguageModel,
@@ -83,6 +87,7 @@ capsulenet_conv = _register("capsulenet_conv", CapsuleConvNet)
 efficientnet_lite0 = _register("efficientnet_lite0", EfficientNetLite0)
 gpt_small = _register("gpt_small", GPT)
 lenet5 = _register("lenet5", LeNet5)
+register("llama", Llama)
 lltm = _register("lltm", LLTMClassifier)
 lstm_lm = _register("lstm-lm", LSTMLanguageModel)
 milstm = _register("milstm", MILSTMClassifier)
@@ -108,10 +113,13 @@ __all__ = [
     "CapsuleConv2d",
     "CapsuleConvNet",
     "CapsuleNet",
+    "Decoder",
     "EfficientNetLite0",
     "LLTMClassifier",
     "LSTMLanguageModel",
     "LeNet5",
+    "Llama",
+    "LlamaConfig",
     "MILSTMClassifier",
     "MobileNetV1",
     "MobileNetV2",
@@ -129,9 +137,12 @@ __all__ = [
     "capsulenet",
     "capsulenet_conv",
     "efficientnet_lite0",
+    "from_folder",
+    "generate",
     "get",
     "gpt_small",
     "lenet5",
+    "llama",
     "lltm",
     "lstm_lm",
     "maker",
@@ -147,6 +158,7 @@ __all__ = [
     "scrn",
     "shufflenet_v1",
     "squeezenet",
+    "stream",
     "sublstm",
     "unet",
     "vit_small",

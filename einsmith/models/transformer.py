@@ -12,6 +12,7 @@ from einsmith.base.arguments import Count, Magnitude, Share, Size
 from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
+from einsmith.models.cache_shape import Attend, CacheShape
 from einsmith.nn import (
     GELU,
     Conv2d,
@@ -30,7 +31,7 @@ from einsmith.nn.linear import empty
 from einsmith.nn.module import LoadResult
 
 
-def _rename_published(state: Mapping[str, Any], prefix: str, aside: str) -> dict[str, Any]:
+def rename_published(state: Mapping[str, Any], prefix: str, aside: str) -> dict[str, Any]:
     """Rename the entries of a published state to this network's names.
 
     Where names begin with `prefix`, the prefix is removed, and entries without it, heads for other tasks, are dropped.
@@ -53,13 +54,19 @@ def _heads_divide(name: str, width: int, heads: int) -> None:
         raise ArgumentError(f"{name}: width={width} must be a positive multiple of heads={heads}")
 
 
-def _attention(layer: Any, q: Value, k: Value, v: Value, mask: Any = None, causal: bool = False) -> Value:
+def _attention(
+    layer: Any, q: Value, k: Value, v: Value, mask: Any = None, causal: bool = False, attend: Attend | None = None
+) -> Value:
     """Compute attention with `layer.heads` heads for q, k, v [B, T, width]; return [B, T, width].
 
-    The attention weights have dropout with probability `layer.dropout_p` in training."""
+    The attention weights have dropout with probability `layer.dropout_p` in training. attend: function of q, k, v
+    [B, heads, T, features] that computes it in another way."""
     batch, steps, width = q.shape
     q, k, v = (x.reshape((batch, steps, layer.heads, -1)).permute((0, 2, 1, 3)) for x in (q, k, v))
-    y = F.scaled_dot_product_attention(q, k, v, mask, layer.dropout_p if layer.training else 0.0, causal)
+    if attend is not None:
+        y = attend(q, k, v)
+    else:
+        y = F.scaled_dot_product_attention(q, k, v, mask, layer.dropout_p if layer.training else 0.0, causal)
     return y.permute((0, 2, 1, 3)).reshape((batch, steps, width))
 
 
@@ -208,7 +215,7 @@ class Bert(Module):
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> LoadResult:
         """Load a state as Module.load_state_dict does. Names may begin with "bert."; position ids are ignored."""
-        return super().load_state_dict(_rename_published(state_dict, "bert.", r"embeddings\.position_ids"), strict)
+        return super().load_state_dict(rename_published(state_dict, "bert.", r"embeddings\.position_ids"), strict)
 
 
 # ----------------------------------------------------------------------------------------------------------------- ViT
@@ -313,38 +320,41 @@ class _GPTAttention(Module):
         self.heads, self.dropout_p = heads, dropout
         self.resid_dropout = Dropout(dropout)
 
-    def forward(self, x: Value) -> Value:
+    def forward(self, x: Value, attend: Attend | None = None) -> Value:
         q, k, v = F.chunk(self.c_attn(x), 3, -1)
-        return self.resid_dropout(self.c_proj(_attention(self, q, k, v, causal=True)))
+        return self.resid_dropout(self.c_proj(_attention(self, q, k, v, None, True, attend)))
 
 
 class _GPTMLP(Module):
-    def __init__(self, width: int, inner: int, std: float, dropout: float):
+    def __init__(self, width: int, inner: int, std: float, dropout: float, approximate: str):
         self.c_fc, self.c_proj = _Conv1D(width, inner), _Conv1D(inner, width, std)
-        self.dropout = Dropout(dropout)
+        self.dropout, self.approximate = Dropout(dropout), approximate
 
     def forward(self, x: Value) -> Value:
-        return self.dropout(self.c_proj(F.gelu(self.c_fc(x), "tanh")))
+        return self.dropout(self.c_proj(F.gelu(self.c_fc(x), self.approximate)))
 
 
 class _GPTLayer(Module):
-    def __init__(self, width: int, heads: int, inner: int, std: float, dropout: float):
-        self.ln_1, self.attn = LayerNorm(width), _GPTAttention(width, heads, std, dropout)
-        self.ln_2, self.mlp = LayerNorm(width), _GPTMLP(width, inner, std, dropout)
+    def __init__(self, width: int, heads: int, inner: int, std: float, dropout: float, eps: float, approximate: str):
+        self.ln_1, self.attn = LayerNorm(width, eps), _GPTAttention(width, heads, std, dropout)
+        self.ln_2, self.mlp = LayerNorm(width, eps), _GPTMLP(width, inner, std, dropout, approximate)
 
-    def forward(self, x: Value) -> Value:
-        x = x + self.attn(self.ln_1(x))
+    def forward(self, x: Value, attend: Attend | None = None) -> Value:
+        x = x + self.attn(self.ln_1(x), attend)
         return x + self.mlp(self.ln_2(x))
 
 
 class GPT(Module):
     """Tokens [B, T] -> logits of the next token [B, T, vocabulary], each from the tokens up to its own.
 
-    Layers of causal attention and of two linear layers with GELU (tanh), each of the normalized input and added to it;
-    the table of tokens is the last layer's weight too. The defaults are the small GPT-2. State names are those of
-    Hugging Face's GPT2Model, whose published safetensors files load. Source: Radford et al. 2019, "Language models are
-    unsupervised multitask learners".
+    Layers of causal attention and of two linear layers with GELU, each of the normalized input and added to it; the
+    table of tokens is the last layer's weight too. approximate: "tanh" or "none", as of `functional.gelu`. The defaults
+    are the small GPT-2. State names are those of Hugging Face's GPT2Model, whose published safetensors files load.
+    Source: Radford et al. 2019, "Language models are unsupervised multitask learners".
     """
+
+    published_prefix = "transformer."
+    """Beginning of the paths of these layers in Hugging Face's network with the last layer."""
 
     def __init__(
         self,
@@ -355,6 +365,8 @@ class GPT(Module):
         positions: Count = 1024,
         inner: Count | None = None,
         dropout: Share = 0.1,
+        eps: Magnitude = 1e-5,
+        approximate: str = "tanh",
         *,
         dtype: Any = "float32",
     ):
@@ -364,20 +376,39 @@ class GPT(Module):
             init.normal_(table.weight, 0.0, 0.02)
         self.drop = Dropout(dropout)
         inner, std = 4 * width if inner is None else inner, 0.02 / sqrt(2 * max(1, layers))
-        self.h = ModuleList(_GPTLayer(width, heads, inner, std, dropout) for _ in range(layers))
-        self.ln_f = LayerNorm(width)
+        self.h = ModuleList(_GPTLayer(width, heads, inner, std, dropout, eps, approximate) for _ in range(layers))
+        self.ln_f = LayerNorm(width, eps)
         self.to(dtype)
 
     def forward(self, tokens: Value) -> Value:
         ids = builder.as_value(tokens)
         _steps_fit("GPT", ids, self.wpe.num_embeddings)
-        x = self.drop(self.wte(ids) + builder.as_value(self.wpe.weight)[: ids.shape[1]])
-        for layer in self.h:
-            x = layer(x)
-        return F.linear(self.ln_f(x), self.wte.weight)
+        return self.head(self.states(ids, None, [None for _ in self.h]))
+
+    def states(self, ids: Value, places: Value | None, attends: list[Attend | None]) -> Value:
+        """Return the states before the last layer, with one function of attention for each layer; None: causal.
+
+        places: positions [B, T]; None: 0 to T - 1."""
+        place = builder.as_value(self.wpe.weight)[: ids.shape[1]] if places is None else self.wpe(places)
+        x = self.drop(self.wte(ids) + place)
+        for layer, attend in zip(self.h, attends, strict=True):
+            x = layer(x, attend)
+        return self.ln_f(x)
+
+    def head(self, states: Value) -> Value:
+        """Return the logits of states [..., width]."""
+        return F.linear(states, self.wte.weight)
+
+    @property
+    def cached(self) -> CacheShape:
+        """The shape of what generation keeps of each token."""
+        heads, width = self.h[0].attn.heads if len(self.h) else 1, self.wte.embedding_dim
+        return CacheShape(heads, width // heads, (0,) * len(self.h), self.wpe.num_embeddings)
+
+    ASIDE = r"h\.\d+\.attn\.(masked_)?bias|lm_head\.weight"
+    """Names that `load_state_dict` ignores."""
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> LoadResult:
         """Load a state as Module.load_state_dict does. Names may begin with "transformer."; the masks and the copy of
         the embedding (`lm_head.weight`) that old files store are ignored."""
-        aside = r"h\.\d+\.attn\.(masked_)?bias|lm_head\.weight"
-        return super().load_state_dict(_rename_published(state_dict, "transformer.", aside), strict)
+        return super().load_state_dict(rename_published(state_dict, "transformer.", self.ASIDE), strict)

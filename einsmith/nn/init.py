@@ -49,6 +49,25 @@ def seeded(seed: Size) -> Iterator[None]:
         _seeded.reset(token)
 
 
+class _Zeros:
+    """A generator whose draws are zeros, without memory for them."""
+
+    def normal(self, mean: float, std: float, shape: tuple[int, ...]) -> np.ndarray:
+        return np.broadcast_to(0.0, shape)
+
+    uniform = normal
+
+
+@contextmanager
+def undrawn() -> Iterator[None]:
+    """Context in which this thread fills parameters with zeros instead of draws, since a file's values follow."""
+    token = _seeded.set(_Zeros())  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        _seeded.reset(token)
+
+
 def fans(shape: tuple[int, ...]) -> tuple[int, int]:
     """Return (fan in, fan out) of a weight [out, in, *window]. Raises ArgumentError below two dimensions."""
     if len(shape) < 2:

@@ -46,10 +46,14 @@ def save(step: Any, path: Any) -> None:
     write(step, path, {})
 
 
-def write(step: TrainStep, path: Any, others: Mapping[str, Callable[[Path], None]]) -> None:
-    """Save a step, with other files in its folder. `others` maps a file's name to the function that writes it to a
-    path. All processes of a group call it, and rank 0 writes; where it cannot, all raise its SaveError."""
-    group, saved = step.group, _Snapshot(step)
+def write(step: TrainStep, path: Any, others: Mapping[str, Callable[[Path], None]], holds_weights: bool = True) -> None:
+    """Save a step, with other files in its folder. All processes of a group call it, and rank 0 writes; where it
+    cannot, all raise its SaveError.
+
+    others: functions that write a file to a path, by the file's name; holds_weights: whether the model's weights are
+    saved; without them, `load` takes a model that has them.
+    """
+    group, saved = step.group, _Snapshot(step, holds_weights)
     if group.size == 1:
         _write_alone(saved, path, others)
         return
@@ -66,50 +70,22 @@ def write(step: TrainStep, path: Any, others: Mapping[str, Callable[[Path], None
 
 
 def _write_alone(saved: _Snapshot, path: Any, others: Mapping[str, Callable[[Path], None]]) -> None:
-    target = _folder(path)
-    try:
-        if target in (here := Path.cwd(), *here.parents):
-            raise SaveError(
-                f"{target} is or contains the working directory, which cannot be replaced; name a new folder"
-            )
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with folders.turn(target):
-            folders.restore(target, manifest.is_saved_step)
-            if files.exists(target) and any(target.iterdir() if files.is_folder(target) else [target]):
-                if not manifest.is_saved_step(target):
-                    raise SaveError(f"{target} exists and is not a saved step; choose another folder or remove it")
-            with folders.replacing(target) as work:
-                saved.write(work, others)
-                folders.copy_others(target, work, (*FILES, *others))
-    except SaveError:
-        raise
-    except folders.TakenError as e:
-        raise SaveError(f"cannot save to {target}: {e}; save to another folder, or end that process") from e
-    except (OSError, SafetensorError) as e:
-        raise SaveError(f"cannot save to {target}: {e}; choose a folder that can be written") from e
-
-
-def _folder(path: Any) -> Path:
-    """Return the absolute path of a folder. Raises SaveError for a path that is none."""
-    try:
-        if not os.fspath(path):
-            raise ValueError("it is empty")
-        return Path(path).resolve()
-    except (TypeError, ValueError, OSError, RuntimeError) as e:
-        raise SaveError(f"{path!r} is not the path of a folder: {e}") from e
+    with folders.rewriting(path, manifest.is_saved_step, "a saved step", SafetensorError) as (target, work):
+        saved.write(work, others)
+        folders.copy_others(target, work, (*FILES, *others))
 
 
 class _Snapshot:
     """A copy of a step's parameters, state and metadata between two steps, consistent whatever other threads do."""
 
-    def __init__(self, step: TrainStep):
+    def __init__(self, step: TrainStep, holds_weights: bool):
         with step.store.guard:
             step.runner.settle()
-            self.weights = {k: np.array(v) for k, v in step.model.state_dict().items()}
+            self.weights = step.model.state_dict() if holds_weights else {}
             self.state = step.whole_state()
             if not step.parts.accumulation.batches:  # gradients of an update that was made
                 self.state = {k: a for k, a in self.state.items() if not k.endswith((f"/{GRADIENT}", f"/{WEIGHT}"))}
-            self.metadata = _metadata(step)
+            self.metadata = _metadata(step) | {"holds_weights": holds_weights}
         self.plan = step.plan
 
     def add_gathered(self, group: ProcessGroup) -> None:
@@ -199,7 +175,7 @@ def load(
     Raises:
         SaveError: the folder is missing, truncated or foreign, or does not fit the given model or optimizer.
     """
-    source = _folder(path)
+    source = folders.absolute(path)
     meta, weights, state = _read(source)
     if model is None:
         model = _model(source, meta, weights)
@@ -233,7 +209,7 @@ def load(
     _check_state(source, step, state)
     updates = _updates(source, step, meta, state)
     _warn_frozen(source, step, meta["frozen"])
-    _restore(source, step, weights, state)
+    _restore(source, step, weights if meta["holds_weights"] else None, state)
     _restore_counters(step, meta, updates)
     _check_gathered(source, step, state)
     if step.group.rank > 0:  # rank 0 has the gradients of all
@@ -290,16 +266,21 @@ def _updates(
     return updates
 
 
-def _restore(source: Path, step: TrainStep, weights: Mapping[str, np.ndarray], state: Mapping[str, np.ndarray]) -> None:
-    """Store saved weights and state in the memory of the step. Raises SaveError where they do not fit the model."""
+def _restore(
+    source: Path, step: TrainStep, weights: Mapping[str, np.ndarray] | None, state: Mapping[str, np.ndarray]
+) -> None:
+    """Store saved weights and state in the memory of the step. Raises SaveError where they do not fit the model.
+
+    weights: None where the model has them already."""
     model = step.model
     kinds = {n: s.dtype.numpy.kind for n, s in (*model.named_parameters(), *model.named_buffers())}
-    for name, array in weights.items():
+    for name, array in (weights or {}).items():
         if kinds.get(name, array.dtype.kind) != array.dtype.kind:
             raise SaveError(f"{source} does not fit the model: {name} has the type {array.dtype}")
     with step.store.guard:  # the model may be in use
         try:
-            model.load_state_dict(weights)
+            if weights is not None:
+                model.load_state_dict(weights)
         except EinsmithError as e:
             raise SaveError(f"{source} does not fit the model: {e}") from e
         for name, array in state.items():
@@ -410,6 +391,8 @@ def _model(source: Path, meta: dict[str, Any], weights: dict[str, np.ndarray]) -
     """Build the model that a save describes, in the element types of its weights."""
     if meta["model"] is None:
         raise SaveError(f"{source} holds a model of your own class; pass it: es.load(path, model=...)")
+    if not meta["holds_weights"]:
+        raise SaveError(f"{source} holds no weights; pass the model that has them: es.load(path, model=...)")
     try:
         model = models.get(meta["model"]["name"], **meta["model"]["arguments"])
     except Exception as e:

@@ -23,7 +23,7 @@ from einsmith.tuning.programs.kernel_search import FIRST_CALL, GRAPH
 FORMAT = "einsmith-step"
 MAX_BYTES = 1 << 28
 """Most bytes of a description that are read: a million epochs' results; a folder may come from anywhere."""
-VERSION = 9
+VERSION = 10
 """Version of the format in which saves are written."""
 SIGNED = 6
 """First version whose step.json holds its own checksum and the checksums of all files of the save."""
@@ -151,6 +151,7 @@ ENTRIES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "mode": (lambda x: x in MODES, f"one of {', '.join(MODES)}"),
     "tune": (lambda x: x in (GRAPH, FIRST_CALL) or (_finite(x) and x >= 0), f"seconds, {GRAPH} or {FIRST_CALL}"),
     "deterministic": (lambda x: isinstance(x, bool), "true or false"),
+    "holds_weights": (lambda x: isinstance(x, bool), "true or false"),
     "files": (lambda x: _dict_check(_text)(x) and all(map(_plain, x)), "the files' checksums"),
 }
 
@@ -169,6 +170,7 @@ SINCE: dict[int, dict[str, Any]] = {
     6: {"deterministic": False},
     7: {"precision": "fp32", "loss_scale": [INITIAL_SCALE, 0]},
     8: {"separate_exponentials": False},
+    9: {"holds_weights": True},
 }
 """By version, the values of entries that were added later and that its saves lack."""
 

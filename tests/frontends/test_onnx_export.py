@@ -99,6 +99,19 @@ NETWORKS: dict[str, tuple[Callable[[], N.Module], tuple[np.ndarray, ...]]] = {
         lambda: es.models.gpt_small(vocabulary=50, width=16, heads=2, layers=2, positions=16),
         (numbers(50, 2, 7),),
     ),
+    "llama": (
+        lambda: es.models.Llama(
+            es.models.LlamaConfig(
+                vocab_size=50,
+                hidden_size=16,
+                intermediate_size=24,
+                num_hidden_layers=2,
+                num_attention_heads=4,
+                num_key_value_heads=2,
+            )
+        ),
+        (numbers(50, 2, 7),),
+    ),
     "capsulenet": (es.models.capsulenet, (floats(2, 1, 28, 28),)),
     "capsulenet_conv": (es.models.capsulenet_conv, (floats(2, 1, 28, 28),)),
     "milstm": (lambda: es.models.milstm(input_size=5, hidden_size=7), (floats(2, 6, 5),)),

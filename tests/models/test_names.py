@@ -16,7 +16,8 @@ COUNTED = [
                         "squeezenet", "efficientnet_lite0", "capsulenet",
                         "capsulenet_conv")),
     ("squeezenet", {"version": "1_1"}), ("capsulenet", {"decoder": True}),
-    *(pytest.param(n, {}, marks=pytest.mark.slow) for n in ("resnet50", "unet", "vit_small", "bert_base", "gpt_small")),
+    *(pytest.param(n, {}, marks=pytest.mark.slow)
+      for n in ("resnet50", "unet", "vit_small", "bert_base", "gpt_small", "llama")),
 ]  # fmt: skip
 """Networks whose number of parameters the page has, and their arguments."""
 

@@ -316,3 +316,20 @@ def test_a_save_of_a_version_before_is_read(saved, tmp_path, version):
     assert again.history == [] and again.updates == es.load(saved).updates
     with pytest.warns(UserWarning):
         assert not _refused_or_equal(run, saved, f"version {version}")
+
+
+def test_a_save_without_weights_goes_on_with_a_model_that_has_them(tmp_path, rng):
+    from einsmith.training import checkpoint
+
+    x, y = rng.standard_normal((3, 8, 1, 28, 28)).astype(np.float32), rng.integers(0, 10, (3, 8))
+    step = es.TrainStep(es.models.mlp3(), es.functional.cross_entropy, es.optim.Adam(lr=0.01))
+    step(x[0], y[0])
+    checkpoint.write(step, tmp_path / "run", {}, holds_weights=False)
+    assert not load_file(tmp_path / "run" / "weights.safetensors")
+    other = es.models.mlp3()
+    other.load_state_dict(step.model.state_dict())
+    losses = [step(x[n], y[n]) for n in (1, 2)]
+    with pytest.raises(es.SaveError, match="no weights; pass the model"):
+        es.load(tmp_path / "run")
+    again = es.load(tmp_path / "run", model=other)
+    assert [again(x[n], y[n]) for n in (1, 2)] == losses
