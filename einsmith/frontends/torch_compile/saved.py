@@ -167,7 +167,8 @@ def choose(graph: torch.fx.Graph, forward_outputs: int, options: Options) -> lis
     target, total = host(), int(sum(s for s in map(_bytes, early) if s < inf))
     choices = []
     for n in early:
-        stored = n.op != "call_function" or n in forward or n not in cheap or is_number(n)
+        stored = n.op != "call_function" or n in forward or is_number(n)
+        stored = stored or (n not in cheap and not _is_fused(n, needed, cheap))
         held = seconds_to_keep(_bytes(n), target, total, stored=stored, view=is_view(n))
         # A node that only the backward needs can be computed there from its operands.
         once = n not in cheap and (n in needed or n.op != "call_function")
@@ -177,6 +178,13 @@ def choose(graph: torch.fx.Graph, forward_outputs: int, options: Options) -> lis
         )
     again, _ = saved_set(choices)
     return [early[i] for i in kept_tensors(choices, again)]
+
+
+def _is_fused(n: FxNode, needed: set[FxNode], cheap: set[FxNode]) -> bool:
+    """Return whether a product's readers in the forward pass are pointwise functions, which its kernel computes."""
+    entry = TABLE.get(operator_name(n.target)) if n.op == "call_function" else None
+    readers = [r for r in _readers(n) if r in needed]
+    return entry is not None and entry.family == "contractions" and bool(readers) and cheap.issuperset(readers)
 
 
 def _computed_again(nodes: Sequence[FxNode], options: Options) -> set[FxNode]:
