@@ -39,8 +39,8 @@ NORMS = (
     "native_layer_norm",
     "native_layer_norm_backward",
 )
-"""Norms with their gradients, and the logarithm of a softmax. From the parts of a norm, not from the whole, a backward can
-recompute what it reads: of log-probabilities it keeps a number for each row."""
+"""Norms with their gradients, and the logarithm of a softmax. From the parts of a norm, not from the whole, a backward
+can recompute what it reads: of log-probabilities it keeps a number for each row."""
 
 
 def decompositions_of(names: Sequence[str]) -> dict[Any, Callable]:
