@@ -10,7 +10,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from einsmith.base import locks
-from einsmith.frontends.torch_dynamo import allow_recurrent_layers
+from einsmith.frontends.torch_dynamo import extend_dynamo
 from einsmith.frontends.torch_export import from_torch, to_torch
 from einsmith.frontends.torch_operator import TorchOperator, operator
 
@@ -33,7 +33,7 @@ def _register_backend() -> None:
             return backend(gm, example_inputs, **options)
 
         register_backend(compiled, name=BACKEND)
-        allow_recurrent_layers()
+        extend_dynamo()
 
 
 _register_backend()

@@ -28,6 +28,7 @@ _MORE = (
 )
 """Operators that PyTorch's core set has whole, or lacks, though there are decompositions of them."""
 NORMS = (
+    "_log_softmax",
     "_batch_norm_with_update_functional",
     "_native_batch_norm_legit",
     "_native_batch_norm_legit_functional",
@@ -38,7 +39,8 @@ NORMS = (
     "native_layer_norm",
     "native_layer_norm_backward",
 )
-"""Norms and their gradients. From the parts of a norm, not from the whole, a backward can recompute what it reads."""
+"""Norms with their gradients, and the logarithm of a softmax. From the parts of a norm, not from the whole, a backward
+can recompute what it reads: of log-probabilities it keeps a number for each row."""
 
 
 def decompositions_of(names: Sequence[str]) -> dict[Any, Callable]:

@@ -1,7 +1,11 @@
-"""Make TorchDynamo pass nn.LSTM, nn.GRU and nn.RNN to the backend "einsmith", as calls of torch.lstm and the like.
+"""Make TorchDynamo trace for the backend "einsmith" what it leaves to PyTorch for others.
 
-Dynamo leaves these layers, and the function that calls them, to eager PyTorch, unless `torch._dynamo.config.allow_rnn`
-is set. That is a setting for all backends; others would unroll every step. Here it holds where this backend compiles.
+Dynamo leaves nn.LSTM, nn.GRU and nn.RNN, and the function that calls them, to eager PyTorch, unless
+`torch._dynamo.config.allow_rnn` is set. That is a setting for all backends; others would unroll every step. Here it
+holds where this backend compiles, and the layers are calls of torch.lstm and the like.
+
+A graph ends where a function asks for the module of a class of PyTorch, as PEFT does for every weight of a DoRA layer
+(`type(weight).__module__`): a model of 2 layers had 31 graphs. The name is a constant here.
 """
 
 from __future__ import annotations
@@ -16,6 +20,12 @@ from einsmith.base.errors import EinsmithWarning
 
 _PACKAGE = "einsmith.frontends."
 """Beginning of the names of the modules that define the backend's functions."""
+
+
+def extend_dynamo() -> None:
+    """Make Dynamo trace what this backend can take; once for the process."""
+    allow_recurrent_layers()
+    trace_module_names()
 
 
 def allow_recurrent_layers() -> None:
@@ -46,6 +56,25 @@ def allow_recurrent_layers() -> None:
             return wrap(self, value)
 
     VariableBuilder.wrap_module = wrap_module
+
+
+def trace_module_names() -> None:
+    """Make Dynamo call methods of the `__module__` of PyTorch's classes, which is a constant, where the backend is
+    Einsmith's; once for the process. Changes nothing where Dynamo has no such variables."""
+    with locks.IMPORTING:
+        from torch._dynamo import variables
+
+    attribute: Any = getattr(variables, "GetAttrVariable", None)
+    call: Any = getattr(attribute, "call_method", None)
+    if call is None or getattr(call, "__module__", "") == __name__:
+        return
+
+    def call_method(self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
+        if self.name != "__module__" or not _is_ours(tx.output.compiler_fn):
+            return call(self, tx, name, args, kwargs)
+        return variables.ConstantVariable.create(self.as_python_constant()).call_method(tx, name, args, kwargs)
+
+    attribute.call_method = call_method
 
 
 def _is_ours(compiler: Any) -> bool:

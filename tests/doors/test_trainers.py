@@ -85,6 +85,83 @@ def test_a_loop_of_accelerate(programs, tmp_path) -> None:
     check_losses(eager, whole, resumed, 8)
 
 
+def adapted():
+    """Return a small model of transformers with adapters of PEFT, and the texts that it is trained on."""
+    transformers = pytest.importorskip("transformers", reason="its models are tested")
+    peft = pytest.importorskip("peft", reason="its adapters are tested")
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 32, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1}
+    config = transformers.LlamaConfig(num_attention_heads=2, num_key_value_heads=1, use_cache=False, **sizes)
+    model = peft.get_peft_model(
+        transformers.LlamaForCausalLM(config), peft.LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
+    )
+    return model, (torch.arange(12) + torch.randint(32, (32, 1))) % 32
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_the_trainer_with_adapters_of_peft(programs, tmp_path, checkpointing) -> None:
+    transformers = pytest.importorskip("transformers", reason="its Trainer is tested")
+    pytest.importorskip("accelerate", reason="the Trainer builds on it")
+    import einsmith.frontends.accelerate  # noqa: F401 - adds the backend
+
+    losses = []
+    for backend in (None, "einsmith"):
+        assert not programs
+        model, texts = adapted()
+        arguments = transformers.TrainingArguments(
+            str(tmp_path),
+            max_steps=4,
+            per_device_train_batch_size=2,
+            gradient_accumulation_steps=2,
+            gradient_checkpointing=checkpointing,
+            gradient_checkpointing_kwargs={"use_reentrant": False},
+            learning_rate=1e-2,
+            logging_steps=1,
+            save_strategy="no",
+            torch_compile=backend is not None,
+            torch_compile_backend=backend,
+            use_cpu=True,
+            report_to="none",
+            disable_tqdm=True,
+        )
+        rows = [{"input_ids": x, "labels": x} for x in texts]
+        trainer = transformers.Trainer(model, arguments, train_dataset=rows)
+        trainer.train()
+        losses.append([entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
+    assert programs and len(losses[0]) == 4
+    np.testing.assert_allclose(losses[1], losses[0], rtol=RTOL)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["backend of the accelerator", "compiled before"])
+def test_accelerate_with_adapters_of_peft(programs, way) -> None:
+    accelerate = pytest.importorskip("accelerate", reason="it is tested")
+    import einsmith.frontends.accelerate  # noqa: F401 - adds the backend
+
+    losses = []
+    for backend in ("no", "einsmith"):
+        assert not programs
+        accelerate.state.AcceleratorState._reset_state(True)
+        first = "no" if way == "compiled before" else backend
+        accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=2, dynamo_backend=first)
+        model, texts = adapted()
+        weights = [p for p in model.parameters() if p.requires_grad]
+        run = torch.compile(model, backend=backend) if way == "compiled before" and backend != "no" else model
+        run, optimizer = accelerator.prepare(run, torch.optim.AdamW(weights, lr=1e-2))
+        losses.append([])
+        for x in texts.split(4):
+            with accelerator.accumulate(run):
+                loss = run(input_ids=x, labels=x).loss
+                accelerator.backward(loss)
+                accelerator.clip_grad_norm_(weights, 1.0)
+                optimizer.step()
+                optimizer.zero_grad()
+            losses[-1].append(loss.item())
+    assert programs and len(set(losses[0])) == 8
+    np.testing.assert_allclose(losses[1], losses[0], rtol=RTOL)
+
+
 def test_accelerates_list_of_backends() -> None:
     pytest.importorskip("accelerate", reason="its list is tested")
     from accelerate.utils import DynamoBackend, TorchDynamoPlugin

@@ -1,8 +1,8 @@
 """`torch.compile(model, backend="einsmith")`: AOTAutograd's graphs of forward and backward as Einsmith's programs."""
 
 from einsmith.frontends.torch_compile.aot import backend
-from einsmith.frontends.torch_dynamo import allow_recurrent_layers
+from einsmith.frontends.torch_dynamo import extend_dynamo
 
 __all__ = ["backend"]
 
-allow_recurrent_layers()
+extend_dynamo()

@@ -17,7 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from einsmith.base.errors import ArgumentError, UnknownOptionError
 from einsmith.driver.sizes import check_sizes
 from einsmith.frontends import torch_device
-from einsmith.frontends.torch_compile.higher import DifferentiableBackward, attaching
+from einsmith.frontends.torch_compile.higher import DifferentiableBackward, attaching, has_inputs
 from einsmith.frontends.torch_compile.options import Options
 from einsmith.frontends.torch_compile.recurrences import replace_recurrences
 from einsmith.frontends.torch_compile.reused import Saved
@@ -89,9 +89,11 @@ def _compiled(
             return make_boxed_func(graph.forward)
 
     gradients = DifferentiableBackward(function, partial(_compiled, settings=settings), saved)
+    parameters = {k for k, x in enumerate(example_inputs) if isinstance(x, torch.nn.Parameter)}
 
     def cut(joint: torch.fx.GraphModule, inputs: Sequence[Any], *, num_fwd_outputs: int, **more: Any) -> Any:
         known = {"num_fwd_outputs": num_fwd_outputs, "options": settings, "constant": saved.constant, **more}
+        known["parameters"] = parameters if has_inputs(joint, len(example_inputs)) else ()
         return gradients.cut(joint, len(example_inputs), partial(partition, joint, inputs, **known))
 
     traced = aot_autograd(

@@ -67,7 +67,7 @@ class DifferentiableBackward:
             line = line_of(drawn[0])
             name = operator_name(drawn[0].target) + (line and f" ({line})")
             raise GradientError(f"{_REFUSED}{name} draws random numbers, which would be others")
-        self._why = "" if len(_inputs(joint)) == inputs else "inputs share memory, and are changed in place"
+        self._why = "" if has_inputs(joint, inputs) else "inputs share memory, and are changed in place"
         forward, backward = partition()
         numbers = {n.name: number for n, number in self._saved.numbers.of(joint.graph).items() if _is_computed(n)}
         self._incoming = len(inputs_of(joint.graph)) - len(_inputs(joint))
@@ -152,6 +152,11 @@ def _key(x: Any, varying: Varies) -> Any:
 def _inputs(graph: torch.fx.GraphModule) -> list[FxNode]:
     """Return the inputs of a graph but incoming gradients."""
     return [n for n in inputs_of(graph.graph) if "tangents" not in str(n.target)]
+
+
+def has_inputs(joint: torch.fx.GraphModule, inputs: int) -> bool:
+    """Return whether a joint graph has the inputs of its function, whose number is given, one by one."""
+    return len(_inputs(joint)) == inputs
 
 
 def _is_computed(n: FxNode) -> bool:

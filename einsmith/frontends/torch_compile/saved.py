@@ -32,6 +32,8 @@ from einsmith.frontends.torch_nodes import operator_name
 _ONCE = CheckpointPolicy.MUST_SAVE
 """Value of a node's meta["recompute"] that bars partitioners from computing it again."""
 _CHEAP = {"pointwise", "views", "factories", "numbers"}
+_CONVERSIONS = {torch.ops.prims.convert_element_type.default, torch.ops.aten._to_copy.default}
+"""Operators that convert a tensor to another type."""
 ROOTS = 2
 """Most large tensors that a recomputed result may depend on; without a limit a chain of residual sums is recomputed
 from its beginning."""
@@ -47,18 +49,19 @@ def partition(
     num_fwd_outputs: int,
     options: Options,
     constant: Collection[int] = (),
+    parameters: Collection[int] = (),
     **more: Any,
 ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
     """Return the forward and backward graphs. PyTorch partitions graphs that constrain the choice (checkpointing).
 
-    constant: the positions of inputs that nothing overwrites.
+    constant: the positions of inputs that nothing overwrites; parameters: those of parameters.
     """
     known: dict[str, Any] = {"num_fwd_outputs": num_fwd_outputs, **more}
     plain = _plain(joint)
     if plain:
         joint.graph.eliminate_dead_code()
         joint.graph = fx_graph_cse(joint.graph)
-    copy_inputs(joint.graph, num_fwd_outputs, options, constant)
+    copy_inputs(joint.graph, num_fwd_outputs, options, constant, parameters)
     joint.recompile()
     if not plain:
         return partitioners.min_cut_rematerialization_partition(joint, inputs, **known)
@@ -85,11 +88,18 @@ def _plain(joint: torch.fx.GraphModule) -> bool:
     return True
 
 
-def copy_inputs(graph: torch.fx.Graph, forward_outputs: int, options: Options, constant: Collection[int] = ()) -> None:
+def copy_inputs(
+    graph: torch.fx.Graph,
+    forward_outputs: int,
+    options: Options,
+    constant: Collection[int] = (),
+    parameters: Collection[int] = (),
+) -> None:
     """Let copies of inputs be read that may be overwritten before the backward runs, where it could read them.
 
     A copy, made in the forward, is saved where results to save instead would be larger. Inputs that the forward leaves
-    alone and that the backward reads itself need none: eager execution saves them, too, and both notice changes.
+    alone and that the backward reads itself need none: eager execution saves them, too, and both notice changes. So do
+    parameters that the backward reads in another type (autocast): their changes in place are errors, too.
     """
     late, needed, _ = _sides(graph, forward_outputs)
     written = overwritten(graph)
@@ -97,9 +107,11 @@ def copy_inputs(graph: torch.fx.Graph, forward_outputs: int, options: Options, c
     def is_backward(n: FxNode) -> bool:
         return n in late or n not in needed
 
-    inputs = [n for k, n in enumerate(inputs_of(graph)) if k not in constant]
-    for n in [n for n in inputs if n not in late and not is_number(n)]:
-        if n not in written and any(map(is_backward, _readers(n))):
+    inputs = {n: k in parameters for k, n in enumerate(inputs_of(graph)) if k not in constant}
+    for n, is_parameter in inputs.items():
+        if n in late or is_number(n):
+            continue
+        if n not in written and any(map(is_backward, _readers(n, is_parameter))):
             continue
         users = {u: _readers(u) if is_view(u) else [u] for u in n.users if u.target is not COPY or u.args[0] is not n}
         again = [u for u, readers in users.items() if any(is_backward(r) or _cheap(r, options) for r in readers)]
@@ -111,10 +123,12 @@ def copy_inputs(graph: torch.fx.Graph, forward_outputs: int, options: Options, c
                 u.replace_input_with(n, copy)
 
 
-def _readers(n: FxNode) -> list[FxNode]:
-    """Return the operators that read a node's elements, from it or from a view of it."""
+def _readers(n: FxNode, converted: bool = False) -> list[FxNode]:
+    """Return the operators that read a node's elements, from it or from a view of it. converted: or from a view in
+    another type."""
     calls = [u for u in n.users if u.op == "call_function" and not is_number(u)]
-    return [r for u in calls for r in (_readers(u) if is_view(u) else [u])]
+    through = {u for u in calls if is_view(u) or (converted and u.target in _CONVERSIONS)}
+    return [r for u in calls for r in (_readers(u, converted) if u in through else [u])]
 
 
 def overwritten(graph: torch.fx.Graph) -> set[FxNode]:
@@ -153,7 +167,8 @@ def choose(graph: torch.fx.Graph, forward_outputs: int, options: Options) -> lis
     target, total = host(), int(sum(s for s in map(_bytes, early) if s < inf))
     choices = []
     for n in early:
-        stored = n.op != "call_function" or n in forward or n not in cheap or is_number(n)
+        stored = n.op != "call_function" or n in forward or is_number(n)
+        stored = stored or (n not in cheap and not _is_fused(n, needed, cheap))
         held = seconds_to_keep(_bytes(n), target, total, stored=stored, view=is_view(n))
         # A node that only the backward needs can be computed there from its operands.
         once = n not in cheap and (n in needed or n.op != "call_function")
@@ -163,6 +178,13 @@ def choose(graph: torch.fx.Graph, forward_outputs: int, options: Options) -> lis
         )
     again, _ = saved_set(choices)
     return [early[i] for i in kept_tensors(choices, again)]
+
+
+def _is_fused(n: FxNode, needed: set[FxNode], cheap: set[FxNode]) -> bool:
+    """Return whether a product's readers in the forward pass are pointwise functions, which its kernel computes."""
+    entry = TABLE.get(operator_name(n.target)) if n.op == "call_function" else None
+    readers = [r for r in _readers(n) if r in needed]
+    return entry is not None and entry.family == "contractions" and bool(readers) and cheap.issuperset(readers)
 
 
 def _computed_again(nodes: Sequence[FxNode], options: Options) -> set[FxNode]:
