@@ -19,7 +19,7 @@ from einsmith.base.errors import ArgumentError, KindError
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.models import transformer
-from einsmith.nn import Dropout, Linear, LinearCrossEntropyLoss, Module, Parameter, init
+from einsmith.nn import Dropout, KeptWeight, Linear, LinearCrossEntropyLoss, Module, Parameter, init
 
 
 class LowRank(Module):
@@ -233,9 +233,13 @@ def refuse_adapted(model: Module) -> None:
 def merge(model: Any) -> Any:
     """Add the adapters' products to the weights, so that the network computes no more than without; return it.
 
-    Raises ArgumentError where there is no adapter, or it is merged, and where a weight is a part of other layers, too.
+    Raises ArgumentError where there is no adapter, or it is merged, where a weight is a part of other layers, too, and
+    where it is kept in fewer bits.
     """
     layers = _layers_of(model, merged=False)
+    for path, layer in layers:
+        if isinstance(layer.weight, KeptWeight):
+            raise ArgumentError(f"the weight of {path} is kept in fewer bits, which round products; merge, then freeze")
     users: dict[int, int] = {}
     for module in model.modules():
         for p in module._parameters.values():

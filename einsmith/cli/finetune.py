@@ -74,6 +74,7 @@ class FinetuneRun:
     is_divided: bool = False
     seed: int = 0
     precision: str = "fp32"
+    keep: str = "fp32"
     digests: dict[str, str] = field(default_factory=dict)
     losses: list[float] = field(default_factory=list)
     history: list[dict[str, float]] = field(default_factory=list)
@@ -135,7 +136,8 @@ def finetune(
     progress = TrainProgress(as_json, "tokens")
     run = _saved(target, folder, settings, full) if resume else _new(folder, settings, full)
     progress.say(f"reading {folder}")
-    model = models.from_folder(folder if run.rank is not None or not resume else target)
+    keep = None if run.keep == "fp32" else run.keep
+    model = models.from_folder(folder if run.rank is not None or not resume else target, keep=keep)
     train_rows, held = _read(run, model, progress.say)
     _check_digests(run)
     if resume:
@@ -192,7 +194,8 @@ def _new(folder: Path, settings: dict[str, Any], full: bool | None) -> FinetuneR
         raise click.UsageError("--data FILE is missing: what the model learns")
     if "rank" not in settings and not full:
         raise click.UsageError("--lora RANK is missing, as in --lora 16; --full trains all weights")
-    others = [f"--{name}" for name in ("targets", "alpha", "dora", "dropout") if name in settings and full]
+    frozen = {"targets": "targets", "alpha": "alpha", "dora": "dora", "dropout": "dropout", "keep": "weights"}
+    others = [f"--{option}" for name, option in frozen.items() if name in settings and full]
     if others:
         raise click.UsageError(f"{', '.join(others)}: these options belong to --lora")
     run = FinetuneRun(str(folder.resolve()), **settings)
@@ -224,7 +227,7 @@ def _saved(target: Path, folder: Path, settings: dict[str, Any], full: bool | No
     for name, value in settings.items():
         own = getattr(run, name)
         if name not in ("epochs", "data") and value != own:
-            option = {"rank": "lora", "is_padded": "pad", "is_divided": "divide"}.get(name, name)
+            option = {"rank": "lora", "is_padded": "pad", "is_divided": "divide", "keep": "weights"}.get(name, name)
             raise click.BadParameter(
                 f"the run in {target} has {own!r}; a resumed run keeps its settings", param_hint=f"--{option}"
             )

@@ -15,7 +15,7 @@ from einsmith import adapters, models
 from einsmith.base import files
 from einsmith.data import Tokenizer
 from einsmith.models.generation import stream
-from einsmith.nn import Module
+from einsmith.nn import Module, freeze
 from einsmith.runtime.thread_count import set_threads
 
 DEFAULT_TOKENS = 128
@@ -24,18 +24,18 @@ UNFINISHED = "\ufffd"
 """Character that stands for the bytes of a character of which further tokens are to come."""
 
 
-def load_model(folder: Path, adapter: Path | None = None) -> tuple[Module, Tokenizer]:
+def load_model(folder: Path, adapter: Path | None = None, keep: str | None = None) -> tuple[Module, Tokenizer]:
     """Return the network and the tokenizer of a published folder. Raises EinsmithError and click's exceptions.
 
-    adapter: folder of an adapter, which is merged into the weights."""
+    adapter: folder of an adapter, which is merged into the weights. keep: how these are kept (`es.nn.freeze`)."""
     try:
         tokenizer = Tokenizer(folder)  # first: it fails sooner than the weights
     except ImportError as e:
         raise click.ClickException(str(e)) from e
-    model = models.from_folder(folder)
-    if adapter is not None:
-        adapters.remove(adapters.merge(adapters.load(model, adapter)))
-    return model, tokenizer
+    if adapter is None:
+        return models.from_folder(folder, keep=keep), tokenizer
+    model = adapters.remove(adapters.merge(adapters.load(models.from_folder(folder), adapter)))
+    return model if keep is None else freeze(model, keep=keep), tokenizer
 
 
 def stop_tokens(folder: Path, tokenizer: Tokenizer) -> list[int]:
@@ -59,6 +59,7 @@ def generate(
     top_p: float | None,
     seed: int,
     adapter: Path | None,
+    keep: str,
     threads: int | None,
 ) -> None:
     """Print a text and what follows it, token by token.
@@ -66,7 +67,7 @@ def generate(
     Raises click's usage errors for wrong options and EinsmithErrors for what fails."""
     if threads is not None:
         set_threads(threads)
-    model, tokenizer = load_model(folder, adapter)
+    model, tokenizer = load_model(folder, adapter, None if keep == "fp32" else keep)
     prompt = tokenizer.encode(text) or ([] if tokenizer.bos is None else [tokenizer.bos])
     if not prompt:
         raise click.UsageError("the TEXT has no tokens; write a word")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from einsmith.base.precisions import PRECISIONS
+from einsmith.base.precisions import KEPT, PRECISIONS
 from einsmith.cli import common_options
 
 _FOLDER = click.Path(path_type=Path, file_okay=False)
@@ -21,6 +21,7 @@ _TARGETS = (
 _VALIDATION = "Fraction of the documents, as 0.05, or a file, whose loss is shown after every epoch."
 _LENGTH = "Tokens in a row.  [default: 512, or as many as the model reads]"
 _LR = "Highest learning rate, after the warm-up.  [default: 0.0002; --full: 0.00002]"
+_WEIGHTS = "How frozen weights are kept in memory; products widen them.  [default: fp32]"
 _PAD = "One document in a row, instead of as many as fit."
 
 
@@ -60,6 +61,7 @@ _PAD = "One document in a row, instead of as many as fit."
     type=click.Choice(PRECISIONS),
     help="fp32, or products in tf32, or activations of 16 bits: bf16, fp16.  [default: fp32]",
 )
+@click.option("--weights", "keep", type=click.Choice(("fp32", *KEPT)), help=_WEIGHTS)
 @common_options.threads
 @common_options.memory_limit
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per epoch, and one at the end.")
@@ -96,6 +98,7 @@ _TEMPERATURE = "Divisor of the logits of drawn tokens; 0 takes the most likely t
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the draws.")
 @click.option("--adapter", metavar="OUT", type=_FOLDER, help="Folder of an adapter, of `einsmith finetune` or PEFT.")
+@click.option("--weights", "keep", type=click.Choice(("fp32", *KEPT)), default="fp32", help=_WEIGHTS)
 @common_options.threads
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def generate_command(folder: Path, text: str, as_json: bool, **options) -> None:

@@ -166,6 +166,8 @@ class Executable(BoundProgram):
                 return Executable(first, arrays, threads, None, target, numerics, shared, **settings).runs
 
             constants = Constants(graph, bind, stable, compile_first)
+            if finite is not None:
+                finite = constants.graph.outputs[graph.outputs.index(finite)]
             graph, fixed = constants.graph, constants.leaves
             bound.arrays |= constants.arrays
             bound.computed = constants.arrays.keys()

@@ -9,7 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from einsmith.base.arguments import check_arguments, show
+from einsmith.base.arguments import Count, check_arguments, show
 from einsmith.base.errors import ArgumentError, EinsmithError
 from einsmith.models.llama import Llama
 from einsmith.models.llama_config import (
@@ -24,6 +24,7 @@ from einsmith.models.llama_config import (
 from einsmith.models.tensor_files import StoredTensor, find_tensors, load_tensors
 from einsmith.models.transformer import GPT, rename_published
 from einsmith.nn import Module, init
+from einsmith.nn.frozen import keep_unset
 
 GPT_FIELDS = {
     "vocab_size": "vocabulary", "n_embd": "width", "n_layer": "layers", "n_head": "heads", "n_positions": "positions",
@@ -115,7 +116,9 @@ def _family(mapping: Mapping[str, Any], where: str) -> tuple[_Make, _Rename]:
 
 
 @check_arguments
-def from_folder(path: str | PathLike, dtype: Any = "float32") -> Module:
+def from_folder(
+    path: str | PathLike, dtype: Any = "float32", *, keep: str | None = None, group: Count | None = None
+) -> Module:
     """Return the language model of a published folder, with its weights, in evaluation mode.
 
     The folder holds config.json, and model.safetensors or model.safetensors.index.json with the files that it lists.
@@ -125,6 +128,8 @@ def from_folder(path: str | PathLike, dtype: Any = "float32") -> Module:
     Args:
         path: the folder
         dtype: "float32" or "float64"
+        keep: "bf16" or "int8" freezes the weights and keeps them in fewer bits (`einsmith.nn.freeze`)
+        group: as in `einsmith.nn.freeze`
 
     Raises:
         DataError: a file is missing, damaged or cut short.
@@ -137,5 +142,7 @@ def from_folder(path: str | PathLike, dtype: Any = "float32") -> Module:
     tensors = find_tensors(folder)
     with init.undrawn():
         model = make(mapping, where, dtype)
+    if keep is not None:
+        keep_unset(model, keep, group)
     load_tensors(model, rename(tensors, model), folder)
     return model.eval()

@@ -18,7 +18,7 @@ from safetensors.numpy import save_file
 from einsmith.base import files
 from einsmith.base.arguments import show
 from einsmith.base.errors import DataError, ShapeError, UnknownNameError
-from einsmith.nn import Module
+from einsmith.nn import KeptWeight, Module
 from einsmith.nn.parameter import Stored
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -48,12 +48,15 @@ class StoredTensor:
         Raises DataError where the file ends early or holds whole numbers."""
         if self.kind not in TYPES:
             raise DataError(f"{self.file}: a tensor has the type {self.kind}; only {', '.join(TYPES)} are read")
-        flat, size = place.data.reshape(-1), TYPES[self.kind]
+        kept = np.empty(self.shape, np.float32) if isinstance(place, KeptWeight) else None
+        flat, size = (place.data if kept is None else kept).reshape(-1), TYPES[self.kind]
         with files.reading(self.file) as source:
             source.seek(self.begin)
             for start in range(0, flat.size, PIECE):
                 count = min(PIECE, flat.size - start)
                 flat[start : start + count] = _widen(source.read(count * size), self.kind, count, self.file)
+        if kept is not None:
+            place.store(kept)
 
 
 def _widen(content: bytes, kind: str, count: int, file: Path) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -13,15 +13,15 @@ from einsmith.base import locks
 from einsmith.base.arguments import Count, check_arguments, show
 from einsmith.base.dtypes import DType
 from einsmith.base.errors import ArgumentError, DtypeError
+from einsmith.base.precisions import KEPT
 from einsmith.ir.nodes import Axis, Compute, Const, Expr, Read, apply, cast, template
 from einsmith.lang.builder import Value
 from einsmith.lang.trace import touch
 from einsmith.nn.module import Module
-from einsmith.nn.parameter import Buffer, Parameter, Stored, to_numpy
+from einsmith.nn.parameter import Buffer, Parameter, Stored
 from einsmith.runtime.memory import Memory
 
-KEPT = {"bf16": dt.bf16, "int8": dt.i8}
-"""The types that weights may be kept in, by name."""
+_KINDS = dict(zip(KEPT, (dt.bf16, dt.i8), strict=True))
 _LARGEST = 127
 """The largest integer of a weight of int8: the scale maps the largest magnitude of a group to it."""
 
@@ -32,18 +32,20 @@ class KeptWeight(Buffer):
     Programs widen the elements where they read them; no float32 copy is stored. `numpy()` and `state_dict` return
     float32. Assigning to `data` stores the nearest values.
 
-    scale: the scales of integers, [rows, groups], of which each is for `group` elements of the last dimension of a row,
-    an index of the first dimension; None for bfloat16.
+    Args:
+        shape: the extents of the weight, at least one; its values are not set yet.
+        kind: `dt.bf16` or `dt.i8`.
+        group: elements of the last dimension that share a scale; None: all of a row.
+
+    scale: the scales of integers, [rows, groups], a row being an index of the first dimension; None for bfloat16.
     """
 
-    def __init__(self, values: Any, kind: DType, group: int | None = None):
-        source = np.asarray(to_numpy(values), np.float32)
-        self.memory = Memory(source.shape, kind.numpy)
-        self.group = source.shape[-1] if group is None else group
+    def __init__(self, shape: tuple[int, ...], kind: DType, group: int | None = None):
+        self.memory = Memory(shape, kind.numpy)
+        self.group = shape[-1] if group is None else group
         self.scale: Buffer | None = None
         if kind is dt.i8:
-            self.scale = Buffer(np.ones((source.shape[0], -(-source.shape[-1] // self.group)), np.float32))
-        self.store(source)
+            self.scale = Buffer(np.ones((shape[0], -(-shape[-1] // self.group)), np.float32))
 
     @property
     def dtype(self) -> DType:
@@ -126,39 +128,53 @@ def freeze(
     Raises:
         ArgumentError: unknown `keep`, a group without int8, no parameter has such a name, values that are not finite.
     """
+    patterns = [names] if isinstance(names, str) else list(names)
+    chosen = [
+        (path, owner, name) for path, owner, name in _places(module) if any(fnmatchcase(path, p) for p in patterns)
+    ]
+    if not chosen:
+        raise ArgumentError(f"names={show(names)}: {type(module).__name__} has no parameters of such names")
+    for path, parameter, weight in _replace(chosen, keep, group):
+        try:
+            weight.store(parameter.numpy())
+        except ArgumentError as e:
+            raise ArgumentError(f"{path}: {e}") from None
+    return module
+
+
+def keep_unset(module: Module, keep: str, group: int | None = None) -> None:
+    """Freeze all parameters of a module like `freeze`; the values of those that are kept are not set yet."""
+    _replace(list(_places(module)), keep, group)
+
+
+def _places(module: Module) -> Iterator[tuple[str, Module, str]]:
+    """Yield (path, owner, its name there) of each parameter, as often as a module has it."""
+    for prefix, owner in module.named_modules():
+        for name, parameter in list(owner._parameters.items()):
+            if parameter is not None:
+                yield f"{prefix}.{name}" if prefix else name, owner, name
+
+
+def _replace(
+    places: Sequence[tuple[str, Module, str]], keep: str | None, group: int | None
+) -> list[tuple[str, Parameter, KeptWeight]]:
+    """Freeze parameters; put weights of a kind, not set yet, in the places of large ones. Return (path, parameter, its
+    weight) of these."""
     if keep is not None and keep not in KEPT:
         raise ArgumentError(f"keep={show(keep)} must be one of {', '.join(map(repr, KEPT))}, or None")
     if group is not None and keep != "int8":
         raise ArgumentError(f"group={group} divides weights of int8; pass keep='int8'")
-    patterns = [names] if isinstance(names, str) else list(names)
-    kept: dict[int, KeptWeight] = {}
-    count = 0
-    for prefix, owner in module.named_modules():
-        for name, parameter in list(owner._parameters.items()):
-            path = f"{prefix}.{name}" if prefix else name
-            if parameter is None or not any(fnmatchcase(path, p) for p in patterns):
-                continue
-            count += 1
-            parameter.requires_grad = False
-            if keep is not None and parameter.dtype.is_float and parameter.ndim > 1 and parameter.size:
-                if id(parameter) not in kept:
-                    kept[id(parameter)] = _narrowed(path, parameter, KEPT[keep], group)
-                put(owner, name, kept[id(parameter)])
-    if not count:
-        raise ArgumentError(f"names={show(names)}: {type(module).__name__} has no parameters of such names")
+    kept: dict[int, tuple[str, Parameter, KeptWeight]] = {}
+    for path, owner, name in places:
+        parameter = owner._parameters[name]
+        parameter.requires_grad = False
+        if keep is None or not parameter.dtype.is_float or parameter.ndim < 2 or not parameter.size:
+            continue
+        if id(parameter) not in kept:
+            kept[id(parameter)] = path, parameter, KeptWeight(parameter.shape, _KINDS[keep], group)
+        weight = kept[id(parameter)][2]
+        owner.register_buffer(name, weight)
+        if weight.scale is not None:
+            owner.register_buffer(f"{name}_scale", weight.scale, persistent=False)
     touch()
-    return module
-
-
-def put(owner: Module, name: str, weight: KeptWeight) -> None:
-    """Replace a parameter of a layer by a kept weight, whose scales become the buffer `name`_scale."""
-    owner.register_buffer(name, weight)
-    if weight.scale is not None:
-        owner.register_buffer(f"{name}_scale", weight.scale, persistent=False)
-
-
-def _narrowed(path: str, parameter: Parameter, kind: DType, group: int | None) -> KeptWeight:
-    try:
-        return KeptWeight(parameter.numpy(), kind, group)
-    except ArgumentError as e:
-        raise ArgumentError(f"{path}: {e}") from None
+    return [*kept.values()]

@@ -264,3 +264,23 @@ def test_a_model_without_a_tokenizer_takes_tokens_alone(run, llama, data, tmp_pa
     assert run(folder, "--data", ids, "--lora", 2, "--save", tmp_path / "out", *SMALL)[0] == 0
     status, _, err = run(folder, "--data", data, "--lora", 2, "--save", tmp_path / "other", *SMALL)
     assert status == 1 and "line 1: texts need a tokenizer" in err
+
+
+def test_weights_of_fewer_bits(run, llama, data, tmp_path):
+    """The folder's weights are bfloat16, so that keeping them so changes nothing; a run that goes on keeps them."""
+    losses = {}
+    for keep in ("fp32", "bf16", "int8"):
+        out = tmp_path / keep
+        words = "--data", data, "--lora", 4, "--save", out, "--weights", keep, "--json", *SMALL
+        status, text, err = run(llama, *words)
+        assert status == 0, err
+        losses[keep] = [json.loads(x)["loss"] for x in text.splitlines()[:2]]
+        assert not load_file(out / "run" / "weights.safetensors")
+    np.testing.assert_allclose(losses["bf16"], losses["fp32"], rtol=1e-5)
+    np.testing.assert_allclose(losses["int8"], losses["fp32"], rtol=0.02)
+    status, text, err = run(llama, "--save", tmp_path / "int8", "--resume", "--epochs", 3, "--json")
+    assert status == 0 and json.loads(text.splitlines()[0])["loss"] < losses["int8"][1], err
+    status, _, err = run(llama, "--save", tmp_path / "int8", "--resume", "--weights", "bf16")
+    assert status == 2 and "--weights" in err and "'int8'" in err
+    status, _, err = run(llama, "--data", data, "--full", "--save", tmp_path / "full", "--weights", "bf16")
+    assert status == 2 and "--weights" in err and "belong to --lora" in err
