@@ -43,7 +43,10 @@ _L1_LINES = 512
 def _count_streams(s: ReductionSchedule) -> int:
     """Return the rows of memory that a register tile reads or writes a few vectors of at once; 0 without a tile.
 
-    Written rows count twice: a line is read before a part of it is written."""
+    Written rows count twice: a line is read before a part of it is written. A square tile that is transposed in
+    registers reads a row for each lane."""
+    if s.config.turn:
+        return s.config.lanes * len(s.transposed_reads)
     if s.tile is None:
         return 0
     return min(s.config.rows, s.box.extents[s.tile]) * (2 + sum(s.tile in f.axes for f in s.box.flats))
