@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import inf
 from typing import Any
 
@@ -13,12 +12,10 @@ from einsmith.base.errors import ShapeError
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.lang.op import op
+from einsmith.models.cache_shape import Attend, CacheShape
 from einsmith.models.llama_config import LlamaConfig, rotary_rates
 from einsmith.nn import Embedding, Linear, Module, ModuleList, RMSNorm, init
 from einsmith.ops.common import tensor
-
-Attend = Callable[[Value, Value, Value], Value]
-"""Function from queries [B, heads, T, width], keys and values [B, shared heads, T, width] to averages of values."""
 
 rotate = op(
     "y[b,h,t,size(n)*p+n] = x[b,h,t,size(n)*p+n]*c[b,t,n] + where(p < 1, -x[b,h,t,size(n)+n], x[b,h,t,n])*s[b,t,n]",
@@ -147,6 +144,12 @@ class Llama(Module):
     def head(self, states: Value) -> Value:
         """Return the logits of states [..., hidden_size]."""
         return F.linear(states, self.model.embed_tokens.weight) if self.lm_head is None else self.lm_head(states)
+
+    @property
+    def cached(self) -> CacheShape:
+        """The shape of what generation keeps of each token."""
+        config = self.config
+        return CacheShape(config.shared_heads, config.head_width, config.windows, self.most_steps)
 
 
 def turn(rates: Value, scale: float, ids: Value, places: Value | None) -> tuple[Value, Value]:

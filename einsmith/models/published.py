@@ -109,7 +109,7 @@ FAMILIES: Mapping[str, tuple[_Make, _Rename]] = {
 
 def _family(mapping: Mapping[str, Any], where: str) -> tuple[_Make, _Rename]:
     kind = mapping.get("model_type")
-    if kind not in FAMILIES:
+    if not isinstance(kind, str) or kind not in FAMILIES:
         raise ArgumentError(f"{where}: model_type={show(kind)} is not supported; known: {', '.join(FAMILIES)}")
     return FAMILIES[kind]
 

@@ -12,6 +12,7 @@ from einsmith.base.arguments import Count, Magnitude, Share, Size
 from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
+from einsmith.models.cache_shape import Attend, CacheShape
 from einsmith.nn import (
     GELU,
     Conv2d,
@@ -53,13 +54,19 @@ def _heads_divide(name: str, width: int, heads: int) -> None:
         raise ArgumentError(f"{name}: width={width} must be a positive multiple of heads={heads}")
 
 
-def _attention(layer: Any, q: Value, k: Value, v: Value, mask: Any = None, causal: bool = False) -> Value:
+def _attention(
+    layer: Any, q: Value, k: Value, v: Value, mask: Any = None, causal: bool = False, attend: Attend | None = None
+) -> Value:
     """Compute attention with `layer.heads` heads for q, k, v [B, T, width]; return [B, T, width].
 
-    The attention weights have dropout with probability `layer.dropout_p` in training."""
+    The attention weights have dropout with probability `layer.dropout_p` in training. attend: function of q, k, v
+    [B, heads, T, features] that computes it in another way."""
     batch, steps, width = q.shape
     q, k, v = (x.reshape((batch, steps, layer.heads, -1)).permute((0, 2, 1, 3)) for x in (q, k, v))
-    y = F.scaled_dot_product_attention(q, k, v, mask, layer.dropout_p if layer.training else 0.0, causal)
+    if attend is not None:
+        y = attend(q, k, v)
+    else:
+        y = F.scaled_dot_product_attention(q, k, v, mask, layer.dropout_p if layer.training else 0.0, causal)
     return y.permute((0, 2, 1, 3)).reshape((batch, steps, width))
 
 
@@ -313,9 +320,9 @@ class _GPTAttention(Module):
         self.heads, self.dropout_p = heads, dropout
         self.resid_dropout = Dropout(dropout)
 
-    def forward(self, x: Value) -> Value:
+    def forward(self, x: Value, attend: Attend | None = None) -> Value:
         q, k, v = F.chunk(self.c_attn(x), 3, -1)
-        return self.resid_dropout(self.c_proj(_attention(self, q, k, v, causal=True)))
+        return self.resid_dropout(self.c_proj(_attention(self, q, k, v, None, True, attend)))
 
 
 class _GPTMLP(Module):
@@ -332,8 +339,8 @@ class _GPTLayer(Module):
         self.ln_1, self.attn = LayerNorm(width, eps), _GPTAttention(width, heads, std, dropout)
         self.ln_2, self.mlp = LayerNorm(width, eps), _GPTMLP(width, inner, std, dropout, approximate)
 
-    def forward(self, x: Value) -> Value:
-        x = x + self.attn(self.ln_1(x))
+    def forward(self, x: Value, attend: Attend | None = None) -> Value:
+        x = x + self.attn(self.ln_1(x), attend)
         return x + self.mlp(self.ln_2(x))
 
 
@@ -373,10 +380,27 @@ class GPT(Module):
     def forward(self, tokens: Value) -> Value:
         ids = builder.as_value(tokens)
         _steps_fit("GPT", ids, self.wpe.num_embeddings)
-        x = self.drop(self.wte(ids) + builder.as_value(self.wpe.weight)[: ids.shape[1]])
-        for layer in self.h:
-            x = layer(x)
-        return F.linear(self.ln_f(x), self.wte.weight)
+        return self.head(self.states(ids, None, [None for _ in self.h]))
+
+    def states(self, ids: Value, places: Value | None, attends: list[Attend | None]) -> Value:
+        """Return the states before the last layer, with one function of attention for each layer; None: causal.
+
+        places: positions [B, T]; None: 0 to T - 1."""
+        place = builder.as_value(self.wpe.weight)[: ids.shape[1]] if places is None else self.wpe(places)
+        x = self.drop(self.wte(ids) + place)
+        for layer, attend in zip(self.h, attends, strict=True):
+            x = layer(x, attend)
+        return self.ln_f(x)
+
+    def head(self, states: Value) -> Value:
+        """Return the logits of states [..., width]."""
+        return F.linear(states, self.wte.weight)
+
+    @property
+    def cached(self) -> CacheShape:
+        """The shape of what generation keeps of each token."""
+        heads, width = self.h[0].attn.heads if len(self.h) else 1, self.wte.embedding_dim
+        return CacheShape(heads, width // heads, (0,) * len(self.h), self.wpe.num_embeddings)
 
     ASIDE = r"h\.\d+\.attn\.(masked_)?bias|lm_head\.weight"
     """Names that `load_state_dict` ignores."""
