@@ -8,14 +8,14 @@ import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import click
 from click.core import ParameterSource
 
 from einsmith.base import environment
-from einsmith.base.errors import ArgumentError, EinsmithError, KnobError
+from einsmith.base.errors import EinsmithError, KnobError
 from einsmith.base.precisions import PRECISIONS
+from einsmith.cli.option_types import ByteSize, ThreadCount
 from einsmith.cost.microarchitectures import VECTORS
 
 OK, FAILED, WRONG_USE = 0, 1, 2
@@ -28,49 +28,16 @@ def app() -> None:
 
 _UNIT = "Unit of a text's tokens.  [default: word; gpt_small: character]"
 _DECAY = click.FloatRange(min=0, max=1, max_open=True)
-
-
-class _Size(click.ParamType):
-    """Parameter type of a number of bytes, at least `least`, as 800MB."""
-
-    name = "SIZE"
-
-    def __init__(self, least: int = 1):
-        self.least = least
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        from einsmith.base.sizes import size_of
-
-        try:
-            return size_of(value, "size", self.least)
-        except ArgumentError as e:
-            self.fail(str(e), param, ctx)
-
-
-class _Threads(click.IntRange):
-    """Parameter type of a number of threads."""
-
-    def __init__(self) -> None:
-        super().__init__(min=1)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        from einsmith.cost.facts import MAX_THREADS
-
-        count: int = super().convert(value, param, ctx)
-        if count > MAX_THREADS:
-            self.fail(f"{count} is not in the range 1<=x<={MAX_THREADS}.", param, ctx)
-        return count
-
-
 _BATCH = click.IntRange(1, 1 << 31)
 _LIMIT = "Memory limit of a step, such as 800MB; results are recomputed to meet it.  [default: no limit]"
 _MODE = "dynamic tunes the kernels during training.  [default: static, or as saved]"
 _STORED = (
     "Largest result between two reductions that is stored although it need not be, as that is faster.  [default: 32MiB]"
 )
-_threads = click.option("--threads", type=_Threads(), help="Number of threads.  [default: all physical cores]")
-_memory_limit = click.option("--memory-limit", type=_Size(), help=_LIMIT)
-_max_stored = click.option("--max-stored", type=_Size(0), help=_STORED)
+_TEMPERATURE = "Divisor of the logits of drawn tokens; 0 takes the most likely token.  [default: 0]"
+_threads = click.option("--threads", type=ThreadCount(), help="Number of threads.  [default: all physical cores]")
+_memory_limit = click.option("--memory-limit", type=ByteSize(), help=_LIMIT)
+_max_stored = click.option("--max-stored", type=ByteSize(0), help=_STORED)
 
 
 @app.command("train")
@@ -245,6 +212,29 @@ def run_command(what: str, **options) -> None:
     from einsmith.cli.onnx_files import run
 
     run(what, **options)
+
+
+@app.command("generate")
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.argument("text")
+@click.option("--max-tokens", type=click.IntRange(min=1), help="Tokens that follow at most.  [default: 128]")
+@click.option("--temperature", type=click.FloatRange(min=0), default=0.0, help=_TEMPERATURE)
+@click.option("--top-k", type=click.IntRange(min=1), help="Draw one of so many most likely tokens.")
+@click.option(
+    "--top-p", type=click.FloatRange(0, 1), help="Draw one of the tokens that have this probability together."
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the draws.")
+@_threads
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def generate_command(folder: Path, text: str, as_json: bool, **options) -> None:
+    """Continue a TEXT with the language model in a folder.
+
+    DIR holds a published model: config.json, safetensors files and tokenizer.json, of GPT-2, Llama, SmolLM, Mistral,
+    Qwen2 or Qwen3. The text is printed as it grows, until the model ends it.
+    """
+    from einsmith.cli.generate import generate
+
+    generate(folder, text, as_json, **options)
 
 
 @app.command("export")
