@@ -18,6 +18,7 @@ from einsmith.models.compact import (
     SqueezeNet,
     StochasticDepth,
 )
+from einsmith.models.generation import Decoder, generate, stream
 from einsmith.models.llama import Llama
 from einsmith.models.llama_config import LlamaConfig
 from einsmith.models.published import from_folder, llama
@@ -112,6 +113,7 @@ __all__ = [
     "CapsuleConv2d",
     "CapsuleConvNet",
     "CapsuleNet",
+    "Decoder",
     "EfficientNetLite0",
     "LLTMClassifier",
     "LSTMLanguageModel",
@@ -136,6 +138,7 @@ __all__ = [
     "capsulenet_conv",
     "efficientnet_lite0",
     "from_folder",
+    "generate",
     "get",
     "gpt_small",
     "lenet5",
@@ -155,6 +158,7 @@ __all__ = [
     "scrn",
     "shufflenet_v1",
     "squeezenet",
+    "stream",
     "sublstm",
     "unet",
     "vit_small",
