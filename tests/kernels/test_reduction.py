@@ -415,6 +415,17 @@ def test_differences_of_rows_take_transposed_tiles():
     assert "gather" not in show(PATTERN.lower(kernel, best, target).launches[0].function)
 
 
+def test_many_rows_from_beyond_l2_are_read_one_after_the_other():
+    """Of two products of matrices and a vector, a transposed tile would read 2 x 16 rows at once, too many streams."""
+    i, k = axes(2)
+    body = tuple(mul(read(n, i, k), read(2, k)) for n in range(2))
+    matrix = (dt.f32, (1536, 576))
+    kernel = plain((1536,), [matrix, matrix, (dt.f32, (576,))], over("sum", (576,), *body))
+    target = replace(WIDE, l2=1 << 20, cores=1)
+    row, turn = ReductionConfig("row", 16, 1, 1, 1), ReductionConfig("column", 16, 1, 1, 1, 1, True)
+    assert PATTERN.cost(kernel, turn, target).seconds > 1.5 * PATTERN.cost(kernel, row, target).seconds
+
+
 @sampled(2)
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("combiner", ["sum", "max"])
