@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.random import default_rng
 
 from einsmith.base import files
 from einsmith.base.arguments import Count, check_arguments, show
@@ -183,7 +184,7 @@ def hold_out(all_documents: Sequence[Document], share: float, seed: int) -> tupl
             )
         return [Document(whole.tokens[:cut])], [Document(whole.tokens[cut:])]
     count = min(max(round(share * len(all_documents)), 1), len(all_documents) - 1)
-    order = np.random.default_rng(seed).permutation(len(all_documents))
+    order = default_rng(seed).permutation(len(all_documents))
     parts = np.sort(order[count:]), np.sort(order[:count])
     train, held = ([all_documents[n] for n in part] for part in parts)
     return train, held
