@@ -48,20 +48,21 @@ RANK = 16
 def main(argv: list[str] | None = None) -> int:
     parser = Parser(
         __doc__,
-        models=(["135M"], "models: " + ", ".join(SIZES)),
-        batches=([1, 4], "texts of a batch"),
-        lengths=([256, 1024], "tokens of a text"),
-        kinds=(["lora"], "lora, full"),
-        peers=([*OURS[:3], *PEERS[:2]], "peers: " + ", ".join((*OURS, *PEERS))),
+        SIZES,
+        batches=((1, 4), "texts of a batch"),
+        lengths=((256, 1024), "tokens of a text"),
+        kinds=(("lora",), "lora, full"),
+        peers=((*OURS[:3], *PEERS[:2]), "peers: " + ", ".join((*OURS, *PEERS))),
         threads=(2, "threads"),
         steps=(3, "timed steps of a process"),
         rounds=(2, "rounds"),
         decode=(False, "measure decoding"),
+        json=(Path, "file of the results"),
     )
-    args = parser.read(argv)
+    args = parser.read(argv, batches=1, lengths=2, threads=1, steps=1, rounds=1)
     results = Results(args.json)
     with tempfile.TemporaryDirectory() as folder:
-        for model in args.models:
+        for model in args.names or ["135M"]:
             path = Path(folder, model)
             _call({"task": "write", "folder": str(path), "model": model})
             for kind, cell in _cells(args):
@@ -150,7 +151,7 @@ def _write(folder: Path, model: str) -> dict[str, Any]:
     for name, p in adapted.named_parameters():
         if "lora_B" in name:
             torch.nn.init.normal_(p, 0.0, 1e-3)
-    adapted.save_pretrained(folder / "adapter")
+    adapted.save_pretrained(str(folder / "adapter"))
     return {}
 
 
@@ -202,8 +203,7 @@ def _own_model(folder: str, keep: str | None) -> tuple[Any, int]:
     import einsmith as es
 
     model = es.models.from_folder(folder, keep=keep)
-    shapes = {id(x): x.size for m in model.modules() for x in (*m._parameters.values(), *m._buffers.values())}
-    return model, 4 * sum(map(int, shapes.values()))
+    return model, 4 * sum(int(np.prod(x.shape)) for x in {id(x): x for _, x in model._persistent_state()}.values())
 
 
 def _theirs(task: dict[str, Any]) -> dict[str, Any]:
@@ -217,7 +217,7 @@ def _theirs(task: dict[str, Any]) -> dict[str, Any]:
     model: Any = LlamaForCausalLM.from_pretrained(task["folder"], dtype=torch.float32).train()
     weights = 4 * sum(p.numel() for p in model.parameters())
     if task["kind"] == "lora":
-        model = PeftModel.from_pretrained(model, Path(task["folder"], "adapter"), is_trainable=True)
+        model = PeftModel.from_pretrained(model, str(Path(task["folder"], "adapter")), is_trainable=True)
     rule = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-4, fused=True)
     call = model if how == "eager" else torch.compile(model, backend=how)
     tokens = torch.from_numpy(_tokens(task))
