@@ -133,9 +133,9 @@ def from_folder(path: str | PathLike, dtype: Any = "float32") -> Module:
     """
     folder = Path(path)
     mapping, where = read_config(folder)
-    make, rename = _family(mapping, where)
+    make, name_tensors = _family(mapping, where)
     tensors = find_tensors(folder)
     with init.undrawn():
         model = make(mapping, where, dtype)
-    load_tensors(model, rename(tensors, model), folder)
+    load_tensors(model, name_tensors(tensors, model), folder)
     return model.eval()
