@@ -1,4 +1,4 @@
-"""Fine-tuning and decoding of language models beside PEFT and PyTorch: python -m benchmarks.finetuning --json FILE
+"""Fine-tuning of language models beside PEFT and PyTorch: python -m benchmarks.finetuning --json FILE
 
 Models of random weights in published folders (bfloat16, as such files are): 135 and 360 million parameters of the Llama
 family with grouped queries. A row is a step of LoRA (rank 16, all linear layers) or of all weights with AdamW, of a
@@ -8,8 +8,7 @@ autocast to bfloat16, and Einsmith in float32, in bfloat16, and in bfloat16 with
 Every measurement is a process of its own; peers take turns for `--rounds` rounds, of which the shortest step counts.
 Losses of the first steps must agree with eager PyTorch in float32 (1e-4; bfloat16 2e-2) before times are shown. Memory
 is the highest resident set of the process, less what it has once libraries are imported, in multiples of the bytes of
-float32 weights. `--decode` measures tokens a second of one text instead, as a part of what reading the weights once
-for each token takes at the memory bandwidth that is measured beside it.
+float32 weights.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from contextlib import nullcontext
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +55,6 @@ def main(argv: list[str] | None = None) -> int:
         threads=(2, "threads"),
         steps=(3, "timed steps of a process"),
         rounds=(2, "rounds"),
-        decode=(False, "measure decoding"),
         json=(Path, "file of the results"),
     )
     args = parser.read(argv, batches=1, lengths=2, threads=1, steps=1, rounds=1)
@@ -65,34 +63,25 @@ def main(argv: list[str] | None = None) -> int:
         for model in args.names or ["135M"]:
             path = Path(folder, model)
             _call({"task": "write", "folder": str(path), "model": model})
-            for kind, cell in _cells(args):
-                key = f"{model} {kind} {json.dumps(cell)}" if cell else f"{model} {kind}"
-                results.keep(key, _measure(args, {"folder": str(path), "kind": kind, "threads": args.threads, **cell}))
-                print(key, json.dumps(results.cells[key]), flush=True)
+            for kind, batch, length in product(args.kinds, args.batches, args.lengths):
+                cell = {"task": kind, "folder": str(path), "batch": batch, "length": length, "threads": args.threads}
+                results.keep(f"{model} {kind} {batch} x {length}", _measure(args, cell))
+                results.say(f"{model} {kind} {batch} x {length}: done")
     results.console.print(_table(results.cells))
     return 0
 
 
-def _cells(args: Any) -> Iterator[tuple[str, dict[str, int]]]:
-    if args.decode:
-        yield "decode", {}
-        return
-    for kind in args.kinds:
-        for batch in args.batches:
-            for length in args.lengths:
-                yield kind, {"batch": batch, "length": length}
-
-
 def _measure(args: Any, work: dict[str, Any]) -> dict[str, Any]:
-    """Return what is measured of each peer, by name: of decoding those that are given, in turns."""
+    """Return what is measured of each peer, by name."""
     cell: dict[str, Any] = {}
     for _ in range(args.rounds):
         for peer in args.peers:
-            got = _call({"task": work["kind"], "peer": peer, "steps": args.steps, **work})
+            if work["task"] == "full" and len(peer.split()) > 2:  # keeps weights that are frozen
+                continue
+            got = _call({"peer": peer, "steps": args.steps, **work})
             before = cell.setdefault(peer, got)
             if "seconds" in got and "seconds" in before:
                 before["seconds"] = min(before["seconds"], got["seconds"])
-                before["bandwidth"] = max(before.get("bandwidth", 0), got.get("bandwidth", 0))
     return cell
 
 
@@ -119,8 +108,6 @@ def _table(cells: dict[str, Any]) -> Table:
             wrong = off is not None and off > TOLERANCE[peer.split()[-1].replace("kept", "bf16")] * abs(exact[0])
             share = f"{best / x['seconds']:.2f}" if best and not wrong else "WRONG" if wrong else ""
             table.add_row(key, peer, f"{x['seconds']:.3f}", share, f"{x.get('memory', 0):.2f}", f"{off or 0:.1e}")
-            if x.get("bandwidth"):
-                table.add_row("", "", f"{x['bytes'] / x['seconds'] / x['bandwidth']:.2f} of the memory bandwidth")
     return table
 
 
@@ -131,8 +118,7 @@ def work(task: dict[str, Any]) -> dict[str, Any]:
     """Do a piece of work in this process, and return what is to be known of it."""
     if task["task"] == "write":
         return _write(Path(task["folder"]), task["model"])
-    run = _ours if task["peer"] in OURS else _theirs
-    return (_decode if task["task"] == "decode" else run)(task)
+    return (_ours if task["peer"] in OURS else _theirs)(task)
 
 
 def _write(folder: Path, model: str) -> dict[str, Any]:
@@ -142,9 +128,8 @@ def _write(folder: Path, model: str) -> dict[str, Any]:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=WORDS, tie_word_embeddings=True, max_position_embeddings=2048, use_cache=False, **SIZES[model]
-    )
+    common = {"vocab_size": WORDS, "tie_word_embeddings": True, "max_position_embeddings": 2048, "use_cache": False}
+    config = LlamaConfig.from_dict({**common, **SIZES[model]})
     network = LlamaForCausalLM(config).to(torch.bfloat16)
     network.save_pretrained(folder)
     adapted = get_peft_model(network, LoraConfig(r=RANK, lora_alpha=RANK, target_modules="all-linear"))
@@ -185,7 +170,7 @@ def _ours(task: dict[str, Any]) -> dict[str, Any]:
     before = _resident(peak=False)
     _, precision, *keep = task["peer"].split()
     model, weights = _own_model(task["folder"], {"kept": "bf16", "int8": "int8"}.get(*keep) if keep else None)
-    if task["kind"] == "lora":
+    if task["task"] == "lora":
         es.adapters.load(model, Path(task["folder"], "adapter"))
     tokens = _tokens(task)
     target = np.concatenate([tokens[:, 1:], np.full((len(tokens), 1), -100)], 1)
@@ -216,7 +201,7 @@ def _theirs(task: dict[str, Any]) -> dict[str, Any]:
     how, precision = task["peer"].split()
     model: Any = LlamaForCausalLM.from_pretrained(task["folder"], dtype=torch.float32).train()
     weights = 4 * sum(p.numel() for p in model.parameters())
-    if task["kind"] == "lora":
+    if task["task"] == "lora":
         model = PeftModel.from_pretrained(model, str(Path(task["folder"], "adapter")), is_trainable=True)
     rule = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-4, fused=True)
     call = model if how == "eager" else torch.compile(model, backend=how)
@@ -231,59 +216,6 @@ def _theirs(task: dict[str, Any]) -> dict[str, Any]:
         return loss.item()
 
     return _timed(step, task, before, weights)
-
-
-def _decode(task: dict[str, Any]) -> dict[str, Any]:
-    """Measure the tokens a second of one text, and the bandwidth of reading memory with as many threads."""
-    ids = np.random.default_rng(0).integers(0, WORDS, (1, 32))
-    if task["peer"] in OURS:
-        import einsmith as es
-        from einsmith.models.generation import Decoder
-
-        es.set_threads(task["threads"])
-        _, precision, *keep = task["peer"].split()
-        kept = {"kept": "bf16", "int8": "int8"}.get(*keep) if keep else None
-        model, weights = _own_model(task["folder"], kept)
-        decoder = Decoder(model, capacity=256)
-        following = int(decoder.read(ids)[0].argmax())
-        seconds = []
-        for _ in range(task["steps"] * 16):
-            start = time.perf_counter()
-            following = int(decoder.read(np.array([[following]]))[0].argmax())
-            seconds.append(time.perf_counter() - start)
-        nbytes = weights * {None: 4, "bf16": 2, "int8": 1}[kept] // 4
-    else:
-        import torch
-        from transformers import LlamaForCausalLM
-
-        torch.set_num_threads(task["threads"])
-        dtype = torch.float32 if task["peer"].endswith("fp32") else torch.bfloat16
-        network: Any = LlamaForCausalLM.from_pretrained(task["folder"], dtype=dtype).eval()
-        nbytes = sum(p.numel() for p in network.parameters()) * (4 if dtype is torch.float32 else 2)
-        seconds, rounds = [], task["steps"] * 16
-        with torch.no_grad():
-            out = network(torch.from_numpy(ids), use_cache=True)
-            for _ in range(rounds):
-                start = time.perf_counter()
-                token = out.logits[:, -1:].argmax(-1)
-                out = network(token, past_key_values=out.past_key_values, use_cache=True)
-                seconds.append(time.perf_counter() - start)
-    return {"seconds": float(np.median(seconds)), "bytes": nbytes, "bandwidth": _bandwidth(task["threads"])}
-
-
-def _bandwidth(threads: int) -> float:
-    """Return the bytes a second at which a sum reads an array that no cache holds, on a number of threads."""
-    import einsmith as es
-
-    es.set_threads(threads)
-    x = np.ones(1 << 27, np.float32)
-    total = es.jit(lambda x: x.sum())
-    best = np.inf
-    for _ in range(8):
-        start = time.perf_counter()
-        total(x)
-        best = min(best, time.perf_counter() - start)
-    return x.nbytes / best
 
 
 if __name__ == "__main__":

@@ -138,11 +138,11 @@ def from_folder(
     """
     folder = Path(path)
     mapping, where = read_config(folder)
-    make, rename = _family(mapping, where)
+    make, name_tensors = _family(mapping, where)
     tensors = find_tensors(folder)
     with init.undrawn():
         model = make(mapping, where, dtype)
     if keep is not None:
         keep_unset(model, keep, group)
-    load_tensors(model, rename(tensors, model), folder)
+    load_tensors(model, name_tensors(tensors, model), folder)
     return model.eval()

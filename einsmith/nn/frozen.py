@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -129,9 +129,7 @@ def freeze(
         ArgumentError: unknown `keep`, a group without int8, no parameter has such a name, values that are not finite.
     """
     patterns = [names] if isinstance(names, str) else list(names)
-    chosen = [
-        (path, owner, name) for path, owner, name in _places(module) if any(fnmatchcase(path, p) for p in patterns)
-    ]
+    chosen = [place for place in _places(module) if any(fnmatchcase(place.path, p) for p in patterns)]
     if not chosen:
         raise ArgumentError(f"names={show(names)}: {type(module).__name__} has no parameters of such names")
     for path, parameter, weight in _replace(chosen, keep, group):
@@ -147,17 +145,24 @@ def keep_unset(module: Module, keep: str, group: int | None = None) -> None:
     _replace(list(_places(module)), keep, group)
 
 
-def _places(module: Module) -> Iterator[tuple[str, Module, str]]:
-    """Yield (path, owner, its name there) of each parameter, as often as a module has it."""
+class _Place(NamedTuple):
+    """Where a module has a parameter: its path, and its name in the layer that owns it."""
+
+    path: str
+    owner: Module
+    name: str
+    parameter: Parameter
+
+
+def _places(module: Module) -> Iterator[_Place]:
+    """Yield where a module has parameters, as often as it has each."""
     for prefix, owner in module.named_modules():
         for name, parameter in list(owner._parameters.items()):
             if parameter is not None:
-                yield f"{prefix}.{name}" if prefix else name, owner, name
+                yield _Place(f"{prefix}.{name}" if prefix else name, owner, name, parameter)
 
 
-def _replace(
-    places: Sequence[tuple[str, Module, str]], keep: str | None, group: int | None
-) -> list[tuple[str, Parameter, KeptWeight]]:
+def _replace(places: Sequence[_Place], keep: str | None, group: int | None) -> list[tuple[str, Parameter, KeptWeight]]:
     """Freeze parameters; put weights of a kind, not set yet, in the places of large ones. Return (path, parameter, its
     weight) of these."""
     if keep is not None and keep not in KEPT:
@@ -165,8 +170,7 @@ def _replace(
     if group is not None and keep != "int8":
         raise ArgumentError(f"group={group} divides weights of int8; pass keep='int8'")
     kept: dict[int, tuple[str, Parameter, KeptWeight]] = {}
-    for path, owner, name in places:
-        parameter = owner._parameters[name]
+    for path, owner, name, parameter in places:
         parameter.requires_grad = False
         if keep is None or not parameter.dtype.is_float or parameter.ndim < 2 or not parameter.size:
             continue
