@@ -340,7 +340,7 @@ PLANTS: list[Plant] = [
          "the memory of a tensor that PyTorch negates lazily is read as its elements",
          "tests/frontends/test_torch_compile_lazy.py"),
         ("saved-buffer", "frontends/torch_compile/saved.py",
-         "copy_inputs(joint.graph, num_fwd_outputs, options, constant)",
+         "copy_inputs(joint.graph, num_fwd_outputs, options, constant, parameters)",
          "pass",
          "the backward pass of PyTorch's graphs reads a buffer that the forward pass has overwritten",
          "tests/frontends/test_torch_compile_saved.py"),
