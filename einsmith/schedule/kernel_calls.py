@@ -76,18 +76,18 @@ def smallest_non_temporal(target: Target) -> int:
 
 
 def mark_invariant(
-    plan: Plan, same: Collection[Tensor], seconds: Callable[[Kernel], float] | None = None, least: float = 0.0
+    plan: Plan, same: Collection[Tensor], pays: Callable[[KernelCall, Kernel], bool] | None = None
 ) -> Plan:
     """Return a plan that is run many times, whose kernels mark which of their buffers hold tensors of `same`, whose
-    values stay: those where `seconds` predicts that this saves at least the part `least` of a kernel's time."""
+    values stay: the kernels of all calls, or of those for which `pays` says so of the call and its kernel that marks
+    some."""
     calls = list(plan.calls)
     for i, call in enumerate(calls):
         if isinstance(call, KernelCall) and not isinstance(call.kernel, Rows):
             fixed = tuple(n for n, t in enumerate(call.tensors) if storage(t) in same)
             marked = Kernel(call.kernel.stages, call.kernel.buffers, fixed)
-            if least and (not fixed or seconds is None or seconds(marked) > (1 - least) * seconds(call.kernel)):
-                continue
-            calls[i] = replace(call, kernel=marked)
+            if pays is None or fixed and pays(call, marked):
+                calls[i] = replace(call, kernel=marked)
     return replace(plan, calls=calls)
 
 

@@ -11,7 +11,7 @@ from einsmith.base import dtypes as dt
 from einsmith.cost.facts import Target
 from einsmith.cost.memory_traffic import lines_kept
 from einsmith.driver.compile import predicted
-from einsmith.ir.nodes import Axis, Read, Reduce, apply, template
+from einsmith.ir.nodes import Axis, Read, Reduce, apply, cast, template
 from einsmith.kernels.contraction import cost, traffic
 from einsmith.kernels.contraction.config import Direct, HaloSetting, Tiled, sides
 from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
@@ -277,3 +277,17 @@ def test_to_make_an_operand_is_no_cheaper_than_to_read_it(m, n):
         return predicted(Kernel((stage,), tuple(KernelBuffer(dt.f32, s) for s in (*shapes[:used], (m, n)))), SERVER)
 
     assert seconds(apply("mul", apply("sub", x, mean), scale), 4) > 0.97 * seconds(x, 2)
+
+
+def test_what_is_packed_once_is_read_as_it_is_packed():
+    """A matrix of bfloat16 that is packed as float32 takes as many bytes to read in each run as one of float32."""
+
+    def memory(dtype, marks):
+        body = times(load(0, 0, 2), cast(load(1, 1, 2, dtype=dtype), dt.f32))
+        kernel = sum_of((2, 4096), ((dt.f32, (2, 512)), (dtype, (4096, 512))), (512,), body)
+        kernel = Kernel(kernel.stages, kernel.buffers, (1,) if marks else None)
+        config = Tiled(False, 2, 8, "inline", "buffer", "n")
+        return CONTRACTION.cost(kernel, Configs((config,)), SERVER).memory
+
+    assert memory(dt.bf16, True) == pytest.approx(memory(dt.f32, True), rel=1e-3)
+    assert memory(dt.bf16, True) < memory(dt.bf16, False)

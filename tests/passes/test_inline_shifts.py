@@ -84,3 +84,23 @@ def test_what_is_no_shift() -> None:
     assert not shift(op, a.astype(np.int32), b)
     assert not shift(es.op("Y[i,j] = f32(X[i,j]) - 1"), a)
     assert not shift(es.op("Y[j] = sum[i](i32(X[i,j]))"), a)
+
+
+@pytest.mark.parametrize("keep", ["bf16", "int8"])
+def test_weights_of_fewer_bits_are_widened_by_each_reader(rng, keep) -> None:
+    """Rows of a table and a product by it: neither has the table as float32."""
+    table = es.nn.freeze(es.nn.Embedding(37, 19), keep=keep)
+    x = rng.standard_normal((3, 19), np.float32)
+
+    def f(ids, x):
+        return table(ids), F.linear(x, table.weight)
+
+    ids = np.array([5, 36, 5])
+    traced = trace_call(f, (ids, x), {})
+    run = Executable(traced.graph, traced.bind, 1)
+    stored = [t for c in run.calls for t in c.results]
+    assert stored and all(t.shape != (37, 19) for t in stored)
+    rows, y = run([ids, x])[1]
+    wide = table.weight.numpy()
+    np.testing.assert_array_equal(rows, wide[ids])
+    np.testing.assert_allclose(y, x.astype(np.float64) @ wide.T.astype(np.float64), rtol=1e-5, atol=1e-5)

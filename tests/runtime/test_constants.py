@@ -609,6 +609,21 @@ def test_a_step_under_a_memory_limit_packs_at_each_run(rng, monkeypatch) -> None
     assert program_of_step(step).constants is None
 
 
+def test_what_a_step_reads_once_is_not_packed(rng, monkeypatch) -> None:
+    """As a token of a text reads weights: packing would only add memory."""
+    monkeypatch.setattr("einsmith.schedule.pipeline.LEAST_SAVED", -1.0)
+    net = Adapted("bf16")
+    step = es.TrainStep(net, F.mse_loss, es.optim.SGD(lr=1e-3))
+    x = rng.standard_normal((1, 192), np.float32)
+    step(x, x)
+    assert not program_of_step(step).binding.kept.nbytes
+    other = es.TrainStep(net, F.mse_loss, es.optim.SGD(lr=1e-3))
+    x = rng.standard_normal((40, 192), np.float32)
+    other(x, x)
+    kernels = [c.kernel for c in program_of_step(other).calls if isinstance(c, KernelCall)]
+    assert any(k.loop_invariant for k in kernels), "here the kernels may pack it"
+
+
 def test_a_step_stores_no_second_copy_of_a_frozen_weight_in_another_type(rng) -> None:
     _, step, net = adapted_losses(rng, precision="bf16")
     constants = program_of_step(step).constants

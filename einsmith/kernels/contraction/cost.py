@@ -101,7 +101,7 @@ class _SharedTerms:
     a_own, b_own: bytes of an operand
     a_bytes, b_bytes: bytes of an operand, counted again for every point of the batch that reads it
     repacked_bytes: bytes packed into buffers in every run
-    footprint: bytes of all buffers, including these
+    footprint: bytes that a run reads and writes, including these
     blocked: whether a part of K has several blocks
     span: bytes of a task's range of the inner side, at one point of the batch
     """
@@ -134,7 +134,10 @@ class _SharedTerms:
         self.a_own, self.b_own = x.a_batch * x.m * x.k * t.item, x.b_batch * x.n * x.k * t.item
         self.a_bytes, self.b_bytes = self.a_own * (x.batch / x.a_batch), self.b_own * (x.batch / x.b_batch)
         self.repacked_bytes = self.a_own * self.a_repacked + self.b_own * self.b_repacked
-        self.footprint = t.nbytes + self.repacked_bytes
+        # What is packed once is read in place of the tensors that it was packed from.
+        kept = ((self.a_buffer, x.a_invariant, self.a_own), (self.b_buffer, x.b_invariant, self.b_own))
+        exchanged = sum((own - source) * (buffer & (source > 0)) for buffer, source, own in kept)
+        self.footprint = t.nbytes + self.repacked_bytes + exchanged
         self.blocked = self.kc < self.k_part
         self.span = inner_bytes(t, x, t.tm, t.tn)
 

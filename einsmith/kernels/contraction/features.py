@@ -17,9 +17,10 @@ from einsmith.kernels.contraction import config, epilogue, k_bounds, traffic
 from einsmith.kernels.contraction.config import HaloSetting
 from einsmith.kernels.contraction.emission import launches
 from einsmith.kernels.contraction.halo import HaloCopy
-from einsmith.kernels.contraction.problem import Problem
+from einsmith.kernels.contraction.problem import Problem, slots_of
 from einsmith.kernels.contraction.traffic import Array
 from einsmith.kernels.emit import boxes
+from einsmith.schedule.footprint import bytes_by_buffer
 from einsmith.schedule.kernel import Kernel
 
 
@@ -52,7 +53,8 @@ class Features(SimpleNamespace):
     shares_elements (M): whether neighbouring rows and neighbouring points of K share elements
     run: points of K, innermost, that lie evenly where the side is read in place
     strips (N): whether the side is read in narrow strips
-    invariant: whether the side reads only loop-invariant tensors, so that it is packed once for many runs
+    invariant: bytes of the tensors that the side reads where all are loop-invariant, so that it is packed once for many
+    runs; else 0
     from_halo: whether the side is read from a halo copy
     halo_bytes: bytes of its halo copy that no block of K changes
     batch: points of the batch that the side depends on
@@ -127,11 +129,18 @@ class OperandPlan(HaloSetting):
             overfetch=1.0 if halo_bytes else overfetch,
             from_halo=halo is not None,
             halo_bytes=halo_bytes,
-            invariant=name in launches.invariant_sides(self.kernel, self.original, self.swap),
+            invariant=self._invariant_bytes(name),
             batch=self.B if halo_bytes or config.depends_on_batch(p, side) else 1,
             parts=p.extents[side.axes[0]] // halo.points if isinstance(halo, config.HaloBlock) and not halo.of_k else 0,
         )
         return strides, {f"{name}_{key}": value for key, value in side_features.items()}
+
+    def _invariant_bytes(self, name: str) -> int:
+        if name not in launches.invariant_sides(self.kernel, self.original, self.swap):
+            return 0
+        side = config.sides(self.original, self.swap)["ab".index(name)]
+        args, every = self.kernel.stages[0].args, bytes_by_buffer(self.kernel)
+        return sum(every[n] for n in {args[slot][1] for slot in slots_of(side.operand)})
 
     def _prologue_cycles(self, which: int) -> float:
         """Return the cycles to compute one vector of operand `which` while it is read."""

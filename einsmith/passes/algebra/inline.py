@@ -6,6 +6,9 @@ after:  Y[i] = sum[j](where(0 <= i-1, X[i-1, j], 0)*W[j])
 
 before: Q[i] = u8(round(X[i]/s));  D[i] = i32(Q[i]) - i32(z);  Y[] = sum[i](D[i]*W[i])
 after:  Q[i] = u8(round(X[i]/s));  Y[] = sum[i]((i32(Q[i]) - i32(z))*W[i])
+
+before: W[i, j] = f32(Q[i, j])*s[i];  Y[i] = sum[j](W[i, j]*X[j]);  Z[j] = W[k[], j]      (Q: i8, an input)
+after:  Y[i] = sum[j](f32(Q[i, j])*s[i]*X[j]);  Z[j] = f32(Q[k[], j])*s[k[]]
 """
 
 from __future__ import annotations
@@ -27,20 +30,26 @@ from einsmith.ir.nodes import (
     Leaf,
     Recurrence,
     Tensor,
+    nbytes,
     postorder,
     size,
 )
 from einsmith.ir.rebuild import exchanged, rebuild, replace
 from einsmith.ir.rewrite.inlining import inline_arguments
-from einsmith.ir.views import is_view
+from einsmith.ir.views import is_view, storage
 
 _MAX_OPERATIONS = 60
 """Most operations per point of a merged body; above, two kernels are better than one."""
 
 
+_WIDENING = 2
+"""Most operations per point of what widens an input: a conversion, of which the factor is another one. Storing takes
+twice the bytes of the input to write, and then to read, in which a core does dozens."""
+
+
 def inline(graph: Graph) -> Graph:
-    """Return the graph with producers merged into readers: pure movement, and integers of 8 bits less their zero point,
-    always; arithmetic if the only reader evaluates each element at most once."""
+    """Return the graph with producers merged into readers: pure movement, integers of 8 bits less their zero point, and
+    inputs times a scale in a wider type, always; arithmetic if the only reader evaluates each element at most once."""
     user_counts: Counter = Counter()
     for node in postorder(graph.roots):
         user_counts.update(set(node.args))
@@ -54,7 +63,7 @@ def inline(graph: Graph) -> Graph:
             return False
         if is_shift(consumer.template):  # its arguments stay narrow in memory
             return is_movement(arg.template) and all(d is arg.dtype for d, _ in arg.template.params)
-        if is_movement(arg.template) or is_shift(arg.template):
+        if is_movement(arg.template) or is_shift(arg.template) or _is_widening(arg):
             return True
         original = origin.get(arg, arg)
         if user_counts[original] != 1 or original in roots or arg.shape == ():
@@ -79,3 +88,9 @@ def inline(graph: Graph) -> Graph:
         if not isinstance(node, (Leaf, Item, Recurrence)):
             origin.setdefault(new, node)
     return replace(graph, lambda n: None) if not memo else exchanged(graph, memo)
+
+
+def _is_widening(t: Compute) -> bool:
+    """Return whether a pointwise tensor takes at least twice the bytes of the inputs of which it is made."""
+    reads_inputs = all(isinstance(storage(a), Leaf) for a in t.args)
+    return reads_inputs and 2 * sum(map(nbytes, t.args)) <= nbytes(t) and total_operations(t.template) <= _WIDENING
