@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import pickle
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +17,7 @@ from einsmith import nn
 from einsmith.ir.nodes import leaf
 from einsmith.lang.builder import Value
 from einsmith.optim import lr_scheduler
+from tests.data import tokenizer_files
 from tests.nn.layer_table import TABLE, draws
 
 
@@ -124,6 +127,24 @@ def made(x: Any) -> Any:
     return lambda: x
 
 
+def kept_weight() -> nn.KeptWeight:
+    layer = nn.freeze(nn.Linear(2, 3), "weight", keep="int8")
+    layer.weight.data = np.arange(6.0).reshape(3, 2)
+    return layer.weight
+
+
+def token_rows() -> Any:
+    documents = [es.data.Document(np.arange(n, n + 3, dtype=np.int32)) for n in range(5)]
+    return es.data.rows(documents, 2, 8, seed=1)
+
+
+def tokenizer() -> Any:
+    pytest.importorskip("tokenizers")
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer_files.write(Path(folder))
+        return es.data.Tokenizer(folder)
+
+
 def pullback() -> Any:
     return es.vjp(scaled, X)[1]
 
@@ -157,6 +178,7 @@ CASES = {
                       lambda p: p.data.fill(9)),
     "own Parameter": Case(lambda: Scale(X), lambda p: (p.data.tolist(), getattr(p, "unit", None)), put("unit", "m")),
     "Buffer": Case(lambda: nn.BatchNorm1d(3).running_mean, lambda b: b.data.tolist(), lambda b: b.data.fill(9)),
+    "KeptWeight": Case(kept_weight, lambda w: w.numpy().tolist(), put("data", np.ones((3, 2)))),
     "Module": Case(Tied, lambda m: [v.tolist() for v in m.state_dict().values()] + [m(np.ones((2, 5), "f")).tolist()],
                    lambda m: m.a.weight.data.fill(2)),
     "modes": Case(Tied, lambda m: m.b.training, lambda m: m.eval()),
@@ -169,6 +191,9 @@ CASES = {
     "batches": Case(lambda: copy.copy(COUNTED), lambda b: (stacked(b), b.next_epoch), put("next_epoch", 5)),
     "stream": Case(lambda: es.data.stream(np.arange(50), 3, 4), stacked, put("steps", 2)),
     "Vocabulary": Case(lambda: es.data.Vocabulary.of("a b a"), lambda v: v.encode("b a c").tolist()),
+    "Document": Case(lambda: es.data.Document(np.arange(4, dtype=np.int32), 1), lambda d: (list(d.tokens), d.prompt)),
+    "TokenRows": Case(token_rows, stacked),
+    "Tokenizer": Case(tokenizer, lambda t: t.encode("It was a bright day")),
     "EarlyStopping": Case(es.callbacks.EarlyStopping, vars, put("patience", 9)),
     "Save": Case(lambda: es.callbacks.Save("folder"), vars, put("mode", "max")),
     "CSVLog": Case(lambda: es.callbacks.CSVLog("log.csv"), vars, put("path", "other")),

@@ -44,7 +44,6 @@ ALLOWED = {
     "cli/search.py": {"savefig": "into memory"},
     "data/images.py": {"open": "of an image library, an open plain file"},
     "export/library.py": {"read_bytes": "is copied beside an export, without the package; it looks for a plain file"},
-    "models/published.py": {"rename": "of tensors, in a network's names"},
     "training/checkpoint.py": {
         "save_file": "of safetensors, which writes by path, into a new folder",
         "load_file": "of safetensors, which reads by path, after the file's checksum was read",

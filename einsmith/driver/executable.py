@@ -112,6 +112,7 @@ class Executable(BoundProgram):
             the graph stores nothing and runs are not checked, what depends on it alone is computed again only after it
             may have changed.
         limits: limits of rows beyond which results do not matter (`schedule.limits`).
+        frozen: memories, of a graph that stores something, of which the same holds: weights that do not train.
         all_limited: whether each kernel must leave out rows beyond the limits.
         owners: leaves whose memory may have another order of dimensions, each with the one whose order it has: a
             parameter with itself, its state with the parameter.
@@ -146,6 +147,7 @@ class Executable(BoundProgram):
         owners: Mapping[Leaf, Leaf] = MappingProxyType({}),
         placed: Mapping[Leaf, Order] = MappingProxyType({}),
         moves: bool = True,
+        frozen: Collection[Memory] = (),
     ):
         start, checked = perf_counter(), bool(environment.check_level())
         # A checked run compares all rows of a kernel's results.
@@ -157,7 +159,7 @@ class Executable(BoundProgram):
         constants: Constants | None = None
         fixed: Sequence[Leaf] = ()
         names = dict(source.origins.names)
-        stable = _unchanged(graph, bind, memories)
+        stable = memories if not graph.updates and finite is None else frozen
         if stable and not checked:
 
             def compile_first(first: Graph, arrays: Mapping[Leaf, np.ndarray]) -> Runs:
@@ -191,9 +193,3 @@ class Executable(BoundProgram):
             )
         if environment.debug() >= 2:
             messages.say(self.describe())
-
-
-def _unchanged(graph: Graph, bind: Mapping[Leaf, np.ndarray], memories: Collection[Memory]) -> list[Memory]:
-    """Return the memories that a graph reads and does not update."""
-    updated = {id(bind[x]) for x, _ in graph.updates if x in bind}
-    return [m for m in memories if id(m.host) not in updated]

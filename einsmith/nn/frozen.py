@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
@@ -79,6 +80,9 @@ class KeptWeight(Buffer):
             self.scale.store(scale)
             self.memory.store(np.rint(source / self._spread(scale)).astype(np.int8))
 
+    def __getstate__(self) -> dict[str, Any]:
+        return super().__getstate__() | {"scale": copy(self.scale)}
+
     def convert(self, dtype: Any) -> None:
         """Leave float32 as it is. Raises DtypeError for other types."""
         if dt.dtype_of(dtype) is not dt.f32:
@@ -145,7 +149,7 @@ def keep_unset(module: Module, keep: str, group: int | None = None) -> None:
     _replace(list(_places(module)), keep, group)
 
 
-class _Place(NamedTuple):
+class _ParameterPlace(NamedTuple):
     """Where a module has a parameter: its path, and its name in the layer that owns it."""
 
     path: str
@@ -154,15 +158,17 @@ class _Place(NamedTuple):
     parameter: Parameter
 
 
-def _places(module: Module) -> Iterator[_Place]:
+def _places(module: Module) -> Iterator[_ParameterPlace]:
     """Yield where a module has parameters, as often as it has each."""
     for prefix, owner in module.named_modules():
         for name, parameter in list(owner._parameters.items()):
             if parameter is not None:
-                yield _Place(f"{prefix}.{name}" if prefix else name, owner, name, parameter)
+                yield _ParameterPlace(f"{prefix}.{name}" if prefix else name, owner, name, parameter)
 
 
-def _replace(places: Sequence[_Place], keep: str | None, group: int | None) -> list[tuple[str, Parameter, KeptWeight]]:
+def _replace(
+    places: Sequence[_ParameterPlace], keep: str | None, group: int | None
+) -> list[tuple[str, Parameter, KeptWeight]]:
     """Freeze parameters; put weights of a kind, not set yet, in the places of large ones. Return (path, parameter, its
     weight) of these."""
     if keep is not None and keep not in KEPT:

@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import ROUND_CEILING, ROUND_FLOOR
-from math import prod
 from typing import Generic, Protocol, TypeVar
 
 from einsmith.base import recording
 from einsmith.base.errors import MemoryLimitError
 from einsmith.base.sizes import show_size
 from einsmith.cost.facts import CPU, Target
-from einsmith.ir.nodes import Graph, Leaf, Tensor, nbytes, size
+from einsmith.ir.nodes import Graph, Leaf, Tensor, nbytes
 from einsmith.schedule.coalesce import coalesce_copies, has_copies
 from einsmith.schedule.compiled_kernel import CompiledKernel
 from einsmith.schedule.join_updates import join_updates
@@ -40,9 +39,6 @@ LEAST_SAVED = 0.08
 """Part of a kernel's predicted time that packing a frozen weight once has to save in a training step, as it costs the
 weight's bytes again: a LoRA step of 6 layers of 576 channels at 256 tokens in bfloat16, where products save 14 to 38 %,
 takes 119 ms instead of 170; in float32, where they save 3 to 6 %, 460 instead of 490 (a core of a Sapphire Rapids)."""
-LEAST_READ = 16
-"""How often a step has to read an element that it packs once. A token of a text reads each weight once, of bfloat16 and
-int8 as fast as they come from memory: packed, which is in float32, they are two and four times as long."""
 MORE_BYTES = 4096
 """Most bytes by which calls that run together may enlarge the arena; with a memory limit it may not grow."""
 CALL_SECONDS = 1e-5
@@ -215,18 +211,13 @@ def _coalesce_copies(plan: Plan, c: PlanContext) -> Plan:
 def _mark_constants(plan: Plan, c: PlanContext) -> Plan:
     """Have kernels mark the buffers that hold constants, which they pack once.
 
-    What they pack stays in memory of its own. A program that updates others beside constants packs once what it reads
-    often in a run, where that saves much; under a memory limit it does not.
+    What they pack stays in memory of its own. A program that trains others beside frozen weights packs these once where
+    that saves much; under a memory limit it does not.
     """
     if not c.constants or plan.graph.updates and c.memory is not None:
         return plan
 
     def pays(call: KernelCall, marked: Kernel) -> bool:
-        assert marked.loop_invariant is not None
-        terms = max(prod(p.domain) for p in marked.root.parts)
-        largest = max(size(call.tensors[n].shape) for n in marked.loop_invariant)
-        if terms < LEAST_READ * largest:
-            return False
         return c.cost(marked, c.target) <= (1 - LEAST_SAVED) * c.cost(call.kernel, c.target)
 
     return mark_invariant(plan, c.constants, pays if plan.graph.updates else None)

@@ -401,6 +401,7 @@ class StepCompiler:
             "notices": notices,
             "placed": traced.placed,
             "memories": [*(m for _, m in traced.live), *(s.memory for s in self._state.store.state.values())],
+            "frozen": traced.frozen,
         }
 
     def _find_target(self) -> Target:

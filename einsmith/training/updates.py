@@ -50,6 +50,12 @@ class StepGraph:
     owners: Mapping[Leaf, Leaf] = field(default_factory=dict)
     placed: Mapping[Leaf, tuple[Any, ...]] = field(default_factory=dict)
 
+    @property
+    def frozen(self) -> list[Memory]:
+        """The memory of weights and buffers that no step changes."""
+        updated = {id(self.bind[x]) for x, _ in self.graph.updates if x in self.bind}
+        return [m for o, m in self.live if not getattr(o, "requires_grad", True) and id(m.host) not in updated]
+
 
 class GraphBuilder:
     """The trace of one graph that reads and updates the state of a training step."""

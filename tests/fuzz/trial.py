@@ -248,7 +248,9 @@ class Trial:
         whole = Graph((*graph.inputs, count), graph.outputs, ((count, more),), graph.checks, graph.gradients)
         bind = program.traced.bind | {x: m.host for x, m in held.items()} | {count: kept.host}
         with mock.patch.object(pipeline, "LEAST_SAVED", -1.0), observed(self.seen, packing(rng)):
-            run = Executable(whole, bind, n, target=calibrate.target(n), memories=[*held.values(), kept])
+            run = Executable(
+                whole, bind, n, target=calibrate.target(n), memories=[*held.values(), kept], frozen=[*held.values()]
+            )
         what, inputs = f"frozen {len(held)} of {len(program.given)}, {n} threads", list(program.inputs)
         for turn in range(4):
             given = [a for x, a in zip(graph.inputs, inputs, strict=False) if x not in bind]
