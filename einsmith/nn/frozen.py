@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from copy import copy
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
@@ -136,17 +138,27 @@ def freeze(
     chosen = [place for place in _places(module) if any(fnmatchcase(place.path, p) for p in patterns)]
     if not chosen:
         raise ArgumentError(f"names={show(names)}: {type(module).__name__} has no parameters of such names")
-    for path, parameter, weight in _replace(chosen, keep, group):
+    _fill(_replace(chosen, keep, group))
+    del chosen  # with the last references to the parameters
+    if keep is not None:
+        _give_back()
+    return module
+
+
+def _fill(replaced: list[tuple[str, Parameter, KeptWeight]]) -> None:
+    """Store the values of parameters in the weights that replace them; empties the list."""
+    while replaced:
+        path, parameter, weight = replaced.pop()
         try:
             weight.store(parameter.numpy())
         except ArgumentError as e:
             raise ArgumentError(f"{path}: {e}") from None
-    return module
 
 
 def keep_unset(module: Module, keep: str, group: int | None = None) -> None:
     """Freeze all parameters of a module like `freeze`; the values of those that are kept are not set yet."""
     _replace(list(_places(module)), keep, group)
+    _give_back()
 
 
 class _ParameterPlace(NamedTuple):
@@ -188,3 +200,9 @@ def _replace(
             owner.register_buffer(f"{name}_scale", weight.scale, persistent=False)
     touch()
     return [*kept.values()]
+
+
+def _give_back() -> None:
+    """Give memory of parameters that were replaced back to the system, where glibc keeps it."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
