@@ -1,9 +1,10 @@
 """Fine-tuning of language models beside PEFT and PyTorch: python -m benchmarks.finetuning --json FILE
 
 Models of random weights in published folders (bfloat16, as such files are): 135 and 360 million parameters of the Llama
-family with grouped queries. A row is a step of LoRA (rank 16, all linear layers) or of all weights with AdamW, of a
-batch of some texts of some tokens. Peers: transformers' model with PEFT, eager or through inductor, in float32 or under
-autocast to bfloat16, and Einsmith in float32, in bfloat16, and in bfloat16 with frozen weights that are kept in it.
+family with grouped queries, and GPT-2. A row is a step of LoRA (rank 16, all linear layers) or of all weights with
+AdamW, of a batch of some texts of some tokens. Peers: transformers' model with PEFT, eager or through inductor, in
+float32 or under autocast to bfloat16, and Einsmith in float32, in bfloat16, and in bfloat16 with frozen weights that
+are kept in it.
 
 Every measurement is a process of its own; peers take turns for `--rounds` rounds, of which the shortest step counts.
 Losses of the first steps must agree with eager PyTorch in float32 (1e-4; bfloat16 2e-2) before times are shown. Memory
@@ -33,10 +34,11 @@ SIZES = {
              "num_key_value_heads": 3},
     "360M": {"hidden_size": 960, "intermediate_size": 2560, "num_hidden_layers": 32, "num_attention_heads": 15,
              "num_key_value_heads": 5},
+    "GPT-2": {"n_embd": 768, "n_layer": 12, "n_head": 12},
     "tiny": {"hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 2, "num_attention_heads": 4,
              "num_key_value_heads": 2},
 }  # fmt: skip
-"""Configurations of transformers' Llama by name; "tiny" is for trying the script."""
+"""Configurations of transformers' Llama and GPT-2 by name; "tiny" is for trying the script."""
 WORDS = 49_152
 OURS = ("einsmith fp32", "einsmith bf16", "einsmith bf16 kept", "einsmith fp32 int8")
 PEERS = ("eager fp32", "eager bf16", "inductor fp32", "inductor bf16")
@@ -125,12 +127,17 @@ def _write(folder: Path, model: str) -> dict[str, Any]:
     """Write a published folder of random weights, and an adapter that is not zero."""
     import torch
     from peft import LoraConfig, get_peft_model
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
 
     torch.manual_seed(0)
-    common = {"vocab_size": WORDS, "tie_word_embeddings": True, "max_position_embeddings": 2048, "use_cache": False}
-    config = LlamaConfig.from_dict({**common, **SIZES[model]})
-    network = LlamaForCausalLM(config).to(torch.bfloat16)
+    config: Any
+    if "n_embd" in SIZES[model]:
+        dropouts = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
+        config = GPT2Config.from_dict({"vocab_size": WORDS, "use_cache": False, **dropouts, **SIZES[model]})
+    else:
+        common = {"vocab_size": WORDS, "tie_word_embeddings": True, "max_position_embeddings": 2048, "use_cache": False}
+        config = LlamaConfig.from_dict({**common, **SIZES[model]})
+    network = AutoModelForCausalLM.from_config(config).to(torch.bfloat16)
     network.save_pretrained(folder)
     adapted = get_peft_model(network, LoraConfig(r=RANK, lora_alpha=RANK, target_modules="all-linear"))
     for name, p in adapted.named_parameters():
@@ -194,12 +201,12 @@ def _own_model(folder: str, keep: str | None) -> tuple[Any, int]:
 def _theirs(task: dict[str, Any]) -> dict[str, Any]:
     import torch
     from peft import PeftModel
-    from transformers import LlamaForCausalLM
+    from transformers import AutoModelForCausalLM
 
     torch.set_num_threads(task["threads"])
     before = _resident(peak=False)
     how, precision = task["peer"].split()
-    model: Any = LlamaForCausalLM.from_pretrained(task["folder"], dtype=torch.float32).train()
+    model: Any = AutoModelForCausalLM.from_pretrained(task["folder"], dtype=torch.float32).train()
     weights = 4 * sum(p.numel() for p in model.parameters())
     if task["task"] == "lora":
         model = PeftModel.from_pretrained(model, str(Path(task["folder"], "adapter")), is_trainable=True)
