@@ -22,7 +22,7 @@ import numpy as np
 
 from einsmith import optim
 from einsmith.base import VERSION
-from einsmith.base.dtypes import dtype_of
+from einsmith.base.dtypes import BFLOAT16, dtype_of
 from einsmith.base.errors import ArgumentError, DeviceError, GroupError, NonFiniteError, ShapeError
 from einsmith.base.identity import code_text
 from einsmith.base.sizes import show_size
@@ -31,6 +31,8 @@ from einsmith.distributed.group import ProcessGroup
 from einsmith.distributed.nccl import CardGroup
 from einsmith.driver.binding import FINITE, LeafSum, Notice, Reply
 from einsmith.driver.bound_program import BoundProgram
+from einsmith.nn import KeptWeight
+from einsmith.nn.parameter import Stored
 from einsmith.runtime.signals import Deferred
 from einsmith.training.compiler import StepCompiler
 from einsmith.training.exchanges import Exchanged, Exchanges
@@ -140,13 +142,14 @@ class GroupTraining(StepRunner):
     def share(self, parameters: bool = False, root: int = 0) -> None:
         """Give all ranks the buffers of the rank `root`, such as running statistics; parameters: the parameters too."""
         model = self._parts.definition.model
-        stored = [b for _, b in model.named_buffers()]
+        stored: list[Stored] = [b for _, b in model.named_buffers() if parameters or not isinstance(b, KeptWeight)]
         if parameters:
             stored += [p for _, p in model.named_parameters()]
         with self._state.store.guard:
-            values = self.group.broadcast([s.memory.copy() for s in stored], root)
-            for s, value in zip(stored, values, strict=True):
-                s.memory.store(value)
+            copies = [s.memory.copy() for s in stored]
+            bits = [x.view(np.uint16) if x.dtype == BFLOAT16 else x for x in copies]
+            for s, value in zip(stored, self.group.broadcast(bits, root), strict=True):
+                s.memory.store(value.view(s.memory.dtype))
 
     # -- steps
 

@@ -105,3 +105,24 @@ def test_errors() -> None:
     layer.weight.data[1, 1] = np.nan
     with pytest.raises(ArgumentError, match="weight: .*finite"):
         es.nn.freeze(layer, keep="int8")
+
+
+@pytest.mark.parametrize("keep", ["bf16", "int8"])
+def test_what_else_reads_weights(keep, rng, tmp_path) -> None:
+    """Steps of a group, the interpreter, ONNX files: all have the values that `numpy()` says."""
+    layers = es.nn.Sequential(es.nn.Linear(6, 8), es.nn.ReLU(), es.nn.Linear(8, 3))
+    es.nn.freeze(layers, "0.*", keep=keep)
+    x = rng.standard_normal((4, 6)).astype(np.float32)
+    first, last = layers[0], layers[2]
+    hidden = np.maximum(x @ first.weight.numpy().T + first.bias.numpy(), 0)
+    wanted = hidden @ last.weight.numpy().T + last.bias.numpy()
+    np.testing.assert_allclose(es.interpret(lambda x: layers(x))(x), wanted, atol=1e-5)
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnx")
+    from einsmith.frontends.onnx import export
+
+    export(layers, x, tmp_path / "layers.onnx")
+    session = onnxruntime.InferenceSession(str(tmp_path / "layers.onnx"))
+    np.testing.assert_allclose(session.run(None, {session.get_inputs()[0].name: x})[0], wanted, atol=1e-5)
+    step = es.TrainStep(layers, F.mse_loss, es.optim.SGD(lr=0.1), deterministic=True)
+    assert step(x, wanted + 1) == pytest.approx(1.0, rel=1e-4)

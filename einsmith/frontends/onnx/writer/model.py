@@ -146,7 +146,7 @@ def _graph(
             leaves[place] = ""  # the state of random numbers, whose formula is the one that an error shows
         else:
             path = paths.get(id(x))
-            leaves[place] = writer.constant(x.numpy(), "constant", place.dtype, name=path)
+            leaves[place] = writer.constant(x.memory.copy(), "constant", place.dtype, name=path)
             if path in names:
                 raise ArgumentError(
                     f"{path!r} names a parameter of {model._class_name()}; choose other input_names and output_names"
