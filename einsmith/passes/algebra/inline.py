@@ -91,6 +91,7 @@ def inline(graph: Graph) -> Graph:
 
 
 def _is_widening(t: Compute) -> bool:
-    """Return whether a pointwise tensor takes at least twice the bytes of the inputs of which it is made."""
-    reads_inputs = all(isinstance(storage(a), Leaf) for a in t.args)
-    return reads_inputs and 2 * sum(map(nbytes, t.args)) <= nbytes(t) and total_operations(t.template) <= _WIDENING
+    """Return whether a pointwise tensor is an input in a type of at least twice the bytes, times another input."""
+    if not all(isinstance(storage(a), Leaf) for a in t.args) or total_operations(t.template) > _WIDENING:
+        return False
+    return any(size(a.shape) == size(t.shape) and 2 * nbytes(a) <= nbytes(t) for a in t.args)
