@@ -28,6 +28,7 @@ import numpy as np
 from rich.table import Table
 
 from benchmarks.driver import Parser, Results
+from einsmith.base.system import memory
 
 SIZES = {
     "135M": {"hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30, "num_attention_heads": 9,
@@ -151,13 +152,6 @@ def _tokens(task: dict[str, Any]) -> np.ndarray:
     return np.random.default_rng(0).integers(0, WORDS, (task["batch"], task["length"]))
 
 
-def _resident(peak: bool = True) -> int:
-    """Return the bytes of the highest, or the present, resident set of this process."""
-    field = "VmHWM:" if peak else "VmRSS:"
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(x.split()[1]) << 10 for x in lines if x.startswith(field))
-
-
 def _timed(step: Any, task: dict[str, Any], before: int, weights: int) -> dict[str, Any]:
     start = time.perf_counter()
     losses = [float(step())]
@@ -167,14 +161,14 @@ def _timed(step: Any, task: dict[str, Any], before: int, weights: int) -> dict[s
         start = time.perf_counter()
         losses.append(float(step()))
         seconds.append(time.perf_counter() - start)
-    memory = (_resident() - before) / weights
-    return {"losses": losses, "seconds": min(seconds), "first": first, "memory": memory}
+    held = (memory.peak_bytes() - before) / weights
+    return {"losses": losses, "seconds": min(seconds), "first": first, "memory": held}
 
 
 def _ours(task: dict[str, Any]) -> dict[str, Any]:
     import einsmith as es
 
-    before = _resident(peak=False)
+    before = memory.resident_bytes()
     _, precision, *keep = task["peer"].split()
     model, weights = _own_model(task["folder"], {"kept": "bf16", "int8": "int8"}.get(*keep) if keep else None)
     if task["task"] == "lora":
@@ -204,7 +198,7 @@ def _theirs(task: dict[str, Any]) -> dict[str, Any]:
     from transformers import AutoModelForCausalLM
 
     torch.set_num_threads(task["threads"])
-    before = _resident(peak=False)
+    before = memory.resident_bytes()
     how, precision = task["peer"].split()
     model: Any = AutoModelForCausalLM.from_pretrained(task["folder"], dtype=torch.float32).train()
     weights = 4 * sum(p.numel() for p in model.parameters())

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from copy import copy
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
@@ -17,6 +15,7 @@ from einsmith.base.arguments import Count, check_arguments, show
 from einsmith.base.dtypes import DType
 from einsmith.base.errors import ArgumentError, DtypeError
 from einsmith.base.precisions import KEPT
+from einsmith.base.system import memory
 from einsmith.ir.nodes import Axis, Compute, Const, Expr, Read, apply, cast, template
 from einsmith.lang.builder import Value
 from einsmith.lang.trace import touch
@@ -144,7 +143,7 @@ def freeze(
     _fill(_replace(chosen, keep, group))
     del chosen  # with the last references to the parameters
     if keep is not None:
-        _give_back()
+        memory.give_back()
     return module
 
 
@@ -161,7 +160,7 @@ def _fill(replaced: list[tuple[str, Parameter, KeptWeight]]) -> None:
 def keep_unset(module: Module, keep: str, group: int | None = None) -> None:
     """Freeze all parameters of a module like `freeze`; the values of those that are kept are not set yet."""
     _replace(list(_places(module)), keep, group)
-    _give_back()
+    memory.give_back()
 
 
 class _ParameterPlace(NamedTuple):
@@ -203,9 +202,3 @@ def _replace(
             owner.register_buffer(f"{name}_scale", weight.scale, persistent=False)
     touch()
     return [*kept.values()]
-
-
-def _give_back() -> None:
-    """Give memory of parameters that were replaced back to the system, where glibc keeps it."""
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)

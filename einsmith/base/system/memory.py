@@ -56,6 +56,13 @@ def reset_peak() -> None:
         pass
 
 
+def give_back() -> None:
+    """Give memory that was released back to the system, where the C library keeps it (glibc does)."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if system() == "linux" else None
+    if trim is not None:
+        trim(0)
+
+
 def _in_kilobytes(path: str, name: str) -> int | None:
     """Return the bytes of a line "name: number kB" of a file of Linux; None where there is no such line."""
     for line in sources.read(path).splitlines():
