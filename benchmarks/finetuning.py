@@ -4,7 +4,7 @@ Models of random weights in published folders (bfloat16, as such files are): 135
 family with grouped queries, and GPT-2. A row is a step of LoRA (rank 16, all linear layers) or of all weights with
 AdamW, of a batch of some texts of some tokens. Peers: transformers' model with PEFT, eager or through inductor, in
 float32 or under autocast to bfloat16, and Einsmith in float32, in bfloat16, and in bfloat16 with frozen weights that
-are kept in it.
+are kept in it; of all weights of GPT-2, 4 x 64 tokens, also llm.c (--llmc).
 
 Every measurement is a process of its own; peers take turns for `--rounds` rounds, of which the shortest step counts.
 Losses of the first steps must agree with eager PyTorch in float32 (1e-4; bfloat16 2e-2) before times are shown. Memory
@@ -28,6 +28,7 @@ import numpy as np
 from rich.table import Table
 
 from benchmarks.driver import Parser, Results
+from benchmarks.peers import llmc
 from einsmith.base.system import memory
 
 SIZES = {
@@ -43,6 +44,7 @@ SIZES = {
 WORDS = 49_152
 OURS = ("einsmith fp32", "einsmith bf16", "einsmith bf16 kept", "einsmith fp32 int8")
 PEERS = ("eager fp32", "eager bf16", "inductor fp32", "inductor bf16")
+LLMC = "llm.c fp32"
 TOLERANCE = {"fp32": 1e-4, "bf16": 2e-2, "int8": 5e-2}
 RANK = 16
 
@@ -58,6 +60,7 @@ def main(argv: list[str] | None = None) -> int:
         threads=(2, "threads"),
         steps=(3, "timed steps of a process"),
         rounds=(2, "rounds"),
+        llmc=(Path, "llm.c's program train_gpt2"),
         json=(Path, "file of the results"),
     )
     args = parser.read(argv, batches=1, lengths=2, threads=1, steps=1, rounds=1)
@@ -67,7 +70,8 @@ def main(argv: list[str] | None = None) -> int:
             path = Path(folder, model)
             _call({"task": "write", "folder": str(path), "model": model})
             for kind, batch, length in product(args.kinds, args.batches, args.lengths):
-                cell = {"task": kind, "folder": str(path), "batch": batch, "length": length, "threads": args.threads}
+                cell = {"model": model, "task": kind, "folder": str(path), "batch": batch, "length": length}
+                cell |= {"threads": args.threads, "llmc": args.llmc and str(args.llmc)}
                 results.keep(f"{model} {kind} {batch} x {length}", _measure(args, cell))
                 results.say(f"{model} {kind} {batch} x {length}: done")
     results.console.print(_table(results.cells))
@@ -77,8 +81,10 @@ def main(argv: list[str] | None = None) -> int:
 def _measure(args: Any, work: dict[str, Any]) -> dict[str, Any]:
     """Return what is measured of each peer, by name."""
     cell: dict[str, Any] = {}
+    setting = (work["model"], work["task"], work["batch"], work["length"])
+    has_llmc = args.llmc is not None and setting == ("GPT-2", "full", llmc.BATCH, llmc.LENGTH)
     for _ in range(args.rounds):
-        for peer in args.peers:
+        for peer in (*args.peers, *([LLMC] if has_llmc else [])):
             if work["task"] == "full" and len(peer.split()) > 2:  # keeps weights that are frozen
                 continue
             got = _call({"peer": peer, "steps": args.steps, **work})
@@ -102,7 +108,7 @@ def _table(cells: dict[str, Any]) -> Table:
     table = Table("work", "peer", "s", "times best peer", "memory", "loss off by", title="fine-tuning")
     for key, cell in cells.items():
         exact = cell.get("eager fp32", {}).get("losses")
-        best = min((x["seconds"] for n, x in cell.items() if n in PEERS and "seconds" in x), default=None)
+        best = min((x["seconds"] for n, x in cell.items() if n not in OURS and "seconds" in x), default=None)
         for peer, x in cell.items():
             if "seconds" not in x:
                 table.add_row(key, peer, x.get("error", "?"))
@@ -121,6 +127,8 @@ def work(task: dict[str, Any]) -> dict[str, Any]:
     """Do a piece of work in this process, and return what is to be known of it."""
     if task["task"] == "write":
         return _write(Path(task["folder"]), task["model"])
+    if task["peer"] == LLMC:
+        return _llmc(task)
     return (_ours if task["peer"] in OURS else _theirs)(task)
 
 
@@ -217,6 +225,22 @@ def _theirs(task: dict[str, Any]) -> dict[str, Any]:
         return loss.item()
 
     return _timed(step, task, before, weights)
+
+
+def _llmc(task: dict[str, Any]) -> dict[str, Any]:
+    """Run llm.c on tokens of its own. Its targets differ from transformers' (a text's last token is followed by the
+    next one's first), so its first loss is compared here. Raises ValueError where the losses differ."""
+    from einsmith import functional
+
+    tokens = np.random.default_rng(0).integers(0, WORDS, llmc.BATCH * llmc.LENGTH + 1)
+    heads = SIZES[task["model"]]["n_head"]
+    got = llmc.run(Path(task["llmc"]), Path(task["folder"]), tokens, heads, task["steps"], task["threads"])
+    model, _ = _own_model(task["folder"], None)
+    logits = model.predict(tokens[:-1].reshape(llmc.BATCH, llmc.LENGTH)).reshape(-1, WORDS)
+    want, first = float(functional.cross_entropy(logits, tokens[1:])), got.pop("losses")[0]
+    if abs(want - first) > TOLERANCE["fp32"] * want:
+        raise ValueError(f"its first loss is {first}, not {want}")
+    return got
 
 
 if __name__ == "__main__":
