@@ -260,8 +260,10 @@ def fit_memory(plan: Plan, c: PlanContext) -> Plan:
     allowed = limit.bytes - limit.leaves - batch
     fitted = fit(plan, find_outside(plan, c.bound), allowed, _kernel_cost(plan, c), c.code.held_bytes)
     if fitted.plan is None:
-        plan = plan_graph(plan.graph, replace(c, most=0), until=MEMORY)
-        fitted = fit(plan, find_outside(plan, c.bound), allowed, _kernel_cost(plan, c), c.code.held_bytes)
+        sparse = plan_graph(plan.graph, replace(c, most=0), until=MEMORY)
+        if sparse.kernels != plan.kernels:
+            again = fit(sparse, find_outside(sparse, c.bound), allowed, _kernel_cost(sparse, c), c.code.held_bytes)
+            fitted = again if again.plan is not None else min(fitted, again, key=lambda x: x.least)
     if fitted.plan is None:
         least = limit.leaves + batch + fitted.least
         raise MemoryLimitError(
