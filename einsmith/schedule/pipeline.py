@@ -251,8 +251,8 @@ def fit_memory(plan: Plan, c: PlanContext) -> Plan:
     """Recompute results, so that a run holds no more bytes than the limit.
 
     A plan that stores the fewest results between products is tried last, since its sums may be in another order:
-    results are then not bitwise those without a limit. A program that trains packs frozen weights at each run if packing
-    them once exceeds the limit. Raises MemoryLimitError, which names the least limit that can be met.
+    results are then not bitwise those without a limit. A program that trains packs frozen weights at each run where the
+    limit leaves no room to pack them once. Raises MemoryLimitError, which names the least limit that can be met.
     """
     limit = c.memory
     if limit is None:
