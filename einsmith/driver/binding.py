@@ -293,7 +293,7 @@ class Binding:
         if more_bytes and self.arena.block.nbytes < self.reserved:
             more_bytes += self.arena.block.nbytes  # a run may hold it until it ends
         if limit is not None:
-            needed = limit.leaves + compiled.batch_bytes + self.reserved + more_bytes
+            needed = limit.leaves + compiled.batch_bytes + self.reserved + compiled.places.kept_end + more_bytes
             if needed > limit.bytes:
                 raise MemoryLimitError(
                     f"the program needs {show_size(needed, ROUND_CEILING)}, more than "

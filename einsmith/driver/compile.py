@@ -316,9 +316,14 @@ class GeneratedCode:
         return self.places(plan).nbytes
 
     def held_bytes(self, plan: Plan) -> int:
-        """Return the bytes of a plan's intermediate results, and of the scratch memory of all threads."""
+        """Return the bytes of a plan's intermediate results, of packed constants, and of the scratch memory of all
+        threads."""
         scratch = max((k.scratch for k in self.kernels(plan).values()), default=0)
-        return whole_lines(self.arena_bytes(plan)) + self._backend.scratch_area(scratch, self._threads)
+        return (
+            whole_lines(self.arena_bytes(plan))
+            + self.places(plan).kept_end
+            + self._backend.scratch_area(scratch, self._threads)
+        )
 
 
 @dataclass(frozen=True)

@@ -91,6 +91,17 @@ def mark_invariant(
     return replace(plan, calls=calls)
 
 
+def unmark_invariant(plan: Plan) -> Plan:
+    """Return a plan none of whose kernels marks buffers whose values stay."""
+    calls = [
+        replace(call, kernel=Kernel(call.kernel.stages, call.kernel.buffers))
+        if isinstance(call, KernelCall) and not isinstance(call.kernel, Rows)
+        else call
+        for call in plan.calls
+    ]
+    return replace(plan, calls=calls)
+
+
 def drop_idle(plan: Plan, idle: tuple[int, ...]) -> list[KernelCall | LoopCall]:
     """Return the calls of a plan without those that only idle outputs need."""
     needed = {storage(t) for n, t in enumerate(plan.graph.outputs) if n not in idle} | set(plan.home)

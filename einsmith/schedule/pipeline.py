@@ -19,7 +19,7 @@ from einsmith.schedule.coalesce import coalesce_copies, has_copies
 from einsmith.schedule.compiled_kernel import CompiledKernel
 from einsmith.schedule.join_updates import join_updates
 from einsmith.schedule.kernel import Beyond, Kernel
-from einsmith.schedule.kernel_calls import mark_invariant
+from einsmith.schedule.kernel_calls import mark_invariant, unmark_invariant
 from einsmith.schedule.layout.apply import apply_layouts, place_leaves
 from einsmith.schedule.layout.choice import layouts_of
 from einsmith.schedule.limited_positions import RowLimit, find_limited, find_limits
@@ -113,7 +113,8 @@ class PlanCode(Protocol):
         """Return the bytes of a plan's intermediate results."""
 
     def held_bytes(self, plan: Plan) -> int:
-        """Return the bytes of a plan's intermediate results, and of the scratch memory of all threads."""
+        """Return the bytes of a plan's intermediate results, of packed constants, and of the scratch memory of all
+        threads."""
 
 
 @dataclass(frozen=True)
@@ -212,9 +213,9 @@ def _mark_constants(plan: Plan, c: PlanContext) -> Plan:
     """Have kernels mark the buffers that hold constants, which they pack once.
 
     What they pack stays in memory of its own. A program that trains others beside frozen weights packs these once where
-    that saves much; under a memory limit it does not.
+    that saves much, and where a memory limit allows it (`fit_memory`).
     """
-    if not c.constants or plan.graph.updates and c.memory is not None:
+    if not c.constants:
         return plan
 
     def pays(call: KernelCall, marked: Kernel) -> bool:
@@ -250,18 +251,22 @@ def fit_memory(plan: Plan, c: PlanContext) -> Plan:
     """Recompute results, so that a run holds no more bytes than the limit.
 
     A plan that stores the fewest results between products is tried last, since its sums may be in another order:
-    results are then not bitwise those without a limit. Raises MemoryLimitError, which names the least limit that can be
-    met.
+    results are then not bitwise those without a limit. A program that trains packs frozen weights at each run where the
+    limit leaves no room to pack them once. Raises MemoryLimitError, which names the least limit that can be met.
     """
     limit = c.memory
     if limit is None:
         return plan
     batch = sum(map(nbytes, find_outside(plan, c.bound) - c.bound))
     allowed = limit.bytes - limit.leaves - batch
+    if plan.graph.updates and c.constants and c.code.held_bytes(plan) > allowed:
+        plan, c = unmark_invariant(plan), replace(c, constants=frozenset())
     fitted = fit(plan, find_outside(plan, c.bound), allowed, _kernel_cost(plan, c), c.code.held_bytes)
     if fitted.plan is None:
-        plan = plan_graph(plan.graph, replace(c, most=0), until=MEMORY)
-        fitted = fit(plan, find_outside(plan, c.bound), allowed, _kernel_cost(plan, c), c.code.held_bytes)
+        sparse = plan_graph(plan.graph, replace(c, most=0), until=MEMORY)
+        if sparse.kernels != plan.kernels:
+            again = fit(sparse, find_outside(sparse, c.bound), allowed, _kernel_cost(sparse, c), c.code.held_bytes)
+            fitted = again if again.plan is not None else min(fitted, again, key=lambda x: x.least)
     if fitted.plan is None:
         least = limit.leaves + batch + fitted.least
         raise MemoryLimitError(

@@ -601,10 +601,19 @@ def test_frozen_weights_of_a_step_are_packed_once_and_followed(way, rng, counted
     np.testing.assert_allclose(losses, unpacked, rtol=1e-5)
 
 
-def test_a_step_under_a_memory_limit_packs_at_each_run(rng, monkeypatch) -> None:
+def test_a_step_packs_frozen_weights_once_where_a_memory_limit_allows_it(rng, monkeypatch) -> None:
     monkeypatch.setattr("einsmith.schedule.pipeline.LEAST_SAVED", 1e-9)
-    _, step, _ = adapted_losses(rng, memory_limit=1 << 24)
-    assert program_of_step(step).constants is None
+    state = rng.bit_generator.state
+    losses, step, _ = adapted_losses(rng, precision="bf16", memory_limit=1 << 26)
+    run = program_of_step(step)
+    assert run.binding.kept.nbytes >= 192 * 192 * 2 and run.held_bytes <= 1 << 26
+    for limit, packs_once in ((run.held_bytes, True), (run.held_bytes - 1, False)):
+        rng.bit_generator.state = state
+        limited, step, _ = adapted_losses(rng, precision="bf16", memory_limit=limit)
+        run = program_of_step(step)
+        assert (run.constants is not None and run.binding.kept.nbytes > 0) == packs_once
+        assert run.held_bytes <= limit
+        np.testing.assert_allclose(limited, losses, rtol=1e-5)
 
 
 def test_weights_that_train_are_not_packed_while_gradients_are_gathered(rng, monkeypatch) -> None:

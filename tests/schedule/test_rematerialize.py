@@ -14,7 +14,7 @@ from einsmith.base.errors import ArgumentError
 from einsmith.base.sizes import show_size, size_of
 from einsmith.ir.nodes import Leaf, Tensor, nbytes
 from einsmith.ir.views import storage
-from einsmith.schedule import pipeline
+from einsmith.schedule import pipeline, rematerialize
 from einsmith.schedule.plan import Plan
 from einsmith.schedule.printer import show_plan
 from einsmith.schedule.rematerialize import KernelCost, fit, peak
@@ -290,6 +290,30 @@ def test_recomputation_is_near_the_cheapest(monkeypatch):
             over.append(sum(seconds(c.kernel) for c in found.calls) / best)
     assert missed <= cases // 10, (missed, cases)
     assert np.median(over) <= 1.05 and np.quantile(over, 0.9) <= 1.2, np.quantile(over, [0.5, 0.9, 1.0])
+
+
+def test_the_search_does_not_grow_with_repeated_layers(monkeypatch):
+    """Results of equal layers are dropped together: 80 layers take hardly more states than 10."""
+
+    def states(layers: int) -> int:
+        plan = chain([64] * (layers + 1), monkeypatch)
+        outside = {*plan.graph.inputs, *(storage(t) for t in plan.graph.outputs)}
+        outside |= {storage(t) for c in plan.calls for t in c.tensors if isinstance(storage(t), Leaf)}
+        cost = KernelCost(lambda kernel: 1.0, lambda kernel: 0)
+        count, make = [0], rematerialize._Timeline._make_state
+
+        def counted(*args):
+            count[0] += 1
+            return make(*args)
+
+        with monkeypatch.context() as m:
+            m.setattr(rematerialize._Timeline, "_make_state", counted)
+            whole = peak(plan, outside, cost)
+            fitted = fit(plan, outside, whole // 2, cost, lambda p: peak(p, outside, cost))
+        assert fitted.plan is not None
+        return count[0]
+
+    assert states(80) <= 3 * states(10)
 
 
 @pytest.mark.slow
