@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ torch = pytest.importorskip("torch", reason="its backend is tested")
 
 from einsmith.base.errors import ArgumentError  # noqa: E402
 from einsmith.driver import executable  # noqa: E402
-from einsmith.frontends.torch_compile.frozen import refresh  # noqa: E402
+from einsmith.frontends.torch import refresh  # noqa: E402
 from einsmith.frontends.torch_compile import frozen  # noqa: E402
 from einsmith.nn.frozen import KINDS, KeptWeight  # noqa: E402
 from tests.frontends.torch_compiled import compiled, fresh  # noqa: E402, F401
@@ -59,15 +60,17 @@ def network(*widths: int) -> Any:
 
 def kept(model: Any, keep: bool | str) -> Any:
     """Return a copy of a model whose frozen matrices have the values that are kept of them."""
-    out = network(*[m.in_features for m in model if hasattr(m, "in_features")], model[-2].out_features)
-    out.load_state_dict(model.state_dict())
-    for p, original in zip(out.parameters(), model.parameters(), strict=True):
-        p.requires_grad_(original.requires_grad)
+    return keep_values(deepcopy(model), keep)
+
+
+def keep_values(model: Any, keep: bool | str) -> Any:
+    """Set the frozen matrices of a model to the values that are kept of them; return the model."""
+    for p in model.parameters():
         if isinstance(keep, str) and not p.requires_grad and p.ndim > 1:
             weight = KeptWeight(tuple(p.shape), KINDS[keep])
             weight.store(p.detach().numpy())
             p.data = torch.from_numpy(np.array(weight.numpy()))
-    return out
+    return model
 
 
 def results(f: Any, model: Any, rows: int, width: int = 7) -> list[torch.Tensor]:
@@ -102,7 +105,7 @@ def test_values(keep: bool | str, sizes: tuple[int, ...], packs_all: None) -> No
 def test_without_gradients(keep: bool | str) -> None:
     model = network().requires_grad_(False)
     f, x = compiled(model, frozen=keep), torch.randn(5, 7)
-    torch.testing.assert_close(f(x), kept(model, keep)(x) if keep is True else f(x).clone(), rtol=2e-5, atol=2e-5)
+    torch.testing.assert_close(f(x), kept(model, keep)(x), rtol=2e-5, atol=2e-5)
     before = f(x)
     with torch.no_grad():
         model[0].weight.zero_()
@@ -167,7 +170,7 @@ def test_packing_once(keep: bool | str, packs_all: None, programs: list[Any]) ->
     f = compiled(model, frozen=keep)
     check(f, model, keep, 16)
     prepared = [(p, n) for p in programs for n in p.runs.bindings.values() if n.preparation is not None]
-    assert len(prepared) >= 2  # of both passes
+    assert prepared
     times = [b.prepared for _, b in prepared]
     for _ in range(3):
         check(f, model, keep, 16)

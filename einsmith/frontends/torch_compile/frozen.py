@@ -180,16 +180,3 @@ def weight_at(node: torch.fx.Node) -> FrozenWeight | None:
     """Return the weight that a graph's input is, None where it is none, or no longer there."""
     known = node.meta.get(FROZEN)
     return None if known is None else known()
-
-
-def refresh(module: torch.nn.Module) -> torch.nn.Module:
-    """Tell compiled functions that parameters of a module have changed through `.data`, which PyTorch does not count;
-    return the module.
-
-    Functions compiled with the option `frozen` read them anew at their next call. A backward pass whose forward pass
-    came before raises PyTorch's error of tensors changed in place.
-    """
-    for x in module.parameters():
-        if not x.is_inference():
-            torch.autograd.graph.increment_version(x)
-    return module
