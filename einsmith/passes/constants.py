@@ -35,9 +35,7 @@ MOST_BYTES = 4096
 """Bytes of a result up to which it may be larger than its constants: a page, which costs next to nothing."""
 
 
-def split_constants(
-    graph: Graph, constants: Collection[Leaf], is_sparing: bool = False
-) -> tuple[Graph | None, Graph]:
+def split_constants(graph: Graph, constants: Collection[Leaf], is_sparing: bool = False) -> tuple[Graph | None, Graph]:
     """Return (a graph that stores results that depend on constants alone into new leaves, or None; the graph that reads
     them).
 
@@ -56,15 +54,21 @@ def split_constants(
 
     checks = {t for t, _ in graph.checks}
 
+    def is_copy(t: Tensor) -> bool:
+        """Return whether a tensor has the elements of a leaf; where memory is spared, also if in another type."""
+        body = pointwise_body(t.template) if isinstance(t, Compute) else None
+        while is_sparing and isinstance(body, Apply) and body.fn == "cast":
+            body = body.args[0]
+        if not isinstance(t, Compute) or not isinstance(body, Read):
+            return False
+        return isinstance(storage(t.args[0]), Leaf) or (is_sparing and is_copy(storage(t.args[0])))
+
     def pays(t: Tensor) -> bool:
         if t in checks or not isinstance(t, Compute):
             return False
         if len(t.template.dtypes) > 1 or not read[t] or is_view(t.template):
             return False
-        body = pointwise_body(t.template)
-        if is_sparing and isinstance(body, Apply) and body.fn == "cast":
-            body = body.args[0]
-        if isinstance(body, Read) and isinstance(storage(t.args[0]), Leaf) and t not in stepped:
+        if is_copy(t) and t not in stepped:
             return False
         return nbytes(t) <= max(MOST_BYTES, sum(map(nbytes, read[t])))
 

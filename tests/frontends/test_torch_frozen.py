@@ -87,9 +87,7 @@ def results(f: Any, model: Any, rows: int, width: int = 7) -> list[torch.Tensor]
 def check(f: Any, model: Any, keep: bool | str, rows: int, width: int = 7) -> None:
     """Compare a call of the compiled model with eager execution, of the kept values."""
     eager = kept(model, keep)
-    torch.testing.assert_close(
-        results(f, model, rows, width), results(eager, eager, rows, width), rtol=2e-5, atol=2e-5
-    )
+    torch.testing.assert_close(results(f, model, rows, width), results(eager, eager, rows, width), rtol=2e-5, atol=2e-5)
 
 
 @pytest.mark.parametrize("keep", KEEPS)
