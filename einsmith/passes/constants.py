@@ -6,8 +6,8 @@ after:  at first, s[c] = weight[c]/sqrt(variance[c] + eps);  at each run, y[b,c,
 Results that are larger than the constants that they come from stay, as it may take longer to read than to compute
 them; so do parts of a constant, or copies in another order, which other kernels read in place and pack for themselves.
 Only a recurrence, whose steps are programs of their own, does not. Checks of indices stay, too: each run performs them.
-Where memory is to be spared, as where the graph trains other parameters, copies of a constant in another type stay as well: `es.nn.freeze` keeps weights
-in 16 bits without both.
+Where memory is to be spared, as where the graph trains other parameters, copies of a constant in another type stay as
+well: `es.nn.freeze` keeps weights in 16 bits without both.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def split_constants(graph: Graph, constants: Collection[Leaf], is_sparing: bool 
     """Return (a graph that stores results that depend on constants alone into new leaves, or None; the graph that reads
     them).
 
-    constants: leaves of the graph whose values stay from run to run; is_sparing: whether copies in another type stay. The new leaves are the first graph's updates, and
-    inputs of both graphs.
+    constants: leaves of the graph whose values stay from run to run; is_sparing: whether copies in another type stay.
+    The new leaves are the first graph's updates, and inputs of both graphs.
     """
     read: dict[Tensor, frozenset[Leaf]] = {}  # of each tensor that depends on constants alone, the constants
     for t in postorder(graph.roots):

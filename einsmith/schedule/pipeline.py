@@ -128,8 +128,8 @@ class PlanContext:
     because that takes less time. memory: most bytes that a run may hold. limits: limits of rows beyond which results do
     not matter; all_limited: whether each kernel must leave out rows beyond them. decisions: what is decided otherwise
     than by the cost model (`schedule.graph_decisions`). without: names of passes, and of parts, that are left out.
-    placed: orders in which leaves are stored that are not row-major. is_sparing: whether constants are packed only where
-    that saves much.
+    placed: orders in which leaves are stored that are not row-major. is_sparing: whether constants are packed only
+    where that saves much.
     """
 
     target: Target
