@@ -184,7 +184,7 @@ def test_memory_goes_with_the_model(packs_all: None) -> None:
     check(f, model, "bf16", 16)
     x = model[0].weight
     weight = frozen.ref(frozen.weight_of(x, "bf16"))
-    programs = frozen.ref(next(iter(frozen._owned_by(model[0].weight.untyped_storage()).programs.values()), f))
+    programs = frozen.ref(next(iter(frozen._of_storage(model[0].weight.untyped_storage()).programs.values()), f))
     assert weight() is not None
     del model, x, f
     torch._dynamo.reset()

@@ -111,7 +111,7 @@ class FrozenWeight:
             self._version = version
 
 
-class _Owned:
+class _OfStorage:
     """What belongs to a storage. weights: by place and options; programs: of each region whose first frozen input is
     in this storage."""
 
@@ -120,18 +120,18 @@ class _Owned:
         self.programs: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
 
-_owned: WeakKeyDictionary[Any, _Owned] = WeakKeyDictionary()
+_owned: WeakKeyDictionary[Any, _OfStorage] = WeakKeyDictionary()
 _guard = locks.lock()
 
 
-def _owned_by(storage: Any) -> _Owned:
+def _of_storage(storage: Any) -> _OfStorage:
     with _guard:
-        return _owned.setdefault(storage, _Owned())
+        return _owned.setdefault(storage, _OfStorage())
 
 
 def weight_of(x: torch.Tensor, keep: str | None) -> FrozenWeight:
     """Return the constant that a tensor is to programs: the same one for all of them. Raises ArgumentError."""
-    owned = _owned_by(x.untyped_storage())
+    owned = _of_storage(x.untyped_storage())
     key = x.data_ptr(), tuple(x.shape), x.stride(), x.dtype, keep
     weight = owned.weights.get(key)
     if weight is None:
@@ -144,7 +144,7 @@ def weight_of(x: torch.Tensor, keep: str | None) -> FrozenWeight:
 def programs_of(storage: Any, region: Any, make: Callable[[], Programs]) -> Programs:
     """Return what a region keeps for weights of which the first is in a storage, made at first; it goes with the
     storage."""
-    owned = _owned_by(storage)
+    owned = _of_storage(storage)
     out = owned.programs.get(region)
     return owned.programs.setdefault(region, make()) if out is None else out
 
