@@ -4,7 +4,8 @@ Models of random weights in published folders (bfloat16, as such files are): 135
 family with grouped queries, and GPT-2. A row is a step of LoRA (rank 16, all linear layers) or of all weights with
 AdamW, of a batch of some texts of some tokens. Peers: transformers' model with PEFT, eager or through inductor, in
 float32 or under autocast to bfloat16, and Einsmith in float32, in bfloat16, and in bfloat16 with frozen weights that
-are kept in it; of all weights of GPT-2, 4 x 64 tokens, also llm.c (--llmc).
+are kept in it; of all weights of GPT-2, 4 x 64 tokens, also llm.c (--llmc); and PEFT's model through torch.compile with Einsmith's backend, its frozen weights read at each call,
+constant, or kept in bfloat16.
 
 Every measurement is a process of its own; peers take turns for `--rounds` rounds, of which the shortest step counts.
 Losses of the first steps must agree with eager PyTorch in float32 (1e-4; bfloat16 2e-2) before times are shown. Memory
@@ -45,6 +46,8 @@ WORDS = 49_152
 OURS = ("einsmith fp32", "einsmith bf16", "einsmith bf16 kept", "einsmith fp32 int8")
 PEERS = ("eager fp32", "eager bf16", "inductor fp32", "inductor bf16")
 LLMC = "llm.c fp32"
+COMPILED = ("peft fp32", "peft bf16", "peft bf16 frozen", "peft bf16 kept")
+"""PEFT's model through torch.compile with Einsmith's backend, and with its option `frozen`."""
 TOLERANCE = {"fp32": 1e-4, "bf16": 2e-2, "int8": 5e-2}
 RANK = 16
 
@@ -56,7 +59,7 @@ def main(argv: list[str] | None = None) -> int:
         batches=((1, 4), "texts of a batch"),
         lengths=((256, 1024), "tokens of a text"),
         kinds=(("lora",), "lora, full"),
-        peers=((*OURS[:3], *PEERS[:2]), "peers: " + ", ".join((*OURS, *PEERS))),
+        peers=((*OURS[:3], *PEERS[:2]), "peers: " + ", ".join((*OURS, *COMPILED, *PEERS))),
         threads=(2, "threads"),
         steps=(3, "timed steps of a process"),
         rounds=(2, "rounds"),
@@ -108,13 +111,15 @@ def _table(cells: dict[str, Any]) -> Table:
     table = Table("work", "peer", "s", "times best peer", "memory", "loss off by", title="fine-tuning")
     for key, cell in cells.items():
         exact = cell.get("eager fp32", {}).get("losses")
-        best = min((x["seconds"] for n, x in cell.items() if n not in OURS and "seconds" in x), default=None)
+        best = min((x["seconds"] for n, x in cell.items() if n in (*PEERS, LLMC) and "seconds" in x), default=None)
         for peer, x in cell.items():
             if "seconds" not in x:
                 table.add_row(key, peer, x.get("error", "?"))
                 continue
             off = None if exact is None or "losses" not in x else float(np.abs(np.subtract(x["losses"], exact)).max())
-            wrong = off is not None and off > TOLERANCE[peer.split()[-1].replace("kept", "bf16")] * abs(exact[0])
+            wrong = off is not None and off > TOLERANCE[
+                next(p for p in reversed(peer.split()) if p in TOLERANCE)
+            ] * abs(exact[0])
             share = f"{best / x['seconds']:.2f}" if best and not wrong else "WRONG" if wrong else ""
             table.add_row(key, peer, f"{x['seconds']:.3f}", share, f"{x.get('memory', 0):.2f}", f"{off or 0:.1e}")
     return table
@@ -207,13 +212,13 @@ def _theirs(task: dict[str, Any]) -> dict[str, Any]:
 
     torch.set_num_threads(task["threads"])
     before = memory.resident_bytes()
-    how, precision = task["peer"].split()
+    how, precision, *keep = task["peer"].split()
     model: Any = AutoModelForCausalLM.from_pretrained(task["folder"], dtype=torch.float32).train()
     weights = 4 * sum(p.numel() for p in model.parameters())
     if task["task"] == "lora":
         model = PeftModel.from_pretrained(model, str(Path(task["folder"], "adapter")), is_trainable=True)
     rule = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-4, fused=True)
-    call = model if how == "eager" else torch.compile(model, backend=how)
+    call = model if how == "eager" else _compiled(model, how, keep)
     tokens = torch.from_numpy(_tokens(task))
 
     def step() -> float:
@@ -241,6 +246,18 @@ def _llmc(task: dict[str, Any]) -> dict[str, Any]:
     if abs(want - first) > TOLERANCE["fp32"] * want:
         raise ValueError(f"its first loss is {first}, not {want}")
     return got
+
+
+def _compiled(model: Any, how: str, keep: list[str]) -> Any:
+    """Return a model compiled by inductor, or by Einsmith (`COMPILED`)."""
+    import torch
+
+    if how != "peft":
+        return torch.compile(model, backend=how)
+    import einsmith.frontends.torch  # noqa: F401 - registers the backend
+
+    options = {"frozen": "bf16" if keep == ["kept"] else True} if keep else {}
+    return torch.compile(model, backend="einsmith", options=options)
 
 
 if __name__ == "__main__":

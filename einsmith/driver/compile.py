@@ -174,6 +174,7 @@ def compile_graph(
     names: Mapping[Leaf, str] = MappingProxyType({}),
     owners: Mapping[Leaf, Leaf] = MappingProxyType({}),
     placed: Mapping[Leaf, Order] = MappingProxyType({}),
+    is_sparing: bool = False,
 ) -> Compiled:
     """Compile a graph.
 
@@ -193,6 +194,7 @@ def compile_graph(
         names: names of leaves, for a dump of the graph.
         owners: as in `Executable`.
         placed: as in `Executable`.
+        is_sparing: as in `Executable`.
 
     Graph decisions that are recorded for the graph are ignored, with a warning, if only without them the limit is met.
 
@@ -223,6 +225,7 @@ def compile_graph(
         tuple(limits),
         all_limited,
         placed=placed,
+        is_sparing=is_sparing,
     )
     compilation = _Compilation(graph, tuple(bound), context, threads, numerics, backend, start, names)
     if (present := present_decisions()) is not None:
@@ -390,7 +393,7 @@ class _Compilation:
     def _store(self, c: PlanContext) -> plans.PlanStore:
         """Return the place of the program's plan on disk."""
         without = c.without, registered()
-        settings = c.finite, self.threads, c.memory, c.most, *without, sorted(c.decisions), c.all_limited
+        settings = c.finite, self.threads, c.memory, c.most, *without, sorted(c.decisions), c.all_limited, c.is_sparing
         leaves = self.bound, c.constants, c.limits, c.placed
         return plans.PlanStore(self.graph, *leaves, c.target, self.numerics, self.backend, *settings)
 

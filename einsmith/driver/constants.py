@@ -31,6 +31,7 @@ class Constants:
         arrays: arrays of leaves that live as long as the program.
         memories: the memory behind some of them: these are the constants.
         compile: compiles a graph for arrays, and returns its runs.
+        is_sparing: whether copies of constants in other types are left to the kernels that read them.
     """
 
     def __init__(
@@ -39,11 +40,12 @@ class Constants:
         arrays: Mapping[Leaf, np.ndarray],
         memories: Collection[Memory],
         compile: Callable[[Graph, Mapping[Leaf, np.ndarray]], Runs],
+        is_sparing: bool = False,
     ):
         self.watch = ChangeWatch(memories)
         known = {id(m.host) for m in memories}
         self.leaves = [x for x, a in arrays.items() if id(a) in known]
-        first, self.graph = split_constants(graph, self.leaves)
+        first, self.graph = split_constants(graph, self.leaves, is_sparing)
         self.arrays: dict[Leaf, np.ndarray] = {}
         self.first: Runs | None = None
         """The program that computes what depends on constants alone; None where there is nothing of that kind."""

@@ -37,7 +37,7 @@ from einsmith.schedule.row_clusters import MAX_STORED_BYTES
 class _CompiledFrom:
     """What a program was compiled from, apart from what its memory and its code tell.
 
-    graph: the whole graph; finite, origins, max_stored, limits: the arguments of an `Executable`.
+    graph: the whole graph; finite, origins, max_stored, limits, is_sparing: the arguments of an `Executable`.
     """
 
     graph: Graph
@@ -45,6 +45,7 @@ class _CompiledFrom:
     origins: Origins
     max_stored: int
     limits: Sequence[RowLimit]
+    is_sparing: bool
 
     def compile(self, program: BoundProgram, memories: Collection[Memory]) -> Executable:
         """Return the graph of a program compiled anew, for the same memory. memories: those of it whose changes are
@@ -77,6 +78,7 @@ class _CompiledFrom:
             owners=memory.owners,
             placed=placed,
             moves=False,
+            is_sparing=self.is_sparing,
         )
 
 
@@ -118,6 +120,8 @@ class Executable(BoundProgram):
             parameter with itself, its state with the parameter.
         placed: orders of the dimensions in the memory of leaves that are not row-major.
         moves: whether the caller can move leaves of `owners` to memory of other orders.
+        is_sparing: whether what depends on `memories` alone is kept only where that saves much, as it always is of
+            `frozen`.
     Raises:
         LeavesMovedError: recorded decisions give leaves other orders, and the caller moves them.
         UnplacedError: a kernel cannot follow the order of a placed leaf.
@@ -148,12 +152,13 @@ class Executable(BoundProgram):
         placed: Mapping[Leaf, Order] = MappingProxyType({}),
         moves: bool = True,
         frozen: Collection[Memory] = (),
+        is_sparing: bool = False,
     ):
         start, checked = perf_counter(), bool(environment.check_level())
         # A checked run compares all rows of a kernel's results.
         own = origins or Origins()
         graph, finite, bind, origins = use_constants(graph, finite, bind, threads, target, numerics, own)
-        source = _CompiledFrom(graph, finite, origins, max_stored, () if checked else tuple(limits))
+        source = _CompiledFrom(graph, finite, origins, max_stored, () if checked else tuple(limits), is_sparing)
         bound = BoundMemory(bind, shared, memories, memory, other_bytes, guard, notices)
         bound.owners, bound.placed = owners, placed
         constants: Constants | None = None
@@ -167,7 +172,7 @@ class Executable(BoundProgram):
                 settings: dict[str, Any] = dict(backend=backend, origins=Origins(names))
                 return Executable(first, arrays, threads, None, target, numerics, shared, **settings).runs
 
-            constants = Constants(graph, bind, stable, compile_first)
+            constants = Constants(graph, bind, stable, compile_first, is_sparing or bool(graph.updates))
             if finite is not None:
                 finite = constants.graph.outputs[graph.outputs.index(finite)]
             graph, fixed = constants.graph, constants.leaves
@@ -176,13 +181,14 @@ class Executable(BoundProgram):
         settings = threads, finite, target, numerics, backend, bound.limit, max_stored
         limited = source.limits, all_limited, names
         orders = owners if moves else {}, placed
-        compiled = compile_graph(graph, bound.arrays, *settings, fixed, *limited, *orders)
+        compiled = compile_graph(graph, bound.arrays, *settings, fixed, *limited, *orders, is_sparing)
         bound.attach(compiled.graph)
         with recording.phase("binding to memory"):
             binding = Binding(
                 compiled, bound.arrays, bound.arena, bound.limit, notices=bound.notices, memories=bound.known
             )
-        if graph.updates and constants is not None and constants.first is None and binding.preparation is None:
+        is_idle = constants is not None and constants.first is None and binding.preparation is None
+        if is_idle and (graph.updates or is_sparing):
             constants = None  # nothing is kept of them
         super().__init__(bound, Runs(bound, {0: binding}, constants, source.origins), constants, source)
         self.compile_seconds = perf_counter() - start

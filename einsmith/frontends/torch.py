@@ -1,7 +1,8 @@
 """Formulas as PyTorch operators: `operator` (frontends/torch_operator.py). Modules of PyTorch as modules of Einsmith,
 and their weights back: `from_torch`, `to_torch` (frontends/torch_export.py).
 
-And `torch.compile(model, backend="einsmith")`, which an installed package has without this import (torch_compile/).
+And `torch.compile(model, backend="einsmith")`, which an installed package has without this import (torch_compile/), and
+`refresh` for weights that such a model takes for constant.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from einsmith.frontends.torch_dynamo import extend_dynamo
 from einsmith.frontends.torch_export import from_torch, to_torch
 from einsmith.frontends.torch_operator import TorchOperator, operator
 
-__all__ = ["TorchOperator", "from_torch", "operator", "to_torch"]
+__all__ = ["TorchOperator", "from_torch", "operator", "refresh", "to_torch"]
 
 BACKEND = "einsmith"
 """Name of the backend of torch.compile."""
@@ -34,6 +35,22 @@ def _register_backend() -> None:
 
         register_backend(compiled, name=BACKEND)
         extend_dynamo()
+
+
+def refresh(module: Any) -> Any:
+    """Tell compiled functions that parameters of a module have changed through `.data`, which PyTorch does not count;
+    return the module.
+
+    Functions compiled with the option `frozen` read frozen ones anew at their next call. The backward pass of an
+    earlier call raises PyTorch's error of tensors changed in place. PEFT's `merge_adapter` and `unmerge_adapter` change
+    weights so.
+    """
+    from torch.autograd.graph import increment_version
+
+    for x in module.parameters():
+        if not x.is_inference():
+            increment_version(x)
+    return module
 
 
 _register_backend()

@@ -23,7 +23,7 @@ from einsmith.nn.module import Module
 from einsmith.nn.parameter import Buffer, Parameter, Stored, substituted
 from einsmith.runtime.memory import Memory
 
-_KINDS = dict(zip(KEPT, (dt.bf16, dt.i8), strict=True))
+KINDS = dict(zip(KEPT, (dt.bf16, dt.i8), strict=True))
 _LARGEST = 127
 """The largest integer of a weight of int8: the scale maps the largest magnitude of a group to it."""
 
@@ -195,7 +195,7 @@ def _replace(
         if keep is None or not parameter.dtype.is_float or parameter.ndim < 2 or not parameter.size:
             continue
         if id(parameter) not in kept:
-            kept[id(parameter)] = path, parameter, KeptWeight(parameter.shape, _KINDS[keep], group)
+            kept[id(parameter)] = path, parameter, KeptWeight(parameter.shape, KINDS[keep], group)
         weight = kept[id(parameter)][2]
         owner.register_buffer(name, weight)
         if weight.scale is not None:

@@ -6,8 +6,8 @@ after:  at first, s[c] = weight[c]/sqrt(variance[c] + eps);  at each run, y[b,c,
 Results that are larger than the constants that they come from stay, as it may take longer to read than to compute
 them; so do parts of a constant, or copies in another order, which other kernels read in place and pack for themselves.
 Only a recurrence, whose steps are programs of their own, does not. Checks of indices stay, too: each run performs them.
-Where the graph trains other parameters, copies of a constant in another type stay as well: `es.nn.freeze` keeps weights
-in 16 bits without both.
+Where memory is to be spared, as where the graph trains other parameters, copies of a constant in another type stay as
+well: `es.nn.freeze` keeps weights in 16 bits without both.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ MOST_BYTES = 4096
 """Bytes of a result up to which it may be larger than its constants: a page, which costs next to nothing."""
 
 
-def split_constants(graph: Graph, constants: Collection[Leaf]) -> tuple[Graph | None, Graph]:
+def split_constants(graph: Graph, constants: Collection[Leaf], is_sparing: bool = False) -> tuple[Graph | None, Graph]:
     """Return (a graph that stores results that depend on constants alone into new leaves, or None; the graph that reads
     them).
 
-    constants: leaves of the graph whose values stay from run to run. The new leaves are the first graph's updates, and
-    inputs of both graphs.
+    constants: leaves of the graph whose values stay from run to run; is_sparing: whether copies in another type stay.
+    The new leaves are the first graph's updates, and inputs of both graphs.
     """
     read: dict[Tensor, frozenset[Leaf]] = {}  # of each tensor that depends on constants alone, the constants
     for t in postorder(graph.roots):
@@ -54,15 +54,21 @@ def split_constants(graph: Graph, constants: Collection[Leaf]) -> tuple[Graph | 
 
     checks = {t for t, _ in graph.checks}
 
+    def is_copy(t: Tensor) -> bool:
+        """Return whether a tensor has the elements of a leaf; where memory is spared, also if in another type."""
+        body = pointwise_body(t.template) if isinstance(t, Compute) else None
+        while is_sparing and isinstance(body, Apply) and body.fn == "cast":
+            body = body.args[0]
+        if not isinstance(t, Compute) or not isinstance(body, Read):
+            return False
+        return isinstance(storage(t.args[0]), Leaf) or (is_sparing and is_copy(storage(t.args[0])))
+
     def pays(t: Tensor) -> bool:
         if t in checks or not isinstance(t, Compute):
             return False
         if len(t.template.dtypes) > 1 or not read[t] or is_view(t.template):
             return False
-        body = pointwise_body(t.template)
-        if graph.updates and isinstance(body, Apply) and body.fn == "cast":
-            body = body.args[0]
-        if isinstance(body, Read) and isinstance(storage(t.args[0]), Leaf) and t not in stepped:
+        if is_copy(t) and t not in stepped:
             return False
         return nbytes(t) <= max(MOST_BYTES, sum(map(nbytes, read[t])))
 

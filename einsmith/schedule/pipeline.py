@@ -129,7 +129,8 @@ class PlanContext:
     because that takes less time. memory: most bytes that a run may hold. limits: limits of rows beyond which results do
     not matter; all_limited: whether each kernel must leave out rows beyond them. decisions: what is decided otherwise
     than by the cost model (`schedule.graph_decisions`). without: names of passes, and of parts, that are left out.
-    placed: orders in which leaves are stored that are not row-major.
+    placed: orders in which leaves are stored that are not row-major. is_sparing: whether constants are packed only
+    where that saves much.
     """
 
     target: Target
@@ -147,6 +148,7 @@ class PlanContext:
     decisions: frozenset[str] = frozenset()
     without: Collection[str] = ()
     placed: Mapping[Leaf, Order] = field(default_factory=dict)
+    is_sparing: bool = False
 
 
 PlanPass = Pass[Plan, PlanContext]
@@ -173,7 +175,7 @@ def plan_graph(graph: Graph, context: PlanContext, until: str = "") -> Plan:
 def _fuse(plan: Plan, c: PlanContext) -> Plan:
     """Fuse the graph's tensors into kernels, with products repeated in the backward pass where that pays."""
     # A kernel that takes sums packs constants at each run, and cannot leave out rows.
-    packs_all = c.constants and not plan.graph.updates
+    packs_all = c.constants and not plan.graph.updates and not c.is_sparing
     without = {*c.without, EPILOGUE_SUMS} if packs_all or c.limits else c.without
 
     def fuse_graph(graph: Graph, repeats: bool) -> Plan:
@@ -221,7 +223,7 @@ def _mark_constants(plan: Plan, c: PlanContext) -> Plan:
     def pays(call: KernelCall, marked: Kernel) -> bool:
         return c.cost(marked, c.target) <= (1 - LEAST_SAVED) * c.cost(call.kernel, c.target)
 
-    return mark_invariant(plan, c.constants, pays if plan.graph.updates else None)
+    return mark_invariant(plan, c.constants, pays if plan.graph.updates or c.is_sparing else None)
 
 
 def _check_rows(plan: Plan, c: PlanContext) -> Plan:

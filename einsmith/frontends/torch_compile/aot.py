@@ -15,12 +15,14 @@ from torch._functorch.aot_autograd import make_boxed_func
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from einsmith.base.errors import ArgumentError, UnknownOptionError
+from einsmith.base.precisions import KEPT
 from einsmith.driver.sizes import check_sizes
 from einsmith.frontends import torch_device
+from einsmith.frontends.torch_compile.frozen import find_frozen, mark
 from einsmith.frontends.torch_compile.higher import DifferentiableBackward, attaching, has_inputs
 from einsmith.frontends.torch_compile.options import Options
 from einsmith.frontends.torch_compile.recurrences import replace_recurrences
-from einsmith.frontends.torch_compile.reused import Saved
+from einsmith.frontends.torch_compile.reused import Saved, inputs_of
 from einsmith.frontends.torch_compile.saved import partition
 from einsmith.frontends.torch_compile.split import split
 from einsmith.frontends.torch_compile.validation import checking, is_refused
@@ -49,7 +51,8 @@ def backend(
     options: `fallback`, "warn" (operators that Einsmith lacks run in PyTorch, with one warning each) or "error";
     `fallback_random`, whether PyTorch draws the random numbers, as in eager execution; `winograd` and
     `separate_exponentials`, as in `es.jit`; `sizes`, "auto" (graphs of dynamic sizes have one program for many sizes,
-    docs/sizes.md), "shared" or "each"; by default as `torch_sizes.choose` says.
+    docs/sizes.md), "shared" or "each"; by default as `torch_sizes.choose` says; `frozen`, True, "bf16" or "int8":
+    parameters that do not train are constants (docs/finetuning.md).
     mode: None or "default". Raises UnknownOptionError and ArgumentError.
     """
     settings = _options(options or {})
@@ -89,15 +92,25 @@ def _compiled(
             return make_boxed_func(graph.forward)
 
     gradients = DifferentiableBackward(function, partial(_compiled, settings=settings), saved)
+    frozen = find_frozen(example_inputs, settings.frozen)
     parameters = {k for k, x in enumerate(example_inputs) if isinstance(x, torch.nn.Parameter)}
+
+    def compile_inference(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        if len(inputs_of(graph.graph)) == len(example_inputs):
+            mark(graph.graph, frozen)
+        return compiler(graph, inputs)
 
     def cut(joint: torch.fx.GraphModule, inputs: Sequence[Any], *, num_fwd_outputs: int, **more: Any) -> Any:
         known = {"num_fwd_outputs": num_fwd_outputs, "options": settings, "constant": saved.constant, **more}
-        known["parameters"] = parameters if has_inputs(joint, len(example_inputs)) else ()
+        known["parameters"] = ()
+        if has_inputs(joint, len(example_inputs)):
+            known["parameters"] = parameters
+            mark(joint.graph, frozen)
         return gradients.cut(joint, len(example_inputs), partial(partition, joint, inputs, **known))
 
     traced = aot_autograd(
         fw_compiler=compiler,
+        inference_compiler=compile_inference,
         decompositions=_decompositions(),
         partition_fn=cut,
         keep_inference_input_mutations=True,
@@ -122,4 +135,6 @@ def _options(keywords: Mapping[str, Any]) -> Options:
     if options.fallback not in ("warn", "error"):
         raise ArgumentError(f"fallback={options.fallback!r} must be 'warn' or 'error'")
     check_sizes(options.sizes)
+    if not (isinstance(options.frozen, bool) or options.frozen in KEPT):
+        raise ArgumentError(f"frozen={options.frozen!r} must be one of False, True, {', '.join(map(repr, KEPT))}")
     return options

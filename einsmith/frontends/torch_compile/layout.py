@@ -21,7 +21,8 @@ class Placed:
 
     physical: the shape under which the memory from the first element on is read. dims: the dimensions that fill it
     densely, the outermost first; None if none do, and the memory is read as one row of elements. is_number: whether it
-    is a Python float that a program reads when it runs.
+    is a Python float that a program reads when it runs. weight: the constant that programs read in the place of an
+    argument (`frozen.FrozenWeight`).
     """
 
     shape: Ints
@@ -30,6 +31,7 @@ class Placed:
     physical: Ints
     dims: Ints | None
     is_number: bool = False
+    weight: Any = None
 
     def view(self, memory: Any) -> Any:
         """Return the tensor as a formula of `memory`, a tensor of the shape `physical`."""

@@ -20,7 +20,8 @@ class Options:
     fallback: "warn" or "error", for operators that run in PyTorch; fallback_random: whether PyTorch draws random
     numbers; winograd, separate_exponentials: as in `es.jit`; sizes: "each", where a graph of dynamic sizes has a
     program for each combination, "shared", where it has one for sizes up to a capacity, or "auto", where sizes that are
-    used often have one, too; None: as `torch_sizes.choose` says. `device`: where programs run
+    used often have one, too; None: as `torch_sizes.choose` says. frozen: whether parameters that do not train are
+    constants of programs, which "bf16" and "int8" keep in fewer bits (`frozen.py`). `device`: where programs run
     (`torch_device.device_of`).
     """
 
@@ -29,6 +30,7 @@ class Options:
     winograd: bool = False
     separate_exponentials: bool = False
     sizes: str | None = None
+    frozen: bool | str = False
     device: str = field(default=CPU, init=False)
 
     def on(self, device: str) -> Options:

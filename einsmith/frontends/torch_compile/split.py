@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from inspect import signature
 from itertools import cycle
 from typing import Any
@@ -20,7 +21,7 @@ from einsmith.base.errors import TraceError
 from einsmith.base.numerics import Numerics
 from einsmith.driver.sizes import PRIMES
 from einsmith.frontends.aten import TABLE
-from einsmith.frontends.torch_compile import layout
+from einsmith.frontends.torch_compile import frozen, layout
 from einsmith.frontends.torch_compile.options import Options
 from einsmith.frontends.torch_compile.reasons import COPY, FLEX, is_view, reason
 from einsmith.frontends.torch_compile.region import OperatorRefusedError, Region, Result
@@ -280,6 +281,8 @@ class _Parts:
             into,
             self.options.sizes,
             self.options.device,
+            {k: weight for k, n in enumerate(args) if (weight := frozen.weight_at(n)) is not None},
+            self.options.frozen,
         )
         try:
             region.prepare([_hint(n) for n in args], [_hint(n, _other) for n in args])
@@ -343,7 +346,9 @@ def _hint(n: FxNode, example: Callable[[Any], Any] = _example) -> Any:
     if not isinstance(value, torch.Tensor):
         return example(value)
     shape, steps = (tuple(map(example, x)) for x in (value.shape, value.stride()))
-    return layout.memory_order(shape, steps, TYPES[value.dtype])
+    placed = layout.memory_order(shape, steps, TYPES[value.dtype])
+    weight = frozen.weight_at(n)
+    return placed if weight is None else replace(placed, weight=weight)
 
 
 def _result(n: FxNode) -> Result:
