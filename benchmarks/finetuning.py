@@ -4,8 +4,8 @@ Models of random weights in published folders (bfloat16, as such files are): 135
 family with grouped queries, and GPT-2. A row is a step of LoRA (rank 16, all linear layers) or of all weights with
 AdamW, of a batch of some texts of some tokens. Peers: transformers' model with PEFT, eager or through inductor, in
 float32 or under autocast to bfloat16, and Einsmith in float32, in bfloat16, and in bfloat16 with frozen weights that
-are kept in it; of all weights of GPT-2, 4 x 64 tokens, also llm.c (--llmc); and PEFT's model through torch.compile with Einsmith's backend, its frozen weights read at each call,
-constant, or kept in bfloat16.
+are kept in it; of all weights of GPT-2, 4 x 64 tokens, also llm.c (--llmc); and PEFT's model through torch.compile with
+Einsmith's backend, its frozen weights read at each call, constant, or kept in bfloat16.
 
 Every measurement is a process of its own; peers take turns for `--rounds` rounds, of which the shortest step counts.
 Losses of the first steps must agree with eager PyTorch in float32 (1e-4; bfloat16 2e-2) before times are shown. Memory
