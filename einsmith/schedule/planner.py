@@ -344,7 +344,7 @@ def _join_calls(
     parts = _row_parts(singles, graph, options.repeats)
     joins_rows = ROW_FUSION not in options.without
     sums = {i: node for i in writers if joins_rows and (node := _sum_of(singles[i])) is not None}
-    unstored = freed(parts, needs, unfused.all, sums, kept, options.target)
+    unstored = freed(parts, needs, unfused.all, sums, kept, options.target, options.most)
     apart = frozenset(node for i, node in sums.items() if not unstored.isdisjoint(parts[i].operands))
     return RowJoiner(singles, parts, needs, unfused, kept, options).run(), apart
 

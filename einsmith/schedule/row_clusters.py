@@ -17,6 +17,7 @@ from einsmith.cost.facts import CPU, Target
 from einsmith.ir.analysis.pointwise import total_operations
 from einsmith.ir.nodes import Reduce, Tensor, nbytes
 from einsmith.ir.views import storage
+from einsmith.schedule.row_forms import forms_of, row_buffers
 from einsmith.schedule.row_fusion import MAX_MEMBERS, RowPart, can_share_rows, common_rows, is_batch, rows_of
 
 STREAMED_L3_RATIO = 4
@@ -76,6 +77,7 @@ def clusters(
     pays: Callable[[Sequence[int]], bool],
     refusals: MutableMapping[Tensor, Refusal],
     cut: Collection[Tensor] = (),
+    most: int = MAX_STORED_BYTES,
 ) -> list[list[int]]:
     """Return the kernels that become one, as lists of numbers in a valid order.
 
@@ -89,8 +91,9 @@ def clusters(
         refusals: receives the large results of reductions that other reductions read, each with the reason for which it
             is stored if it is. `pays` may replace `UNJOINED`.
         cut: results that no kernel reads that computes them.
+        most: most bytes of a result that is stored, where it need not be.
     """
-    large = _streamed(parts, after, unfused, kept, target, refusals)
+    large = _streamed(parts, after, unfused, kept, target, refusals, most)
     streamed = {*large} - {*cut}
     for t, members in large.items() if target.backend == CPU else ():
         # A kernel that has to run between those of a large result joins them, however small what it passes on. What
@@ -150,6 +153,7 @@ def _streamed(
     kept: Collection[Tensor],
     target: Target,
     refusals: MutableMapping[Tensor, Refusal],
+    most: int,
 ) -> dict[Tensor, set[int]]:
     """Return the results that take much of the last-level cache and that one fused kernel may compute and use up, each
     with the kernels that this fuses at least.
@@ -180,7 +184,7 @@ def _streamed(
         ends = readers.get(t, [])
         needed = functools.reduce(operator.or_, (before[r] for r in ends), 0)
         members = {g, *ends, *(c for c in range(g + 1, len(parts)) if before[c] >> g & 1 and needed >> c & 1)}
-        obstacle = _obstacle(t, g, members, parts, unfused)
+        obstacle = _obstacle(t, g, members, parts, unfused, most)
         if not obstacle:
             out[t] = members
         if _is_chain(t, g, parts, readers):
@@ -195,10 +199,11 @@ def freed(
     sums: Collection[int],
     kept: Collection[Tensor],
     target: Target,
+    most: int,
 ) -> set[Tensor]:
     """Return the results that a fused kernel might use up without storing them if the kernels `sums` were not among
     those that are not fused, and that exceed what it would store."""
-    streamed = _streamed(parts, after, {*unfused} - {*sums}, kept, target, {}) if sums else {}
+    streamed = _streamed(parts, after, {*unfused} - {*sums}, kept, target, {}, most) if sums else {}
     members = {n for t in streamed for n in streamed[t]}
     if members.isdisjoint(sums):
         return set()
@@ -228,9 +233,12 @@ def _reduces(part: RowPart) -> bool:
     return any(isinstance(getattr(p, "body", None), Reduce) for p in part.kernel.root.parts)
 
 
-def _obstacle(t: Tensor, g: int, members: Set[int], parts: Sequence[RowPart], unfused: Collection[int]) -> str:
+def _obstacle(
+    t: Tensor, g: int, members: Set[int], parts: Sequence[RowPart], unfused: Collection[int], most: int
+) -> str:
     """Return what prevents a result of kernel `g` from being used up in one kernel of `members`; "" if nothing does."""
-    if not _exceeds_operands(t, parts[g]):
+    common = frozenset[int]() if most else frozenset.intersection(*(rows_of(parts[c]) for c in members))
+    if not _exceeds_operands(t, parts[g], common):
         return "its rows are short, so that it takes less than twice the memory of its operands"
     if len(members) > MAX_MEMBERS:
         return f"{len(members)} kernels would have to be fused, and at most {MAX_MEMBERS} can be"
@@ -242,11 +250,19 @@ def _obstacle(t: Tensor, g: int, members: Set[int], parts: Sequence[RowPart], un
     return ""
 
 
-def _exceeds_operands(t: Tensor, part: RowPart) -> bool:
+def _exceeds_operands(t: Tensor, part: RowPart, rows: Collection[int]) -> bool:
     """Return whether a result takes much more memory than the smaller operands that a product makes it from; a
-    projection does not, and is not worth the tiles that it would have to give up."""
-    smaller = sum(nbytes(s) for s in set(part.operands) if nbytes(s) < nbytes(t))
-    return not part.kernel.reuses or nbytes(t) >= 2 * smaller
+    projection does not, and is not worth the tiles that it would have to give up.
+
+    rows: where no result may be stored, the numbers of rows that its kernels have in common: operands count that these
+    rows index. Others, as the weights of a vocabulary, are read again for every block of rows: 1,024 rows of 576
+    channels and 49,152 words in bfloat16 take 1.6 times the time of stored logits (a core of a Sapphire Rapids)."""
+    if not part.kernel.reuses:
+        return True
+    smaller = {s for s in part.operands if nbytes(s) < nbytes(t)}
+    forms = [f for r in rows for f in forms_of(part.kernel).get(r, ())]
+    ways = [smaller.intersection(storage(part.tensors[n]) for n in row_buffers(f)) for f in forms]
+    return any(nbytes(t) >= 2 * sum(map(nbytes, way)) for way in (*ways, smaller))
 
 
 class HasOperands(Protocol):

@@ -350,6 +350,11 @@ def _reduce_first(t: Template, k: int) -> Template:
     return template(t.shape, t.params, Reduce(body.combiner, extents, tuple(substitute(b, axes) for b in body.bodies)))
 
 
+def row_buffers(form: RowForm) -> list[int]:
+    """Return the buffers of the original kernel of which each row has a part of its own."""
+    return [form.sources[n] if form.sources else n for n, axis in enumerate(form.by_row) if axis]
+
+
 RowForms = dict[int, tuple[RowForm, ...]]
 """Row forms of a kernel, by number of rows."""
 

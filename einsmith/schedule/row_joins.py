@@ -87,7 +87,8 @@ class RowJoiner:
         cut = {t for p in self.parts for t in p.results if maker(t) in nodes} if nodes else set()
         unfused, kept = self.unfused, self.kept
         apart = range(len(self.parts)) if ROW_FUSION in self.options.without else unfused.all
-        groups = [*map(tuple, clusters(self.parts, self.needs, apart, kept, target, self._pays, self._refusals, cut))]
+        pays, refusals, most = self._pays, self._refusals, self.options.most
+        groups = [*map(tuple, clusters(self.parts, self.needs, apart, kept, target, pays, refusals, cut, most))]
         summing: dict[tuple[int, ...], KernelCall] = {}
         if cost is not None and EPILOGUE_SUMS not in self.options.without and target.backend == CPU:
             joiner = SumJoiner(

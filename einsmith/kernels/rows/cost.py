@@ -15,7 +15,7 @@ from einsmith.kernels.rows.box_condition import BoxCondition
 from einsmith.schedule import row_nests
 from einsmith.schedule.block_kernels import BlockKernel
 from einsmith.schedule.footprint import bytes_by_buffer, gathered_buffers
-from einsmith.schedule.kernel import Activity, Member, Rows
+from einsmith.schedule.kernel import Activity, Kernel, Member, Rows
 from einsmith.schedule.row_blocks import inputs, partials
 from einsmith.schedule.row_fusion import ROWS_PER_CORE
 from einsmith.schedule.row_nests import block_kernels, block_places, shared_memory
@@ -27,6 +27,13 @@ as much as operands and results, if that is more."""
 REUSING_BLOCKS = (16, 32, 64, 128)
 """Numbers of rows of a block that are priced for kernels that reuse operands. Blocks of 256 queries take 8 to 25 %
 longer than blocks of 128 where 2,048 and more keys leave L2 (attention, two cores of a Zen 4)."""
+MAX_SHARED_L2_RATIO = 1.0
+"""Largest ratio of the bytes that all blocks read to those of L2 at which blocks in parallel alone are priced: they
+keep in L2 what each packs for itself. The vocabulary of the next figure has a ratio of 54."""
+LEAST_SAVED_BY_PACKING = 0.08
+"""Part of the predicted time of a block's kernel in all blocks that packing an operand before the first one has to
+save, as what is packed takes the operand's bytes again. Of 49,152 words of 576 channels, in 8 blocks of 128 rows in
+bfloat16, one packing of the weights takes 26 ms, the products of the hidden gradient 94 ms (a Sapphire Rapids)."""
 TILES = (128, 256)
 """Lengths of the tiles of a sweep that are priced, where tiles may be skipped."""
 _SAMPLED_BLOCKS = 16
@@ -87,7 +94,8 @@ def configs(rows: Rows, target: Target) -> list[RowsConfig]:
                 for s in shares:
                     nests = [(0, False), *_nests(rows, s, block)]
                     out += [RowsConfig(block, tasks, s, n, again=again) for n, again in nests]
-        if 2 * target.cores * sums > MAX_LOCAL_BYTES:  # too much for each task to have sums of its own
+        # Too much for each task to have sums of its own, or operands that tasks would pack again for every block.
+        if 2 * target.cores * sums > MAX_LOCAL_BYTES or _shared_bytes(rows) > MAX_SHARED_L2_RATIO * target.l2:
             out += [RowsConfig(b, 0, s, 0, t) for b in _serial_blocks(rows) for s in shares for t in (False, True)]
     else:
         for tasks in counts:
@@ -118,8 +126,9 @@ def _nests(rows: Rows, shares: bool, block: int) -> list[tuple[int, bool]]:
 
 
 def _serial_blocks(rows: Rows) -> list[int]:
-    """Return the numbers of rows of a block that are priced where blocks run one after the other."""
-    most = max(1, min(rows.rows, MAX_LOCAL_BYTES // max(1, local_bytes(rows, RowsConfig(1, 1)))))
+    """Return the numbers of rows of a block that are priced where blocks run one after the other: at most half of all,
+    as a single block would store what is used up."""
+    most = max(1, min(-(-rows.rows // 2), MAX_LOCAL_BYTES // max(1, local_bytes(rows, RowsConfig(1, 1)))))
     return sorted({_divisor(rows.rows, n) for n in (*REUSING_BLOCKS, most) if 1 < n <= most})
 
 
@@ -170,11 +179,57 @@ def target_of_row(rows: Rows, target: Target) -> Target:
 
 def launched_cost(rows: Rows, config: RowsConfig, target: Target, chooser: Chooser) -> Cost:
     """Return the cost of the kernels of a block, launched one after the other, for all blocks."""
-    block = config.block
-    one = target_of_row(rows, target) if block == 1 else target
-    kernels = [x.kernel for x in kernels_of(share(rows) if config.share else rows, config)]
-    times = rows.rows / block * one.cores / target.cores
-    return in_turn([Cost(*(times * x for x in chooser.choose(k, one).cost)) for k in kernels])
+    rows = share(rows) if config.share else rows
+    parts = kernels_of(rows, config)
+    if config.block > 1:
+        return in_turn([pack_once(rows, x, config.block, target, chooser).cost for x in parts])
+    one = target_of_row(rows, target)
+    times = rows.rows * one.cores / target.cores
+    return in_turn([_times(times, chooser.choose(x.kernel, one).cost) for x in parts])
+
+
+class RepeatedKernel(NamedTuple):
+    """A kernel that is launched for every block, and its cost for all of them. packs_once: whether it marks operands
+    that are the same in all blocks, which are packed before the first one."""
+
+    kernel: Kernel
+    cost: Cost
+    packs_once: bool
+
+
+def pack_once(rows: Rows, part: BlockKernel, block: int, target: Target, chooser: Chooser) -> RepeatedKernel:
+    """Return how the kernel of a block is launched for all blocks of `block` rows: it packs operands that are the same
+    in all of them once where that saves at least `LEAST_SAVED_BY_PACKING` of its time."""
+    times, kernel = rows.rows / block, part.kernel
+    again = _times(times, chooser.choose(kernel, target).cost)
+    shared = shared_places(rows)
+    same = tuple(n for n, place in enumerate(part.places) if place in shared)
+    if block >= rows.rows or not same or type(kernel) is not Kernel or not kernel.reuses:
+        return RepeatedKernel(kernel, again, False)
+    marked = Kernel(kernel.stages, kernel.buffers, same)
+    choice = chooser.choose(marked, target)
+    whole = choice.pattern.cost(kernel, choice.config, target)
+    packing = Cost(*(max(0.0, x - y) for x, y in zip(whole, choice.cost, strict=True)))
+    cost = in_turn([packing, _times(times, choice.cost)])
+    if cost.rank > (1 - LEAST_SAVED_BY_PACKING) * again.rank:
+        return RepeatedKernel(kernel, again, False)
+    return RepeatedKernel(marked, cost, True)
+
+
+def _times(times: float, cost: Cost) -> Cost:
+    return Cost(*(times * x for x in cost))
+
+
+def shared_places(rows: Rows) -> set[int]:
+    """Return the places of the buffers that no row indexes and no member writes."""
+    own = {p for m in rows.members for p, axis in zip(m.places, m.by_row, strict=True) if axis}
+    written = {m.places[n] for m in rows.members for s in m.kernel.stages for n in s.outputs if n is not None}
+    return {*range(len(rows.buffers))} - own - written
+
+
+def _shared_bytes(rows: Rows) -> int:
+    """Return the bytes of the buffers that are the same in all blocks."""
+    return sum(rows.buffers[place].nbytes for place in shared_places(rows))
 
 
 def task_count(rows: Rows, config: RowsConfig) -> tuple[int, int]:

@@ -191,7 +191,9 @@ class _RowsLowering:
         whole, rest = divmod(kernel.rows, block)
         counts = [block] * whole + [rest] * bool(rest)
         kernels = {count: cost.kernels_of(kernel, self.config, count) for count in counts}
+        kept = [cost.pack_once(kernel, x, block, self.target, self.chooser) for x in kernels[block]]
         lowered = {count: [self.lower(x.kernel, self.target) for x in parts] for count, parts in kernels.items()}
+        lowered[block] = [self.lower(x.kernel, self.target) for x in kept]
         memory = {places.number: out.reserve(4)}
         local = self._local_memory(kernels, lambda x: out.reserve(x.nbytes // kernel.rows * block))
         merged = []
@@ -203,18 +205,27 @@ class _RowsLowering:
             if direct is None:
                 merged.append((n, at))
             out.add(self.lower(fill_kernel(kernel.members[n]), self.target), at)
-        workspace = out.reserve(max(x.workspace for parts in lowered.values() for x in parts))
+        # What is packed once stays in a workspace of its own.
+        apart = {n: out.reserve(lowered[block][n].workspace) for n, x in enumerate(kept) if x.packs_once}
+        passing = [
+            x for count, parts in lowered.items() for n, x in enumerate(parts) if count < block or n not in apart
+        ]
+        workspace = out.reserve(max((x.workspace for x in passing), default=0))
 
-        def launches(count: int, n: int) -> list[Launch]:
-            """Return the launches of kernel n on the block of `count` rows whose number is in memory."""
+        def launches(count: int, n: int, is_first: bool = False) -> list[Launch]:
+            """Return the launches of kernel n on the block of `count` rows whose number is in memory, or, if it
+            `is_first`, those that run before the first block alone."""
             block_launches = []
             part, used, own = lowered[count][n], kernels[count][n].places, memory | local[count]
+            owned = apart.get(n, workspace) if count == block else workspace
             for m, launch in enumerate(part.launches):
+                if launch.loop_invariant is not is_first:
+                    continue
                 b = Builder(f"{out.name}_{count}_{n}_{m}", len(kernel.buffers) + 1)
                 first = b.cast(b.load(self._address(b, memory[places.number], "i32"), 0, "i32"), "i64")
                 pointers = [self._address(b, own[p], "i8") if p in own else self._pointer(b, p, first) for p in used]
                 scratch = b.alloc("i8", launch.function.scratch_bytes)
-                splice(b, launch.function, [*pointers, self._address(b, workspace, "i8")], scratch, b.task)
+                splice(b, launch.function, [*pointers, self._address(b, owned, "i8")], scratch, b.task)
                 block_launches.append(Launch(b.finish(), launch.tasks))
             return block_launches
 
@@ -227,6 +238,8 @@ class _RowsLowering:
         number = self._address(advance, memory[places.number], "i32")
         advance.store(advance.add(advance.load(number, 0, "i32"), advance.const(block, "i32")), number, 0)
         out.lowered.launches.append(Launch(begin.finish(), 1))
+        for n in apart:
+            out.lowered.launches += launches(block, n, is_first=True)
         step = Launch(advance.finish(), 1)
         for n, count in enumerate(counts):
             out.lowered.launches += [step] * (n > 0) + by_count[count]
