@@ -63,6 +63,7 @@ def main(argv: list[str] | None = None) -> int:
         threads=(2, "threads"),
         steps=(3, "timed steps of a process"),
         rounds=(2, "rounds"),
+        memory_limit=(str, "limit of our steps' memory, such as 700MB"),
         llmc=(Path, "llm.c's program train_gpt2"),
         json=(Path, "file of the results"),
     )
@@ -74,7 +75,7 @@ def main(argv: list[str] | None = None) -> int:
             _call({"task": "write", "folder": str(path), "model": model})
             for kind, batch, length in product(args.kinds, args.batches, args.lengths):
                 cell = {"model": model, "task": kind, "folder": str(path), "batch": batch, "length": length}
-                cell |= {"threads": args.threads, "llmc": args.llmc and str(args.llmc)}
+                cell |= {"threads": args.threads, "llmc": args.llmc and str(args.llmc), "limit": args.memory_limit}
                 results.keep(f"{model} {kind} {batch} x {length}", _measure(args, cell))
                 results.say(f"{model} {kind} {batch} x {length}: done")
     results.console.print(_table(results.cells))
@@ -192,7 +193,7 @@ def _ours(task: dict[str, Any]) -> dict[str, Any]:
     def loss(logits: Any, target: Any) -> Any:
         return es.functional.cross_entropy(logits.reshape((-1, WORDS)), target.reshape(-1))
 
-    settings = {"precision": precision, "threads": task["threads"]}
+    settings = {"precision": precision, "threads": task["threads"], "memory_limit": task["limit"]}
     step = es.TrainStep(model, loss, es.optim.AdamW(lr=1e-4, weight_decay=0.01), **settings)
     return _timed(lambda: step(tokens, target), task, before, weights)
 
