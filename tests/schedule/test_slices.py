@@ -12,7 +12,7 @@ from einsmith.checking.kernel_check import KernelFault, _check_untouched, elemen
 from einsmith.passes.pipeline import run_passes
 from einsmith.schedule.kernel import Kernel, KernelBuffer
 from einsmith.schedule.planner import fuse
-from einsmith.schedule.rematerialize import _call_of_stages, _stages_from_stored
+from einsmith.schedule.recomputing_calls import _call_of_stages, _stages_from_stored
 
 F = es.functional
 
