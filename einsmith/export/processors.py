@@ -81,9 +81,11 @@ _SETS = dict(zip(_LEVELS, ("sse", "sse", "avx2", "avx512"), strict=True))
 """Instruction set of each level's vectors (`microarchitectures.VECTORS`)."""
 _AVX = Feature("a system that saves the registers of AVX", 0x6, 0, _SAVED, 0)
 _AVX512 = Feature("a system that saves the registers of AVX-512", 0xE6, 0, _SAVED, 0)
-_WASM_FEATURES = "bulk-memory mutable-globals nontrapping-fptoint sign-ext simd128".split()
-"""What a module of WebAssembly 2.0 may use: all browsers since 2023 have it."""
-NAMES = ("host", *_LEVELS, "aarch64", "wasm")
+_WASM_2 = "bulk-memory mutable-globals nontrapping-fptoint sign-ext simd128"
+_WASM_FEATURES = {"wasm": _WASM_2, "wasm-relaxed": f"{_WASM_2} relaxed-simd"}
+"""What a module may use: of WebAssembly 2.0, which all browsers since 2023 have, or of 3.0, whose multiply-add rounds
+once or twice as the processor likes."""
+NAMES = ("host", *_LEVELS, "aarch64", *_WASM_FEATURES)
 
 
 @dataclass(frozen=True)
@@ -108,8 +110,8 @@ class Processor:
 
 def find_processor(name: str, threads: int) -> Processor:
     """Return the processor of a target's name other than "host". Raises ArgumentError for an unknown name."""
-    if name == "wasm":
-        features = ",".join(f"+{f}" for f in _WASM_FEATURES)
+    if name in _WASM_FEATURES:
+        features = ",".join(f"+{f}" for f in _WASM_FEATURES[name].split())
         return Processor(replace(of_instruction_set("wasm"), features=features), "generic", WASM_TRIPLE, ())
     if name == "aarch64":
         triple, table, wanted, vectors = "aarch64-unknown-linux-gnu", _AARCH64, ["fp-armv8", "neon"], VECTORS["neon"]

@@ -22,7 +22,7 @@ from einsmith.base.errors import ArgumentError, CheckError, SaveError
 from einsmith.base.trees import map_tree
 from einsmith.cost.facts import MAX_THREADS
 from einsmith.driver import registry
-from einsmith.export import build, traces
+from einsmith.export import build, traces, wasm
 from einsmith.export.calls import calls
 from einsmith.export.exported import ExportSubject
 from einsmith.export.header import header
@@ -85,9 +85,14 @@ def export(
         settings = what.compilation
     else:
         settings = what.settings if isinstance(what, Jitted) else DEFAULTS
-    count = threads or settings.threads or get_threads()
+    is_wasm = isinstance(target, str) and target.startswith("wasm")
+    count = threads or (1 if is_wasm else settings.threads or get_threads())
     processor = of_target(registry.DEFAULT.target(count)) if target == "host" else find_processor(target, count)
-    command = build.compiler(processor.arch, compiler) if link else None
+    if processor.is_wasm and count > 1:
+        raise ArgumentError(f"threads={count}: a module of WebAssembly has one thread")
+    command: list[str] | wasm.Toolchain | None = None
+    if link:
+        command = wasm.toolchain(compiler) if processor.is_wasm else build.compiler(processor.arch, compiler)
     if isinstance(what, TrainStep):
         with what.store.guard:  # a consistent state between two steps of other threads
             subject = traces.of_step(what, example, count, schedule)
@@ -190,16 +195,25 @@ class CompiledLibrary:
         text = self.source.text("")
         self.identity = hashlib.blake2b(self.code + text.encode(), digest_size=16).hexdigest()
 
-    def write(self, folder: Path, command: list[str] | None) -> None:
+    def write(self, folder: Path, command: list[str] | wasm.Toolchain | None) -> None:
         """Write everything but the weights, the manifest last. command: the C compiler that links, or None."""
         name, source = self.name, self.source
-        text = header(name, self.subject, self.calls, self.processor, VERSION, source.violations)
-        files.write(folder / f"{name}.h", text)
         files.write(folder / f"{name}.c", source.text(self.identity))
         kernels = folder / f"{name}_kernels.o"
         files.write(kernels, self.code)
+        if self.processor.is_wasm:
+            wasm.write_module(folder, name, self.manifest(), self.calls)
+        else:
+            text = header(name, self.subject, self.calls, self.processor, VERSION, source.violations)
+            files.write(folder / f"{name}.h", text)
         if command is not None:
-            build.link(command, folder, name, kernels)
+            if isinstance(command, wasm.Toolchain):
+                training = self.subject.training
+                reports = bool(training and training.reports)
+                public = wasm.public_functions(name, self.calls, training is not None, reports)
+                wasm.link(command, folder, name, kernels, public)
+            else:
+                build.link(command, folder, name, kernels)
             for part in (kernels, folder / f"{name}.c"):
                 part.unlink()
         sizes = {p.name: p.stat().st_size for p in sorted(folder.iterdir())}
