@@ -10,7 +10,7 @@ import pytest
 
 import einsmith as es
 from einsmith.export import wasm
-from tests.export.common import Small, batch, call, small
+from tests.export.common import batch, call, small
 from tests.export.wasm_module import WasmError, WasmModel, skip_without_tools
 
 STEPS = 20
