@@ -1,4 +1,5 @@
-"""Export a training step or a function of tensors as a library that needs neither Python nor a compiler: es.export.
+"""Export a training step or a function of tensors as a library, or a module of WebAssembly, that needs neither Python
+nor a compiler: es.export.
 
 The kernels and the native entry are LLVM's object code, as in this process. The code around them (memory, threads,
 files, the counters of a step) is C, `runtime/*.c`, followed by the library's tables as data: a C compiler links the
@@ -59,16 +60,19 @@ def export(
     overwrite: bool = False,
 ) -> Path:
     """Write `what` into a new folder as a library for C, and return the folder, which holds NAME.h, NAME.o, libNAME.so,
-    weights.safetensors and manifest.json. Run time needs neither Python, nor LLVM, nor a compiler.
+    weights.safetensors and manifest.json; for WebAssembly NAME.wasm, NAME.js, NAME.d.ts and index.html in the place of
+    the first three. Run time needs neither Python, nor LLVM, nor a compiler.
 
     what: a TrainStep, exported with its training step, evaluation and prediction, or a function of tensors, jitted or
     not; results equal those in Python bit for bit, but for sums of bfloat16 where Python's use AMX. example: a batch
     (inputs..., target), or the function's arguments; shapes and types of arrays matter. Without one, a step is exported
     for all batch shapes that it is compiled for (TrainStep.compile). name: name of the library, by default the model's
     or the function's. target: processor to run on, "host" for this machine, else x86-64 to x86-64-v4 or aarch64; the
-    library refuses a processor that lacks a feature. threads: the library's threads, by default the step's. schedule:
+    library refuses a processor that lacks a feature; or "wasm", WebAssembly 2.0, or "wasm-relaxed", which multiplies
+    and adds in one instruction of WebAssembly 3.0. threads: the library's threads, by default the step's; of
+    WebAssembly one. schedule:
     number of steps for which hyperparameters that are callables of the step are tabulated. compiler: the C compiler
-    that links, by default cc, gcc or clang; link=False: write NAME_kernels.o, NAME.c and NAME.h, to be compiled
+    that links, by default cc, gcc or clang, for WebAssembly clang with wasm-ld, or zig; link=False: write NAME_kernels.o, NAME.c and NAME.h, to be compiled
     elsewhere, and no library. overwrite: replace the files of an export; others in its folder stay.
 
     Raises ArgumentError where shapes are not known or something cannot be exported, CompileError where there is no
