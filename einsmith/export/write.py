@@ -70,10 +70,10 @@ def export(
     or the function's. target: processor to run on, "host" for this machine, else x86-64 to x86-64-v4 or aarch64; the
     library refuses a processor that lacks a feature; or "wasm", WebAssembly 2.0, or "wasm-relaxed", which multiplies
     and adds in one instruction of WebAssembly 3.0. threads: the library's threads, by default the step's; of
-    WebAssembly one. schedule:
-    number of steps for which hyperparameters that are callables of the step are tabulated. compiler: the C compiler
-    that links, by default cc, gcc or clang, for WebAssembly clang with wasm-ld, or zig; link=False: write NAME_kernels.o, NAME.c and NAME.h, to be compiled
-    elsewhere, and no library. overwrite: replace the files of an export; others in its folder stay.
+    WebAssembly one. schedule: number of steps for which hyperparameters that are callables of the step are tabulated.
+    compiler: the C compiler that links, by default cc, gcc or clang, for WebAssembly clang with wasm-ld, or zig;
+    link=False: write NAME_kernels.o, NAME.c and NAME.h, to be compiled elsewhere, and no library. overwrite: replace
+    the files of an export; others in its folder stay.
 
     Raises ArgumentError where shapes are not known or something cannot be exported, CompileError where there is no
     compiler, SaveError where the folder exists; the folder is then as it was.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
+import ctypes.util
 import importlib.util
 import json
-import math
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +15,20 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-FILES = {"bool": np.bool_}
-
 
 def skip_without_tools() -> None:
     """Skip the test where modules can be neither linked nor run."""
     if importlib.util.find_spec("ziglang") is None and not (shutil.which("clang") and shutil.which("wasm-ld")):
         pytest.skip("no linker of WebAssembly (pip install ziglang)")
     pytest.importorskip("wasmtime", reason="no wasmtime (pip install wasmtime)")
+
+
+def library(name: str) -> Callable[..., float]:
+    """Return the function of C's library of a name."""
+    function = getattr(ctypes.CDLL(ctypes.util.find_library("m")), name)
+    kind = ctypes.c_float if name.endswith("f") else ctypes.c_double
+    function.restype, function.argtypes = kind, [kind] * (1 if name in ("sin", "cos") else 2)
+    return function
 
 
 class WasmError(Exception):
@@ -43,8 +51,7 @@ class WasmModel:
         config.wasm_relaxed_simd = True
         self.store = w.Store(w.Engine(config))
         module = w.Module.from_file(self.store.engine, str(folder / f"{self.name}.wasm"))
-        functions = {"pow": math.pow, "sin": math.sin, "cos": math.cos, "fmod": math.fmod, "fmodf": math.fmod}
-        imports = [w.Func(self.store, i.type, functions[i.name]) for i in module.imports]
+        imports = [w.Func(self.store, i.type, library(i.name)) for i in module.imports]
         self.exports = w.Instance(self.store, module, imports).exports(self.store)
         out = self.allocate(8)
         self.check(self.call("create", out))
