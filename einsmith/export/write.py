@@ -193,6 +193,7 @@ class CompiledLibrary:
             ]
         data = [p.data() for p in programs]
         self.arena = max(d.scratch + d.stride * subject.threads for d in data)
+        self.seconds = [d.seconds for d in data]
         self.calls = calls(name, subject, [d.inputs for d in data], [d.outputs for d in data])
         self.source = LibrarySource(name, subject, data, self.calls, processor, backend.pool_bytes)
         self.code = backend.object_code(name, self.source.functions, self.source.constants, programs[0].target)
@@ -242,7 +243,7 @@ class CompiledLibrary:
             "threads": self.subject.threads,
             "intermediate_bytes": self.arena,
             "kernels": len(self.source.functions),
-            "functions": [c.describe() for c in self.calls],
+            "functions": [c.describe() | {"predicted_seconds": self.seconds[c.program]} for c in self.calls],
             "tensors": [
                 {"name": t.name, "kind": t.kind, "type": t.array.dtype.name, "shape": list(t.array.shape)}
                 for t in saved_tensors(self.subject)
