@@ -161,11 +161,12 @@ def on_neon(conv: Conv) -> dict[str, Any]:
 
 def emulated(kernel: Any, target: Target, found: list[tuple[Any, Any]]) -> list[bool] | None:
     """Return whether the code of each (pattern, configuration) for AArch64 gives, under qemu, what scalar code gives on
-    this machine, of small integers; None without a compiler or an emulator."""
+    this machine, of small integers; None without a compiler or an aarch64."""
     import pytest
 
-    from tests.aarch64 import emulator
     from tests.kernels.runner import fresh
+    from tests.machines import aarch64
+    from tests.machines.jobs import Job
 
     scalar = autoconfig.SCALAR
     start = fresh(kernel, 0)
@@ -177,10 +178,10 @@ def emulated(kernel: Any, target: Target, found: list[tuple[Any, Any]]) -> list[
         named = [
             (replace(x.function, name=f"kernel_{n}_{m}"), x.tasks) for m, x in enumerate(lowered.launches)
         ]  # each with a name of its own in the program
-        jobs.append(emulator.Job(named, [x.copy() for x in start], lowered.workspace))
+        jobs.append(Job(named, [x.copy() for x in start], lowered.workspace))
     try:
         with tempfile.TemporaryDirectory() as folder:
-            emulator.execute(Path(folder), jobs)
+            aarch64.execute(Path(folder), jobs)
     except pytest.skip.Exception:
         return None
     return [all(map(np.array_equal, job.arrays, want)) for job in jobs]

@@ -217,19 +217,25 @@ def run_command(what: str, **options) -> None:
 @click.option("--batch", type=BATCH, help="Batch size of the step.  [default: as in train]")
 @click.option("--set", "settings", multiple=True, metavar="width=128", help="Set an argument of the MODEL.")
 @click.option("--name", help="Prefix of the C functions' names.  [default: the model's name]")
-@click.option("--target", default="host", help="x86-64 to x86-64-v4, or aarch64.  [default: this machine]")
+@click.option(
+    "--target", default="host", help="x86-64 to x86-64-v4, aarch64, wasm or wasm-relaxed.  [default: this machine]"
+)
 @click.option(
     "--schedule",
     type=click.IntRange(min=1),
     help="Number of steps whose scheduled learning rates are written as a table.",
 )
 @common_options.threads
-@click.option("--compiler", metavar="CC", help="C compiler that links the library.  [default: cc, gcc or clang]")
+@click.option(
+    "--compiler",
+    metavar="CC",
+    help="C compiler that links the library.  [default: cc, gcc or clang; for wasm clang or zig]",
+)
 @click.option("--overwrite", is_flag=True, help="Replace an existing export.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def export_command(what: str, folder: Path, **options) -> None:
     """Write a training step into FOLDER as a library for C that needs no Python: header, object file, shared library,
-    weights and a manifest.
+    weights and a manifest; with --target wasm as a module of WebAssembly, with JavaScript that loads it.
 
     MODEL, as in `einsmith train`, has new weights and Adam's rule; DIR is a run that `einsmith train --save` wrote,
     which continues from its last step (its schedule of learning rates needs --schedule).

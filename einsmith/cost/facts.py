@@ -19,7 +19,7 @@ from einsmith.base.errors import ArgumentError
 from einsmith.base.locks import cached_property
 from einsmith.base.numerics import Numerics
 from einsmith.base.system import processors
-from einsmith.cost.microarchitectures import VECTORS, Core, core
+from einsmith.cost.microarchitectures import VECTORS, WASM_TRIPLE, Core, core
 from einsmith.cost.overheads import Overheads
 from einsmith.ir.functions import FUNCTIONS
 
@@ -275,10 +275,11 @@ def host(cpu: str = "host", features: frozenset[str] = frozenset()) -> Target:
 def of_instruction_set(name: str) -> Target:
     """Return a machine of one core with the vectors of an instruction set (`microarchitectures.VECTORS`), and with the
     rates of a common processor that has it."""
-    triple = "aarch64-unknown-linux-gnu" if name == "neon" else "x86_64-unknown-linux-gnu"
+    triple = {"neon": "aarch64-unknown-linux-gnu", "wasm": WASM_TRIPLE}.get(name, "x86_64-unknown-linux-gnu")
     vector, registers = VECTORS[name]
-    target = Target(cpu=name, features="", triple=triple, vector_bytes=vector, vector_registers=registers)
-    return with_core(target, core("", vector, registers))
+    cpu = "generic" if name == "wasm" else name
+    target = Target(cpu=cpu, features="", triple=triple, vector_bytes=vector, vector_registers=registers)
+    return with_core(target, core("wasm" if name == "wasm" else "", vector, registers))
 
 
 def with_core(target: Target, c: Core) -> Target:

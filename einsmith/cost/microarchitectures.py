@@ -47,6 +47,8 @@ _ICE_LAKE_CLIENT = Core(3.5e9, 64, 128, 64, 150, 45, 12, 0.8, 2e10)
 _SAPPHIRE_RAPIDS = Core(2.8e9, 128, 128, 64, 150, 45, 6, 0.8, 1.3e10)
 _NEOVERSE_N1 = Core(2.8e9, 32, 32, 32, 40, 18, 9, 2.0, 1.6e10)
 _NEOVERSE_V1 = Core(2.6e9, 64, 48, 32, 60, 25, 10, 2.0, 2.5e10)
+_WASM = Core(3.0e9, 16, 32, 16, 24, 12, 6, memory=1e10)
+"""What a compiler of WebAssembly makes of vectors of four floats: a multiplication and an addition, no gathers."""
 _APPLE = Core(3.2e9, 64, 48, 32, 64, 32, 20, 2.0, 6e10)
 
 CORES: dict[str, Core] = {
@@ -63,12 +65,14 @@ CORES: dict[str, Core] = {
     **dict.fromkeys(("neoverse-n1", "cortex-a76"), _NEOVERSE_N1),
     "neoverse-n2": _NEOVERSE_N1._replace(clock=3e9, load_bytes=48, l1=56),
     **dict.fromkeys(("neoverse-v1", "neoverse-v2", "neoverse-512tvb"), _NEOVERSE_V1),
+    "wasm": _WASM,
     **dict.fromkeys(("apple-m1", "apple-m2", "apple-m3", "apple-m4"), _APPLE),
 }
 """Cores by LLVM's processor names."""
 
 
-VECTORS = {"sse": (16, 16), "avx2": (32, 16), "avx512": (64, 32), "neon": (16, 32)}
+WASM_TRIPLE = "wasm32-unknown-unknown"
+VECTORS = {"sse": (16, 16), "avx2": (32, 16), "avx512": (64, 32), "neon": (16, 32), "wasm": (16, 16)}
 """Bytes of a vector register, and the number of these registers, by instruction set."""
 
 

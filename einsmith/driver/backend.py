@@ -85,13 +85,14 @@ class ProgramInfo:
 
 @dataclass(frozen=True)
 class ProgramTable:
-    """A program as data: its words, the number of its steps, the indices of words that are addresses, and for the
-    words of checks the codes with which they fail."""
+    """A program as data: its words, the number of its steps, the indices of words that are addresses, for the words of
+    checks the codes with which they fail, and the predicted seconds of a run."""
 
     words: tuple[int, ...]
     steps: int
     addresses: tuple[int, ...]
     codes: Mapping[int, int]
+    seconds: float
 
 
 class Answer(NamedTuple):

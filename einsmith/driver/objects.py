@@ -66,7 +66,9 @@ class ObjectCode(CpuBackend, Exporter):
             for n, step in enumerate(program.steps)
             if isinstance(step, CheckZero)
         }
-        return ProgramTable(tuple(map(int, program.table)), len(program.steps), tuple(program.addresses()), codes)
+        return ProgramTable(
+            tuple(map(int, program.table)), len(program.steps), tuple(program.addresses()), codes, program.seconds
+        )
 
     def object_code(self, prefix: str, functions: Sequence[int], constants: bytes, target: Target) -> bytes:
         triple = jit.resolve(target).triple

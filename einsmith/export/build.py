@@ -40,13 +40,16 @@ def link(command: Sequence[str], folder: Path, name: str, kernels: Path) -> None
     message."""
     runtime = folder / f"{name}_runtime.o"
     whole, shared = folder / f"{name}.o", folder / f"lib{name}.so"
-    _run([*command, *FLAGS, "-Wall", "-Wextra", "-c", f"{name}.c", "-o", runtime.name], folder)
-    _run([*command, "-r", "-nostdlib", "-o", whole.name, runtime.name, kernels.name], folder)
-    _run([*command, "-shared", f"-Wl,-soname,{shared.name}", "-o", shared.name, whole.name, "-lpthread", "-lm"], folder)
+    run_command([*command, *FLAGS, "-Wall", "-Wextra", "-c", f"{name}.c", "-o", runtime.name], folder)
+    run_command([*command, "-r", "-nostdlib", "-o", whole.name, runtime.name, kernels.name], folder)
+    run_command(
+        [*command, "-shared", f"-Wl,-soname,{shared.name}", "-o", shared.name, whole.name, "-lpthread", "-lm"], folder
+    )
     runtime.unlink()
 
 
-def _run(command: Sequence[str], folder: Path) -> None:
+def run_command(command: Sequence[str], folder: Path) -> None:
+    """Run a compiler in a folder. Raises CompileError with its message."""
     try:
         done = subprocess.run(
             command, cwd=folder, capture_output=True, text=True, timeout=_SECONDS, stdin=subprocess.DEVNULL

@@ -69,6 +69,8 @@ class Library:
         if self.manifest.get("format") != "einsmith-export":
             raise ValueError(f"{self.folder} is not an exported library")
         self.name: str = self.manifest["name"]
+        if self.manifest["target"]["triple"].startswith("wasm"):
+            raise ValueError(f"it is a module of WebAssembly, which {self.name}.js loads in a browser or in Node")
         self._functions = _LibraryFunctions(self.folder, self.name, self.manifest["identity"])
         self._calls: dict[str, list[dict[str, Any]]] = {}
         for call in self.manifest["functions"]:

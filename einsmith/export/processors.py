@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from einsmith.base.errors import ArgumentError, CompileError
-from einsmith.cost.facts import Target
-from einsmith.cost.microarchitectures import VECTORS
+from einsmith.cost.facts import Target, of_instruction_set
+from einsmith.cost.microarchitectures import VECTORS, WASM_TRIPLE
 
 
 class Feature(NamedTuple):
@@ -81,7 +81,11 @@ _SETS = dict(zip(_LEVELS, ("sse", "sse", "avx2", "avx512"), strict=True))
 """Instruction set of each level's vectors (`microarchitectures.VECTORS`)."""
 _AVX = Feature("a system that saves the registers of AVX", 0x6, 0, _SAVED, 0)
 _AVX512 = Feature("a system that saves the registers of AVX-512", 0xE6, 0, _SAVED, 0)
-NAMES = ("host", *_LEVELS, "aarch64")
+_WASM_2 = "bulk-memory mutable-globals nontrapping-fptoint sign-ext simd128"
+_WASM_FEATURES = {"wasm": _WASM_2, "wasm-relaxed": f"{_WASM_2} relaxed-simd"}
+"""What a module may use: of WebAssembly 2.0, which all browsers since 2023 have, or of 3.0, whose multiply-add rounds
+once or twice as the processor likes."""
+NAMES = ("host", *_LEVELS, "aarch64", *_WASM_FEATURES)
 
 
 @dataclass(frozen=True)
@@ -98,9 +102,17 @@ class Processor:
         """The architecture, the first part of the target triple."""
         return self.triple.split("-")[0]
 
+    @property
+    def is_wasm(self) -> bool:
+        """Whether it is the virtual machine of WebAssembly, without threads and files."""
+        return self.triple == WASM_TRIPLE
+
 
 def find_processor(name: str, threads: int) -> Processor:
     """Return the processor of a target's name other than "host". Raises ArgumentError for an unknown name."""
+    if name in _WASM_FEATURES:
+        features = ",".join(f"+{f}" for f in _WASM_FEATURES[name].split())
+        return Processor(replace(of_instruction_set("wasm"), features=features), "generic", WASM_TRIPLE, ())
     if name == "aarch64":
         triple, table, wanted, vectors = "aarch64-unknown-linux-gnu", _AARCH64, ["fp-armv8", "neon"], VECTORS["neon"]
         cpu = "generic"

@@ -42,7 +42,8 @@ class Data:
 
     words: the program's table, 0 where `places` has the target; steps: number of steps of the table; results: place of
     each of the graph's outputs; fresh: bytes of each ("result", number); scratch: bytes of the arena before scratch
-    memory; stride: bytes of one thread's scratch; checks: message of each check, by the word that holds its code."""
+    memory; stride: bytes of one thread's scratch; checks: message of each check, by the word that holds its code;
+    seconds: predicted seconds of a run."""
 
     words: tuple[int, ...]
     places: Mapping[int, WordTarget]
@@ -54,6 +55,7 @@ class Data:
     scratch: int
     stride: int
     checks: Mapping[int, str]
+    seconds: float
 
 
 class Portable:
@@ -117,6 +119,7 @@ class Portable:
             binding.arena_bytes,
             compiled.backend.scratch_area(compiled.scratch, 1),
             {n: binding.messages[c] for n, c in table.codes.items()},
+            table.seconds,
         )
 
     def _owners(self) -> dict[int, tuple[Any, int]]:

@@ -117,15 +117,14 @@ class LibrarySource:
 
     def text(self, identity: str) -> str:
         """Return the whole source. identity: the string that the library's function NAME_identity returns."""
-        parts = ["machine.c", "library.c", *(["training.c"] if self.subject.training else [])]
+        alone = self.processor.is_wasm
+        parts = ["wasm.h" if alone else "posix.h", "machine.c", "library.c"]
+        parts += [*([] if alone else ["files.c"]), *(["training.c"] if self.subject.training else [])]
         runtime = [files.read_text(RUNTIME / p).replace("struct model", f"struct {self.name}_model") for p in parts]
         head = [
             f"/* {self.name}: the source of a library that Einsmith has exported. Compiled and linked with the object "
             "file of its kernels. */",
-            "#define _XOPEN_SOURCE 700",
-            "#pragma GCC visibility push(default)",
-            f'#include "{self.name}.h"',
-            "#pragma GCC visibility pop",
+            *([f"typedef struct {self.name}_model {self.name}_model;"] if alone else _public(self.name)),
             *(["#define REPORTS"] if self.subject.training and self.subject.training.reports else []),
             "",
         ]
@@ -276,14 +275,14 @@ class LibrarySource:
 
     def _functions(self) -> None:
         name = self.name
+        if self.processor.is_wasm:
+            self.lines += [
+                f"int {name}_create({name}_model **made) {{\n    return begin(&library, 1, made);\n}}\n",
+                f"void *{name}_allocate(size_t bytes) {{\n    return allocate(bytes);\n}}\n",
+            ]
+        else:
+            self._file_functions(name)
         self.lines += [
-            f"int {name}_create(const char *weights, int threads, {name}_model **made) {{",
-            "    return create(&library, weights, NULL, 0, threads, made);\n}\n",
-            f"int {name}_create_from(const void *weights, size_t bytes, int threads, {name}_model **made) {{",
-            "    return create(&library, NULL, weights, bytes, threads, made);\n}\n",
-            f"void {name}_destroy({name}_model *model) {{\n    destroy(model);\n}}\n",
-            f"int {name}_load({name}_model *model, const char *path) {{\n    return load(model, path);\n}}\n",
-            f"int {name}_save({name}_model *model, const char *path) {{\n    return save(model, path);\n}}\n",
             f"void *{name}_tensor({name}_model *model, const char *name) {{\n    return tensor(model, name);\n}}\n",
             f"const char *{name}_error(int code) {{\n    return error(&library, code);\n}}\n",
         ]
@@ -300,6 +299,17 @@ class LibrarySource:
         for call in self.calls:
             self._call(call)
 
+    def _file_functions(self, name: str) -> None:
+        self.lines += [
+            f"int {name}_create(const char *weights, int threads, {name}_model **made) {{",
+            "    return create(&library, weights, NULL, 0, threads, made);\n}\n",
+            f"int {name}_create_from(const void *weights, size_t bytes, int threads, {name}_model **made) {{",
+            "    return create(&library, NULL, weights, bytes, threads, made);\n}\n",
+            f"void {name}_destroy({name}_model *model) {{\n    destroy(model);\n}}\n",
+            f"int {name}_load({name}_model *model, const char *path) {{\n    return load(model, path);\n}}\n",
+            f"int {name}_save({name}_model *model, const char *path) {{\n    return save(model, path);\n}}\n",
+        ]
+
     def _call(self, call: LibraryCall) -> None:
         arguments = ", ".join(a.name for a in call.arguments) or "NULL"
         self.lines += [f"{prototype(self.name, call)} {{", f"    const void *arguments[] = {{{arguments}}};"]
@@ -313,6 +323,16 @@ class LibrarySource:
                 f"    void *results[] = {{{results}}};",
                 f"    return call(model, {call.program}, arguments, results);\n}}\n",
             ]
+
+
+def _public(name: str) -> list[str]:
+    """Return the lines that declare the library's public functions."""
+    return [
+        "#define _XOPEN_SOURCE 700",
+        "#pragma GCC visibility push(default)",
+        f'#include "{name}.h"',
+        "#pragma GCC visibility pop",
+    ]
 
 
 def prototype(name: str, call: LibraryCall) -> str:

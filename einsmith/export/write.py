@@ -1,4 +1,5 @@
-"""Export a training step or a function of tensors as a library that needs neither Python nor a compiler: es.export.
+"""Export a training step or a function of tensors as a library, or a module of WebAssembly, that needs neither Python
+nor a compiler: es.export.
 
 The kernels and the native entry are LLVM's object code, as in this process. The code around them (memory, threads,
 files, the counters of a step) is C, `runtime/*.c`, followed by the library's tables as data: a C compiler links the
@@ -22,7 +23,7 @@ from einsmith.base.errors import ArgumentError, CheckError, SaveError
 from einsmith.base.trees import map_tree
 from einsmith.cost.facts import MAX_THREADS
 from einsmith.driver import registry
-from einsmith.export import build, traces
+from einsmith.export import build, traces, wasm
 from einsmith.export.calls import calls
 from einsmith.export.exported import ExportSubject
 from einsmith.export.header import header
@@ -59,17 +60,20 @@ def export(
     overwrite: bool = False,
 ) -> Path:
     """Write `what` into a new folder as a library for C, and return the folder, which holds NAME.h, NAME.o, libNAME.so,
-    weights.safetensors and manifest.json. Run time needs neither Python, nor LLVM, nor a compiler.
+    weights.safetensors and manifest.json; for WebAssembly NAME.wasm, NAME.js, NAME.d.ts and index.html in the place of
+    the first three. Run time needs neither Python, nor LLVM, nor a compiler.
 
     what: a TrainStep, exported with its training step, evaluation and prediction, or a function of tensors, jitted or
     not; results equal those in Python bit for bit, but for sums of bfloat16 where Python's use AMX. example: a batch
     (inputs..., target), or the function's arguments; shapes and types of arrays matter. Without one, a step is exported
     for all batch shapes that it is compiled for (TrainStep.compile). name: name of the library, by default the model's
     or the function's. target: processor to run on, "host" for this machine, else x86-64 to x86-64-v4 or aarch64; the
-    library refuses a processor that lacks a feature. threads: the library's threads, by default the step's. schedule:
-    number of steps for which hyperparameters that are callables of the step are tabulated. compiler: the C compiler
-    that links, by default cc, gcc or clang; link=False: write NAME_kernels.o, NAME.c and NAME.h, to be compiled
-    elsewhere, and no library. overwrite: replace the files of an export; others in its folder stay.
+    library refuses a processor that lacks a feature; or "wasm", WebAssembly 2.0, or "wasm-relaxed", which multiplies
+    and adds in one instruction of WebAssembly 3.0. threads: the library's threads, by default the step's; of
+    WebAssembly one. schedule: number of steps for which hyperparameters that are callables of the step are tabulated.
+    compiler: the C compiler that links, by default cc, gcc or clang, for WebAssembly clang with wasm-ld, or zig;
+    link=False: write NAME_kernels.o, NAME.c and NAME.h, to be compiled elsewhere, and no library. overwrite: replace
+    the files of an export; others in its folder stay.
 
     Raises ArgumentError where shapes are not known or something cannot be exported, CompileError where there is no
     compiler, SaveError where the folder exists; the folder is then as it was.
@@ -85,9 +89,14 @@ def export(
         settings = what.compilation
     else:
         settings = what.settings if isinstance(what, Jitted) else DEFAULTS
-    count = threads or settings.threads or get_threads()
+    is_wasm = isinstance(target, str) and target.startswith("wasm")
+    count = threads or (1 if is_wasm else settings.threads or get_threads())
     processor = of_target(registry.DEFAULT.target(count)) if target == "host" else find_processor(target, count)
-    command = build.compiler(processor.arch, compiler) if link else None
+    if processor.is_wasm and count > 1:
+        raise ArgumentError(f"threads={count}: a module of WebAssembly has one thread")
+    command: list[str] | wasm.Toolchain | None = None
+    if link:
+        command = wasm.toolchain(compiler) if processor.is_wasm else build.compiler(processor.arch, compiler)
     if isinstance(what, TrainStep):
         with what.store.guard:  # a consistent state between two steps of other threads
             subject = traces.of_step(what, example, count, schedule)
@@ -184,22 +193,32 @@ class CompiledLibrary:
             ]
         data = [p.data() for p in programs]
         self.arena = max(d.scratch + d.stride * subject.threads for d in data)
+        self.seconds = [d.seconds for d in data]
         self.calls = calls(name, subject, [d.inputs for d in data], [d.outputs for d in data])
         self.source = LibrarySource(name, subject, data, self.calls, processor, backend.pool_bytes)
         self.code = backend.object_code(name, self.source.functions, self.source.constants, programs[0].target)
         text = self.source.text("")
         self.identity = hashlib.blake2b(self.code + text.encode(), digest_size=16).hexdigest()
 
-    def write(self, folder: Path, command: list[str] | None) -> None:
+    def write(self, folder: Path, command: list[str] | wasm.Toolchain | None) -> None:
         """Write everything but the weights, the manifest last. command: the C compiler that links, or None."""
         name, source = self.name, self.source
-        text = header(name, self.subject, self.calls, self.processor, VERSION, source.violations)
-        files.write(folder / f"{name}.h", text)
         files.write(folder / f"{name}.c", source.text(self.identity))
         kernels = folder / f"{name}_kernels.o"
         files.write(kernels, self.code)
+        if self.processor.is_wasm:
+            wasm.write_module(folder, name, self.manifest(), self.calls)
+        else:
+            text = header(name, self.subject, self.calls, self.processor, VERSION, source.violations)
+            files.write(folder / f"{name}.h", text)
         if command is not None:
-            build.link(command, folder, name, kernels)
+            if isinstance(command, wasm.Toolchain):
+                training = self.subject.training
+                reports = bool(training and training.reports)
+                public = wasm.public_functions(name, self.calls, training is not None, reports)
+                wasm.link(command, folder, name, kernels, public)
+            else:
+                build.link(command, folder, name, kernels)
             for part in (kernels, folder / f"{name}.c"):
                 part.unlink()
         sizes = {p.name: p.stat().st_size for p in sorted(folder.iterdir())}
@@ -224,7 +243,7 @@ class CompiledLibrary:
             "threads": self.subject.threads,
             "intermediate_bytes": self.arena,
             "kernels": len(self.source.functions),
-            "functions": [c.describe() for c in self.calls],
+            "functions": [c.describe() | {"predicted_seconds": self.seconds[c.program]} for c in self.calls],
             "tensors": [
                 {"name": t.name, "kind": t.kind, "type": t.array.dtype.name, "shape": list(t.array.shape)}
                 for t in saved_tensors(self.subject)

@@ -87,6 +87,7 @@ class Program:
         shared: float = math.inf,
     ):
         self.steps = tuple(steps)
+        self.seconds = seconds
         waits = any(isinstance(s, Await) for s in self.steps)
         self.watched = (waits or seconds >= WATCHED_FROM) and commit != 0
         self._commit = len(self.steps) + 1 if commit is None else commit

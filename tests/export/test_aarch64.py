@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from tests.aarch64.emulator import compiler, emulator
 from tests.export.common import WARNINGS, call
+from tests.machines.aarch64 import compiler, emulator
 from tests.training.test_examples import EXAMPLES, load
 
 STEPS = 20

@@ -313,6 +313,41 @@ _FUTEX_CALL = {"x86_64": 202, "aarch64": 98, "arm64": 98, "riscv64": 98}
 """Number of Linux's system call futex(2), by architecture."""
 
 
+# One thread, without a system: nobody waits, and nothing is timed.
+_ALONE = """
+define internal i64 @now() #0 {
+  ret i64 0
+}
+define internal i64 @roughly_now() #0 {
+  ret i64 0
+}
+define internal i64 @thread_id() #0 {
+  ret i64 1
+}
+define internal void @yield() #0 {
+  ret void
+}
+define internal void @write_byte(i32 %descriptor, ptr %byte) #0 {
+  ret void
+}
+define internal void @read_byte(i32 %descriptor, ptr %byte) #0 {
+  ret void
+}
+define internal i1 @await_byte(i32 %descriptor, i32 %milliseconds) #0 {
+  ret i1 true
+}
+define internal void @park(ptr %word, i32 %value) #0 {
+  ret void
+}
+define internal void @park_for(ptr %word, i32 %value, i64 %ns) #0 {
+  ret void
+}
+define internal void @wake(ptr %word) #0 {
+  ret void
+}
+"""
+
+
 def system_functions(triple: str) -> str:
     """Return the text of the functions that call the system of a triple such as x86_64-unknown-linux-gnu.
 
@@ -320,6 +355,8 @@ def system_functions(triple: str) -> str:
     """
     if "windows" in triple:
         return _WINDOWS + _NO_PLACES
+    if triple.startswith("wasm"):
+        return _ALONE + _NO_PLACES
     is_linux, is_mac = "linux" in triple, "darwin" in triple or "macos" in triple
     futex = _FUTEX_CALL.get(triple.split("-")[0]) if is_linux else None
     # CLOCK_MONOTONIC is 1 except on macOS. The coarse clocks: CLOCK_MONOTONIC_COARSE, CLOCK_MONOTONIC_RAW_APPROX.

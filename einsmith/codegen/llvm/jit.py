@@ -36,6 +36,7 @@ _CPUS = {
 }
 
 _X86 = ("x86_64", "i386", "i486", "i586", "i686")
+_WASM = ("wasm32",)
 
 _lock = locks.Awaited("compiling")
 """The lock held in every use of LLVM, which has locks of its own that a forked child would find held."""
@@ -81,7 +82,7 @@ def has_fma(machine: Machine) -> bool:
     otherwise."""
     arch, features = machine.triple.split("-")[0], machine.features.split(",")
     if arch not in _X86:
-        return True
+        return arch not in _WASM
     if "+fma" in features or "-fma" in features:
         return "+fma" in features
     return machine.cpu in _CPUS["x86_64"].split() and machine.cpu not in ("generic", "x86-64", "x86-64-v2")
@@ -138,7 +139,8 @@ def _machine(cpu: str, features: str, triple: str, opt: int) -> Any:
     if arch and cpu not in _CPUS.get({"arm64": "aarch64"}.get(arch, arch), "generic").split():
         raise CompileError(f"the CPU name {cpu!r} is not known for {triple}; use 'generic' or the host's own")
     target = llvm.Target.from_triple(triple)
-    return target.create_target_machine(cpu=cpu, features=features, opt=opt, reloc="pic", codemodel="small")
+    reloc = "static" if arch in _WASM else "pic"
+    return target.create_target_machine(cpu=cpu, features=features, opt=opt, reloc=reloc, codemodel="small")
 
 
 def emit_object(text: str, target: Any, opt: int = OPT) -> bytes:

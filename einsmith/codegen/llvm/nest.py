@@ -67,7 +67,7 @@ class _Emitter(MemoryEmitter):
         """Return the text of the function."""
         f = self.function
         for n, buffer in enumerate(f.buffers):
-            at = self.text.emit(f"getelementptr ptr, ptr %buffers, i64 {n}")
+            at = self.text.emit(f"getelementptr i64, ptr %buffers, i64 {n}")
             self.operand[buffer.id] = self.text.emit(f"load ptr, ptr {at}, align 8")
         self.operand[f.scratch.id] = "%scratch"
         self.operand[f.task.id] = "%task"

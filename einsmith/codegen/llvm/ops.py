@@ -20,6 +20,8 @@ from einsmith.ir.random import threefry
 from einsmith.ir.vecmath import polynomials
 
 SELDOM = "!prof !1"
+_WASM_BITS = 128
+"""Bits of a vector of WebAssembly."""
 """Of a branch that mostly goes to its second target: the weights that `nest.emit_module` defines."""
 
 
@@ -147,6 +149,8 @@ class Ops:
             return self.emit_binary("add", t, self.emit_binary("mul", t, a, b), c)
         if self.text.fma:
             return self.intrinsic("fma", t, a, b, c)
+        if "relaxed-simd" in self.text.features and t.lanes * BITS[t.elem] == _WASM_BITS:
+            return self.text.call(f"llvm.wasm.relaxed.madd.{mangle(t)}", t, [(t, a), (t, b), (t, c)])
         # Here llvm.fma would become a call of the C library.
         return self.emit_binary("fadd", t, self.emit_binary("fmul", t, a, b), c)
 

@@ -1,17 +1,5 @@
 /* The runtime of an exported library: memory, threads, files, and the bookkeeping of a training step. The data of the
    library (`struct library` and what it points to) and its public functions follow in the same file. */
-#include <errno.h>
-#include <fcntl.h>
-#include <math.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <sys/types.h>
-#include <unistd.h>
 
 enum {
     OK, NOT_FINITE, NO_MEMORY, NO_THREADS, UNREADABLE, UNWRITABLE, FOREIGN_FILE, SCHEDULE_ENDED, UNKNOWN_NAME,
@@ -114,19 +102,11 @@ struct library {
     void (*stop)(void *);
 };
 
-/* The arguments of the native entry for one run. */
+/* The arguments of the native entry for one run; addresses have 64 bits on every machine. */
 struct run {
-    void *table;
-    uint64_t count;
-    void *pool;
-    uint64_t threads;
-    void *scratch;
-    uint64_t stride;
-    void *times, *fork, *number;
-    uint64_t generation, status, span, waited;
-    void *handle; /* for signals: unused in a library */
-    uint64_t commit;
-    void *clocks; /* of timed runs */
+    uint64_t table, count, pool, threads, scratch, stride, times, fork, number, generation, status, span, waited;
+    uint64_t handle, commit; /* for signals: unused in a library */
+    uint64_t clocks;         /* of timed runs */
 };
 
 struct worker {
@@ -169,6 +149,11 @@ static int has(const struct feature *f) {
 
 static int has(const struct feature *f) {
     return (int)(getauxval(f->leaf) >> f->bit & 1);
+}
+#else /* whoever loads a module of WebAssembly compiles it, and refuses what it does not know */
+static int has(const struct feature *f) {
+    (void)f;
+    return 1;
 }
 #endif
 

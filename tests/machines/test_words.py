@@ -12,13 +12,14 @@ from einsmith.codegen.llvm.dots import find_instruction
 from einsmith.codegen.llvm.nest import emit_module
 from einsmith.codegen.loopnest.dots import DOTS
 from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
-from tests.aarch64.emulator import TARGET, Job, compiler, emulator, execute
-from tests.aarch64.test_kernels import renamed
 from tests.codegen.test_dots import function, points
 from tests.kernels.cover import each_value
 from tests.kernels.runner import agree, fresh, poisoned, reference
 from tests.kernels.samples import biased, conv, product
 from tests.kernels.test_contraction_words import as_integers, configs_in_words, narrowed
+from tests.machines.aarch64 import TARGET, compiler, emulator, execute
+from tests.machines.jobs import Job
+from tests.machines.test_kernels import renamed
 
 FEATURES = "+neon,+bf16,+i8mm,+dotprod"
 MACHINE = replace(TARGET, features=FEATURES, dots=(("bf16", 2.0), ("u8i8", 2.0)))

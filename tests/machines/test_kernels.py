@@ -1,5 +1,6 @@
-"""Kernels for NEON, on an AArch64 processor or under qemu: every pattern against the evaluator, every instruction
-against NumPy, masks beside pages that cannot be touched, the vector functions' accuracy, the native entry."""
+"""Kernels for NEON, on an AArch64 processor or under qemu, and for WebAssembly, under wasmtime: every pattern against
+the evaluator, every instruction against NumPy, masks beside pages that cannot be touched, the vector functions'
+accuracy, the native entry."""
 
 from __future__ import annotations
 
@@ -15,34 +16,35 @@ from einsmith.codegen.loopnest.nest import Builder
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Lowered
 from einsmith.tuning.kernels.decisions import lower_choice
-from tests.aarch64.emulator import TARGET, Job, compiler, emulator, execute, link, start
 from tests.codegen.test_llvm_ops import BINARY, NUMPY, UNARY, values
 from tests.codegen.test_vmath import LIMIT, arguments, exact, pairs, ulps
 from tests.kernels.cover import NAMES, cases, pairwise
 from tests.kernels.runner import agree, poisoned
 from tests.kernels.samples import product
+from tests.machines import aarch64, wasm
+from tests.machines.jobs import Job
 
 
-@pytest.fixture(autouse=True)
-def _tools():
-    compiler()
-    emulator()
+@pytest.fixture(params=[aarch64, wasm], ids=["aarch64", "wasm"])
+def machine(request):
+    request.param.skip()
+    return request.param
 
 
 @pytest.mark.parametrize("offset", [-1, 3, 64])
-def test_a_store_outside_its_buffer_is_detected(tmp_path, offset):
+def test_a_store_outside_its_buffer_is_detected(machine, tmp_path, offset):
     b = Builder("stray", 1)
     b.store(b.const(1.0, "f32"), b.buffers[0], b.add(b.task, b.const(offset)))
     with pytest.raises(AssertionError, match="ends with"):
-        execute(tmp_path, [Job([(b.finish(), 1)], [np.zeros(3, np.float32)])])
+        machine.execute(tmp_path, [Job([(b.finish(), 1)], [np.zeros(3, np.float32)])])
 
 
 @pytest.mark.thinned(6)
 @pytest.mark.parametrize("of, nth", [(1, 4), *(pytest.param(n, 1, marks=pytest.mark.slow) for n in (1, 2))])
 @pytest.mark.parametrize("name", NAMES)
-def test_patterns(tmp_path, name, of, nth):
+def test_patterns(machine, tmp_path, name, of, nth):
     """Every value of a parameter and of a configuration's field, and every two of them; or a part of the former."""
-    pool = list(cases([TARGET], name))
+    pool = list(cases([machine.TARGET], name))
     jobs, checks = [], []
     for n in pairwise([c.traits for c in pool], of)[::nth]:
         base, want = pool[n].data()
@@ -50,7 +52,7 @@ def test_patterns(tmp_path, name, of, nth):
         arrays = poisoned(pool[n].kernel, base, want)
         jobs.append(Job([(x.function, x.tasks) for x in lowered.launches], arrays, lowered.workspace))
         checks.append((pool[n], base, want))
-    execute(tmp_path, jobs)
+    machine.execute(tmp_path, jobs)
     for job, (case, base, want) in zip(jobs, checks, strict=True):
         agree(job.arrays, base, want, str(case), case.tolerance)
 
@@ -65,7 +67,7 @@ def renamed(lowered: Lowered, name: str) -> Lowered:
 
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("elem", ["f32", "f64", "i8", "i16", "i32", "i64"])
-def test_instructions(tmp_path, elem):
+def test_instructions(machine, tmp_path, elem):
     """Scalars, one register, parts of registers and several registers."""
     rng = np.random.default_rng()
     floats = elem in ("f32", "f64")
@@ -83,7 +85,7 @@ def test_instructions(tmp_path, elem):
             with b.loop(0, n, max(lanes, 1)) as row:
                 b.store(b.op(fn, *(b.load(p, row.var, elem, lanes) for p in b.buffers[:-1])), b.buffers[-1], row.var)
             jobs.append(Job([(b.finish(), 1)], [*args, np.zeros(n, NUMPY[out])]))
-    execute(tmp_path, jobs)
+    machine.execute(tmp_path, jobs)
     for job, (name, want) in zip(jobs, wanted, strict=True):
         got = job.arrays[-1]
         if floats and got.dtype != np.bool_:
@@ -95,7 +97,7 @@ def test_instructions(tmp_path, elem):
 
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize("elem", ["f32", "f64", "u8", "i8", "i16", "i32", "i64", "i1"])
-def test_casts_masks_and_gathers(tmp_path, elem):
+def test_casts_masks_and_gathers(machine, tmp_path, elem):
     """The last lanes that a mask allows end where memory ends."""
     rng = np.random.default_rng()
     jobs, checks = [], []
@@ -123,7 +125,7 @@ def test_casts_masks_and_gathers(tmp_path, elem):
             with b.loop(0, n // 12 * 12 if lanes == 3 else n, max(1, lanes)) as row:
                 b.store(b.cast(b.load(b.buffers[0], row.var, elem, lanes), to), b.buffers[1], row.var)
             jobs.append(Job([(b.finish(), 1)], [values(rng, elem, n), np.zeros(n, NUMPY[to])]))
-    execute(tmp_path, jobs)
+    machine.execute(tmp_path, jobs)
     for job, (live, a) in zip(jobs, checks, strict=False):
         _, tail, whole, picked, spread, where = job.arrays
         want = np.zeros_like(tail)
@@ -148,7 +150,7 @@ def test_casts_masks_and_gathers(tmp_path, elem):
 
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("elem", ["f32", "f64"])
-def test_accuracy(tmp_path, elem):
+def test_accuracy(machine, tmp_path, elem):
     """The same limits as on the machine that the functions were made on."""
     if elem == "f64" and np.finfo(np.longdouble).nmant < 60:
         pytest.skip("longdouble is no wider than double here")
@@ -165,7 +167,7 @@ def test_accuracy(tmp_path, elem):
         f = b.finish()
         f.name = f"vector_{fn}"
         jobs.append(Job([(f, 1)], [*args, np.zeros(n, NUMPY[elem])]))
-    execute(tmp_path, jobs)
+    machine.execute(tmp_path, jobs)
     for fn, job in zip((*LIMIT, "pow"), jobs, strict=True):
         *args, got = job.arrays
         if fn == "pow":
@@ -188,16 +190,30 @@ def test_the_native_entry(tmp_path):
             at = b.add(base, row.var)
             other = b.const(0.5, "f32", 4) if old is None else b.load(b.buffers[old], at, "f32", 4)
             b.store(b.op(fn, b.load(b.buffers[source], at, "f32", 4), other), b.buffers[out], at)
-    native = jit.emit_object(entry_program.emit_entry(TARGET.triple, own=True), TARGET)
+    native = jit.emit_object(entry_program.emit_entry(aarch64.TARGET.triple, own=True), aarch64.TARGET)
     text = f"const int64_t einsmith_state_bytes = {entry_program.STATE_BYTES}, einsmith_tasks = {tasks}, "
     text += f"einsmith_run_words = {len(entry_program.RUN_WORDS)}, einsmith_block = {block};"
-    start(link(tmp_path, "entry.c", [halve.finish(), add.finish()], [native], text))
+    aarch64.skip()
+    aarch64.start(aarch64.link(tmp_path, "entry.c", [halve.finish(), add.finish()], [native], text))
 
 
 def test_the_code_uses_vector_registers():
     """Products become NEON multiply-adds of four lanes."""
     text = ""
     for kind in ("NN", "NT"):
-        for x in lower_choice(autoconfig.choose(product(17, 31, 40, kind), TARGET)).launches:
-            text += jit.emit_assembly(emit_module([x.function], TARGET), TARGET)
+        for x in lower_choice(autoconfig.choose(product(17, 31, 40, kind), aarch64.TARGET)).launches:
+            text += jit.emit_assembly(emit_module([x.function], aarch64.TARGET), aarch64.TARGET)
     assert text.count("fmla") > 50 and ".4s" in text
+
+
+def test_modules_use_vectors_and_no_library():
+    """Products become multiplications of four lanes; an fma would be a call of C's library."""
+    text = ""
+    for x in lower_choice(autoconfig.choose(product(17, 31, 40, "NN"), wasm.TARGET)).launches:
+        text += jit.emit_assembly(emit_module([x.function], wasm.TARGET), wasm.TARGET)
+    assert text.count("f32x4.mul") > 20 and "fma" not in text
+    relaxed = replace(wasm.TARGET, features=f"{wasm.TARGET.features},+relaxed-simd")
+    text = ""
+    for x in lower_choice(autoconfig.choose(product(17, 31, 40, "NN"), relaxed)).launches:
+        text += jit.emit_assembly(emit_module([x.function], relaxed), relaxed)
+    assert text.count("f32x4.relaxed_madd") > 20

@@ -1,0 +1,1 @@
+"""Steps of exported modules of WebAssembly in a browser, beside TensorFlow.js."""
