@@ -104,14 +104,18 @@ def layout(
     kept: dict[int, int] = {}
     extra: dict[int, int] = {}
     exclusive: set[int] = set()
+    shared: dict[Any, int] = {}
+    at_once = {i for first, last in plan.together for i in range(first, last + 1)}
     for i, call in enumerate(plan.calls):
         if isinstance(call, KernelCall):
             kernel = compiled[call.kernel]
             packs_once = any(once for _, _, once in kernel.launches)
             packed = call.packed_once if packs_once and constants else None
             if packed and packed.issubset(constants):
-                kept[i] = kept_end
-                kept_end += whole_lines(kernel.workspace)
+                packing = (call.kernel, *call.invariant_operands, i if i in at_once else None)
+                kept[i] = shared.setdefault(packing, kept_end)
+                if kept[i] == kept_end:
+                    kept_end += whole_lines(kernel.workspace)
                 continue
             extra[i] = kernel.workspace
             if packs_once:
@@ -255,7 +259,8 @@ class Assembler:
     def add_preparation(self, plan: Plan, places: ArenaLayout, pointer: Pointer) -> None:
         """Add the launches that need to run only once as long as constants stay, those of loops' steps included; the
         arguments are those of `add_plan`."""
-        self._add_once(plan, places.kept, self.kept, pointer)
+        first = {at: i for i, at in reversed(places.kept.items())}  # calls that share a workspace pack alike
+        self._add_once(plan, {i: at for at, i in first.items()}, self.kept, pointer)
         for i, k in places.inner:
             call = plan.calls[i]
             assert isinstance(call, LoopCall)

@@ -113,10 +113,15 @@ class KernelCall(_Accesses):
     @property
     def packed_once(self) -> set[Tensor]:
         """Return the storages of the operands that the kernel may pack once for all steps of its loop: those of its
-        root that it marks as loop-invariant. None are known of a Rows, whose members pack for themselves."""
-        if self.kernel.loop_invariant is None:
-            return set()
-        return {storage(self.tensors[n]) for _, n in self.kernel.stages[0].args if n in self.kernel.loop_invariant}
+        root that it marks as loop-invariant."""
+        return {storage(t) for t, _ in self.invariant_operands}
+
+    @property
+    def invariant_operands(self) -> list[tuple[Tensor, int]]:
+        """Return the operands of its root that the kernel marks as loop-invariant, and the bytes into each at which its
+        buffer begins. None are known of a Rows, whose members pack for themselves."""
+        marked, offsets = self.kernel.loop_invariant or (), self.offsets or (0,) * len(self.tensors)
+        return [(self.tensors[n], offsets[n]) for _, n in self.kernel.stages[0].args if n in marked] if marked else []
 
     def exchange(self, new: Mapping[Tensor, Tensor]) -> KernelCall:
         """Return the call with each storage that is a key of `new` replaced by its value there."""

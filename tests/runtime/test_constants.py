@@ -616,6 +616,39 @@ def test_a_step_packs_frozen_weights_once_where_a_memory_limit_allows_it(rng, mo
         np.testing.assert_allclose(limited, losses, rtol=1e-5)
 
 
+class Repeated(Adapted):
+    """The frozen product of several inputs, of which some are in kernels that are equal."""
+
+    def forward(self, x):
+        y = x + self.up(self.down(x))
+        for _ in range(3):
+            y = es.relu(self.large(y))
+        return x + y
+
+
+def test_equal_kernels_share_what_they_pack_of_a_frozen_weight(rng, monkeypatch) -> None:
+    """Forward passes that checkpoints run again have kernels that are equal, too."""
+    monkeypatch.setattr("einsmith.schedule.pipeline.LEAST_SAVED", 1e-9)
+    x, losses = rng.standard_normal((40, 192), np.float32), []
+    for apart in (False, True):
+        if apart:
+            monkeypatch.setattr("einsmith.schedule.plan.KernelCall.invariant_operands", property(unshared_operands))
+        es.manual_seed(5)
+        step = es.TrainStep(Repeated(), F.mse_loss, es.optim.Adam(lr=1e-3), precision="bf16")
+        losses.append([step(x, np.roll(x, 1, 1)) for _ in range(4)])
+        run = program_of_step(step)
+        packed = [*run.binding.compiled.places.kept.values()]
+        assert (len(packed) == len(set(packed))) == apart
+    assert losses[0] == losses[1]
+
+
+INVARIANT_OPERANDS = KernelCall.invariant_operands.fget
+
+
+def unshared_operands(call: KernelCall) -> list[tuple[Any, int]]:
+    return [(t, id(call)) for t, _ in INVARIANT_OPERANDS(call)]
+
+
 def test_weights_that_train_are_not_packed_while_gradients_are_gathered(rng, monkeypatch) -> None:
     """Their programs read them alone; an update changes them all the same."""
     monkeypatch.setattr("einsmith.schedule.pipeline.LEAST_SAVED", -1.0)
