@@ -45,7 +45,8 @@ def refresh(module: Any) -> Any:
     earlier call raises PyTorch's error of tensors changed in place. PEFT's `merge_adapter` and `unmerge_adapter` change
     weights so.
     """
-    from torch.autograd.graph import increment_version
+    with locks.IMPORTING:
+        from torch.autograd.graph import increment_version
 
     for x in module.parameters():
         if not x.is_inference():
