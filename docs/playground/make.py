@@ -21,7 +21,7 @@ import einsmith as es
 
 OUT = Path(__file__).with_name("data.js")
 TRAINED, HELD_OUT, COLUMNS, GRAYS = 5000, 1000, 100, 15
-BATCH, SHOWN = 32, 40
+BATCH = 16
 STEPS, WAVES, GIVEN, UNITS = 80, 32, 32, 32
 CONVOLUTION = "y[n,o,i,j] = b[o] + sum[c,r,s](x[n,c,i+r,j+s] * w[o,c,r,s])"
 CELL = """\
@@ -67,7 +67,7 @@ class Continue(es.nn.Module):
 
 def main() -> int:
     es.manual_seed(0)
-    digits = es.TrainStep(Digits(), es.functional.cross_entropy, es.optim.Adam(lr=2e-3), threads=1)
+    digits = es.TrainStep(Digits(), es.functional.cross_entropy, es.optim.Adam(lr=3e-3), threads=1)
     x, y = np.zeros((BATCH, 1, 28, 28), np.float32), np.zeros(BATCH, np.int64)
     waves = es.TrainStep(Continue(), es.functional.mse_loss, es.optim.Adam(lr=5e-3), threads=1, clip_grad_norm=1.0)
     w = np.zeros((STEPS, WAVES), np.float32)

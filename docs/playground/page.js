@@ -5,7 +5,8 @@
   const bytes = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
   const colour = (name) => getComputedStyle(document.body).getPropertyValue(name).trim();
   const INK = "--md-default-fg-color", FAINT = "--md-default-fg-color--lightest", LINE = "--md-accent-fg-color";
-  const SIDE = 28, BATCH = 32, SLICE = 14; // pixels, digits, milliseconds of work between frames
+  const SIDE = 28, BATCH = 16, WAVES = 32, SLICE = 14; // pixels, digits, waves, milliseconds of work between frames
+  const LEAST_RATE = 1e-4;
   const frame = () => new Promise((resume) => {
     requestAnimationFrame(resume);
     setTimeout(resume, 100); // a hidden page has no frames
@@ -212,9 +213,10 @@
       return { bar: bar.firstChild, share };
     });
 
-    const batch = () => {
+    const batch = ({ model }) => {
       if (place + BATCH > epoch.length) {
         [epoch, place, epochs] = [order(all.trained), 0, epochs + 1];
+        model.set("lr", Math.max(model.get("lr") / 2, LEAST_RATE));
       }
       const x = new Float32Array(BATCH * size), y = new Array(BATCH);
       for (let k = 0; k < BATCH; k++) {
@@ -318,12 +320,12 @@
   async function waves() {
     const STEPS = 80, given = data.given;
     const sines = () => {
-      const x = new Float32Array(STEPS * BATCH), y = new Float32Array(STEPS * BATCH);
-      for (let b = 0; b < BATCH; b++) {
+      const x = new Float32Array(STEPS * WAVES), y = new Float32Array(STEPS * WAVES);
+      for (let b = 0; b < WAVES; b++) {
         const pace = (2 * Math.PI) / (8 + 20 * Math.random()), phase = 2 * Math.PI * Math.random();
         for (let t = 0; t < STEPS; t++) {
-          x[t * BATCH + b] = Math.sin(pace * t + phase);
-          y[t * BATCH + b] = Math.sin(pace * (t + 1) + phase);
+          x[t * WAVES + b] = Math.sin(pace * t + phase);
+          y[t * WAVES + b] = Math.sin(pace * (t + 1) + phase);
         }
       }
       return [x, y];
@@ -337,7 +339,7 @@
       const answers = self.model.predict(sample[0]), canvas = at("waves-plot"), [c, w, h] = context(canvas);
       const line = (values, from) => {
         const out = [];
-        for (let t = from; t < STEPS; t++) out.push([8 + ((w - 16) * t) / (STEPS - 1), h / 2 - values[t * BATCH] * h * 0.38]);
+        for (let t = from; t < STEPS; t++) out.push([8 + ((w - 16) * t) / (STEPS - 1), h / 2 - values[t * WAVES] * h * 0.38]);
         return out;
       };
       const edge = 8 + ((w - 16) * (given - 1)) / (STEPS - 1);

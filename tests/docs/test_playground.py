@@ -45,7 +45,7 @@ const at = (id) => document.getElementById(id), wait = (ms) => new Promise((resu
   await wait(200);
   at("digits-go").click();
   await wait(300);
-  out.again = [digits.model.get("lr"), digits.model.steps < 300];
+  out.again = [digits.model.get("lr"), digits.model.steps < 600];
   at("waves-go").click();
   for (let k = 0; k < 300 && waves.losses.length < 500; k++) await wait(100);
   at("waves-go").click();
@@ -92,7 +92,7 @@ def test_the_page_learns_from_disk(tmp_path):
     out = json.loads(result(page.as_uri()))
     assert "error" not in out, out
     assert out["accuracy"] > 90
-    assert out["paused"][0] >= 2 * 5000 // 32 and out["paused"][1] == "Train"
+    assert out["paused"][0] >= 2 * 5000 // 16 and out["paused"][1] == "Train"
     assert out["sample"].startswith("the network reads ") and out["drawn"] == "the network reads 1"
     assert out["again"] == [0.0005, True]
     assert out["waves"][1] < 0.6 * out["waves"][0]
