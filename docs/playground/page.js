@@ -44,7 +44,7 @@
 
   /** Draw losses on a logarithmic scale, averaged over as many steps as a pixel has. */
   function drawLosses(canvas, losses) {
-    const [c, w, h] = context(canvas), left = 40, bottom = 20;
+    const [c, w, h] = context(canvas), left = 50, bottom = 20;
     const low = Math.floor(Math.log10(Math.max(1e-5, losses.reduce((a, b) => Math.min(a, b), 0.5))));
     const top = 1, y = (v) => 8 + ((top - Math.log10(Math.min(10, Math.max(v, 10 ** low)))) / (top - low)) * (h - bottom - 8);
     c.fillStyle = colour(INK);
