@@ -170,7 +170,7 @@ def planned(networks: Sequence[str], target: Any) -> list[list[tuple[Any, int]]]
 
 def prices_of_steps(steps: Sequence[Sequence[tuple[Any, int]]], target: Any) -> list[float]:
     """The seconds of planned steps by the whole model."""
-    from einsmith.driver.compile import predicted
+    from einsmith.kernels.autoconfig import predicted
 
     return [sum(predicted(k, target) * n for k, n in step) for step in steps]
 

@@ -26,8 +26,9 @@ from einsmith.base.numerics import Numerics
 from einsmith.cost.gpu import CARDS, GpuTarget
 from einsmith.driver import executable, registry
 from einsmith.driver.backend import Backend
-from einsmith.driver.compile import Compiled, compile_graph, predicted
+from einsmith.driver.compile import Compiled, compile_graph
 from einsmith.kernels import autoconfig
+from einsmith.kernels.autoconfig import predicted
 from einsmith.schedule.compiled_kernel import CompiledKernel
 from einsmith.schedule.together import find_dependences
 from einsmith.tiles.patterns import TILE_PATTERNS

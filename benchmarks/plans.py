@@ -19,8 +19,8 @@ from einsmith.base import environment
 def uncompiled() -> Iterator[None]:
     """Programs of the processor are planned and priced inside the `with` block, and no kernel is compiled. No plan is
     read from disk or kept there: without code it fits no program that runs."""
-    from einsmith.driver.compile import predicted
     from einsmith.driver.cpu import CPU
+    from einsmith.kernels.autoconfig import predicted
     from einsmith.schedule.compiled_kernel import CompiledKernel
 
     def compile_nothing(kernels: Sequence[Any], target: Any) -> list[CompiledKernel]:
@@ -88,7 +88,7 @@ def planned(problem: Any, threads: int) -> Any:
 
 def seconds_of(run: Any) -> float:
     """Return the predicted seconds of a planned program, by what its tensors find in the caches."""
-    from einsmith.driver.compile import predicted
+    from einsmith.kernels.autoconfig import predicted
     from einsmith.schedule.residency import plan_seconds
 
     return plan_seconds(run.plan, predicted, run.target)

@@ -31,7 +31,7 @@ SLOWER = 1.005
 def planned(name: str, threads: int) -> dict[str, float]:
     """The figures of one training step."""
     from benchmarks.models import TRAINING
-    from einsmith.driver.compile import predicted
+    from einsmith.kernels.autoconfig import predicted
 
     step, batch = plans.begun(TRAINING[name], threads)
     profile = cProfile.Profile()

@@ -21,12 +21,12 @@ from einsmith.cost.facts import Target, of_instruction_set
 from einsmith.cost.gpu import CARDS
 from einsmith.driver import registry
 from einsmith.driver.bound_program import BoundProgram
-from einsmith.driver.compile import predicted
 from einsmith.driver.live import kinds_of, live_bytes
 from einsmith.driver.other_cpu import OtherCpu
 from einsmith.driver.streaming import results_of
 from einsmith.ir.nodes import ROLES, Tensor, nbytes, size
 from einsmith.kernels import autoconfig
+from einsmith.kernels.autoconfig import predicted
 from einsmith.kernels.pattern import Cost
 from einsmith.passes.algebra.join_products import refused_joins
 from einsmith.passes.context import PassContext

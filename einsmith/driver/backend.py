@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
-from einsmith.base.errors import ArgumentError, CheckError, CompileError
+from einsmith.base.errors import CheckError, CompileError
 from einsmith.base.numerics import Numerics
 from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Graph, Leaf, Tensor
@@ -21,12 +20,7 @@ from einsmith.runtime.steps import StepTimes
 from einsmith.schedule.compiled_kernel import CompiledKernel
 from einsmith.schedule.kernel import Kernel
 from einsmith.schedule.plan import KernelCall
-from einsmith.tuning.kernels.measure import KernelRunner
-from einsmith.tuning.kernels.model_error import ModelError, Win
-from einsmith.tuning.kernels.race import RaceResult
-from einsmith.tuning.kernels.session import CHEAPEST, Effort, Part, SearchResult, Tell
-
-__all__ = ["CHEAPEST", "Backend", "Effort", "Part", "ProgramInfo", "RaceResult", "Runnable", "SearchResult", "Tell"]
+from einsmith.tuning.kernels.tuner import Tuner
 
 
 class Runnable(Protocol):
@@ -95,182 +89,6 @@ class ProgramTable:
     seconds: float
 
 
-class Answer(NamedTuple):
-    """What a workshop says of the most promising configuration of a kernel.
-
-    Attributes:
-        kernel: the kernel
-        text: the configuration; None where none is worth a try
-        fault: why the configuration may not be used, or why none can be proposed; empty where it may
-        saving: fraction of the kernel's present time that it is expected to save
-        predicted: its predicted seconds
-    """
-
-    kernel: Kernel
-    text: str | None
-    fault: str = ""
-    saving: float = 0.0
-    predicted: float = 0.0
-
-
-class Workshop(Protocol):
-    """The place where configurations are proposed, compiled and vetted while a program runs (`tuning.programs.online`).
-    No method waits. One thread at a time uses it."""
-
-    @property
-    def is_working(self) -> bool:
-        """Return whether the workshop computes now, on processors that the program could use."""
-        ...
-
-    @property
-    def seconds(self) -> float:
-        """Return the processor seconds that the workshop has taken so far; infinity where the system does not tell."""
-        ...
-
-    def prepare(self) -> None:
-        """Begin to start what the workshop computes with, before it is first asked."""
-        ...
-
-    def search(self, kernel: Kernel, text: str, target: Target, threads: int, error: ModelError, worth: float) -> None:
-        """Begin to look for the configuration of a kernel that is expected to save most, and to vet it. None is vetted
-        twice.
-
-        Args:
-            kernel: the kernel
-            text: its present configuration, whose seconds `tell` has reported
-            target: the machine
-            threads: threads that run the kernel
-            error: errors of the cost model's predictions, as far as they are known
-            worth: least fraction of the kernel's time that a configuration must be expected to save to be vetted
-        """
-        ...
-
-    def poll_answer(self) -> Answer | None:
-        """Return the result of the last search; None while there is none."""
-        ...
-
-    def pause(self, is_paused: bool) -> None:
-        """Stop the workshop, or let it go on."""
-        ...
-
-    def tell(self, kernel: Kernel, text: str, seconds: float) -> None:
-        """Report the seconds of a run that a configuration of a kernel took; infinity where it may not be used."""
-        ...
-
-    def find_win(self, kernel: Kernel, target: Target) -> Win | None:
-        """Return the nearest recorded configuration that was faster for a like kernel than the model's choice."""
-        ...
-
-    def keep(self, kernel: Kernel, target: Target, text: str, seconds: float, spread: float, ratio: float) -> None:
-        """Record a configuration that is faster inside a program, for programs compiled from now on.
-
-        Args:
-            kernel: the kernel
-            target: the machine
-            text: the configuration
-            seconds: seconds of a run with it
-            spread: the fraction of `seconds` by which runs differ
-            ratio: its seconds over those of the configuration that it replaces
-        """
-        ...
-
-    def close(self) -> None:
-        """End the workshop."""
-        ...
-
-
-class Tuner(ABC):
-    """What tuning asks of a back end: its records, searches and races. A back end that is not tuned keeps what is here:
-    it has no records, and raises ArgumentError where something is to be tuned."""
-
-    name: str
-
-    def find_graph_decisions(self, graph: Graph, target: Target) -> frozenset[str]:
-        """Return the decisions by which tuning measured a graph's program to be faster
-        (`schedule.graph_decisions`)."""
-        return frozenset()
-
-    def name_graph_record(self, graph: Graph) -> str:
-        """Return the digits by which `einsmith tune --forget` finds a graph's recorded decisions."""
-        raise self._not_tunable_error()
-
-    def find_graph_ratio(self, graph: Graph, target: Target) -> float:
-        """Return the time of a graph's program by its recorded decisions, as a ratio to its time where the cost model
-        decides; 1 where nothing is recorded."""
-        return 1.0
-
-    def keep_graph_decisions(
-        self, graph: Graph, target: Target, decisions: frozenset[str], seconds: float, spread: float, prior: float
-    ) -> None:
-        """Record the decisions by which a graph's program is faster, or forget an earlier record where there are
-        none.
-
-        Args:
-            graph: the program's graph
-            target: the machine that it ran on
-            decisions: the decisions, as `schedule.graph_decisions` describes them
-            seconds: median seconds of a run
-            spread: the fraction of `seconds` by which runs differ
-            prior: seconds where the cost model decides
-        """
-        raise self._not_tunable_error()
-
-    def find_measured_seconds(self, kernel: Kernel, target: Target) -> float | None:
-        """Return the seconds of a kernel that tuning has measured; None where it has not."""
-        return None
-
-    def race(self, first: Callable[[], object], second: Callable[[], object], seconds: float) -> RaceResult:
-        """Time two programs in alternating runs, for at most `seconds` but several rounds. Raises ArgumentError where
-        the back end does not tune graphs."""
-        raise self._not_tunable_error()
-
-    @property
-    def runner(self) -> KernelRunner:
-        """Return what compiles, times and checks single kernels. Raises ArgumentError where the back end tunes none."""
-        raise ArgumentError(f"kernels of the back end {self.name!r} are not tuned")
-
-    def _not_tunable_error(self) -> ArgumentError:
-        return ArgumentError(f"the graphs of programs of the back end {self.name!r} are not tuned")
-
-    def workshop(self) -> Workshop:
-        """Return a workshop for programs of this back end. Raises ArgumentError where it has none."""
-        raise ArgumentError(f"programs of the back end {self.name!r} are not tuned while they run; use mode='static'")
-
-    @abstractmethod
-    def seconds_of(
-        self, kernel: Kernel, candidates: Sequence[tuple[Pattern, Any]], target: Target, threads: int
-    ) -> list[float]:
-        """Measure a kernel in each (pattern, configuration) on data of its own; return the seconds of each."""
-
-    def tune(
-        self,
-        parts: Sequence[Part],
-        target: Target,
-        threads: int,
-        seconds: float,
-        tell: Tell,
-        executor: Executor | None = None,
-        effort: Effort | None = None,
-    ) -> list[SearchResult]:
-        """Search the configurations of a program's kernels for `seconds`, and record those that are correct and faster
-        than the model's choices; programs compiled later use them.
-
-        `tell` is called with every measurement; `executor` measures on other hosts; `effort` says how much is
-        measured of each kernel. Raises ArgumentError where the back
-        end has no search.
-        """
-        raise ArgumentError(f"the back end {self.name!r} has no search; pass tune=0")
-
-    def keep(self, result: SearchResult, target: Target) -> None:
-        """Record the best configuration found for a kernel."""
-        raise ArgumentError(f"the back end {self.name!r} stores no results of tuning")
-
-    def settle(self, result: SearchResult, target: Target, confirmed: bool) -> None:
-        """Confirm that the configuration found for a kernel is the faster one inside a program too; where it is not,
-        restore the record that stood before."""
-        raise ArgumentError(f"the back end {self.name!r} has no search")
-
-
 class Backend(Tuner):
     """One kind of machine: its facts, its patterns, its compiler, its memory, and what runs a program's steps.
 
@@ -302,11 +120,6 @@ class Backend(Tuner):
     @abstractmethod
     def compile(self, kernels: Sequence[Kernel], target: Target) -> list[CompiledKernel]:
         """Compile each kernel to the configuration recorded or chosen for it. Raises CompileError."""
-
-    def compile_as(self, texts: Mapping[Kernel, str], target: Target) -> dict[Kernel, CompiledKernel]:
-        """Compile kernels to configurations that the caller decides. `texts`: decisions in the form that `decisions`
-        reads, empty for the model's choice. Raises CompileError for a decision that cannot be followed."""
-        raise CompileError(f"kernels of the back end {self.name!r} are always compiled to the cost model's choice")
 
     @abstractmethod
     def allocate(self, nbytes: int) -> Block:

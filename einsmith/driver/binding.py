@@ -22,7 +22,7 @@ from einsmith.runtime.arena import Arena, Block
 from einsmith.runtime.assemble import Assembler, At, PointerTarget, show_steps
 from einsmith.runtime.comparison import Comparison, scratch_bytes
 from einsmith.runtime.memory import Memory
-from einsmith.runtime.steps import AllReduce, Await, CheckFinite, CheckZero, Notify
+from einsmith.runtime.steps import FINITE, AllReduce, Await, CheckFinite, CheckZero, Notify
 from einsmith.schedule.arena import whole_lines
 from einsmith.schedule.pipeline import MemoryLimit
 from einsmith.schedule.plan import Plan
@@ -58,9 +58,6 @@ class LeafSum(NamedTuple):
 
     leaves: tuple[Leaf, ...]
     communicator: Any
-
-
-FINITE = 1  # the status of a program that stopped because its loss is not finite; checks have higher ones
 
 
 class _Pointers:

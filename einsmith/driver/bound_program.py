@@ -11,7 +11,7 @@ import numpy as np
 from einsmith.base.caches import Bound
 from einsmith.base.errors import IndexOutOfRange
 from einsmith.base.recording import Recorder
-from einsmith.driver.binding import FINITE, Binding
+from einsmith.driver.binding import Binding
 from einsmith.driver.bound_memory import BoundMemory
 from einsmith.driver.constants import MOST_VAIN, Constants
 from einsmith.driver.fitting import SizeFit
@@ -20,7 +20,9 @@ from einsmith.driver.runs import Runs
 from einsmith.driver.timeline import RecordedRun
 from einsmith.passes.pipeline import deciding
 from einsmith.runtime.memory import Memory
+from einsmith.runtime.steps import FINITE
 from einsmith.schedule.kernel import Kernel
+from einsmith.tuning.programs.tunable_program import StepTuner
 
 Result = TypeVar("Result")
 
@@ -35,14 +37,6 @@ class ProgramSource(Protocol):
     def compile(self, program: BoundProgram, memories: Collection[Memory]) -> BoundProgram:
         """Return the graph of a program compiled anew, for the same memory. memories: those of it whose changes are
         followed."""
-
-
-class StepTuner(Protocol):
-    """What runs a program's steps in its place while it is tuned (`tuning.programs.online`)."""
-
-    def step(self, arrays: Sequence[np.ndarray]) -> tuple[int, list[np.ndarray]]:
-        """Run one step, and return and raise what a call of the program does."""
-        ...
 
 
 class BoundProgram(ProgramView):

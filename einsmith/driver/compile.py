@@ -21,6 +21,7 @@ from einsmith.driver.backend import Backend
 from einsmith.ir.graph_text import Dump, leaves_of, write_dump
 from einsmith.ir.nodes import Graph, Leaf, Tensor, nbytes, postorder
 from einsmith.kernels import autoconfig
+from einsmith.kernels.autoconfig import predicted
 from einsmith.kernels.contraction.rounding import is_product, round_operands
 from einsmith.lang import trace
 from einsmith.passes.analysis.index_checks import index_checks
@@ -42,11 +43,6 @@ PRODUCTS = Products(is_product, round_operands)
 """What passes know of products."""
 _WARNED = Once("precisions that are stored only", 8)
 _OVER_LIMIT = Once("recorded graph decisions that need more memory than a limit", 64)
-
-
-def predicted(kernel: Kernel, target: Target) -> float:
-    """Return the predicted seconds of a kernel under the configuration that it would be compiled with."""
-    return autoconfig.choose(kernel, target).cost.seconds
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,10 +12,10 @@ from einsmith.base.errors import IndexOutOfRange
 from einsmith.base.numerics import Numerics
 from einsmith.cost.facts import Target
 from einsmith.driver import registry
-from einsmith.driver.compile import predicted
 from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import Graph, Leaf, Tensor, postorder
 from einsmith.ir.origins import Origins
+from einsmith.kernels.autoconfig import predicted
 from einsmith.passes.algebra.constant_operands import constant_operands
 from einsmith.passes.analysis.index_checks import index_checks, violation
 from einsmith.passes.context import PassContext

@@ -15,7 +15,7 @@ import numpy as np
 from einsmith.base import environment, locks, recording
 from einsmith.base.errors import IndexOutOfRange
 from einsmith.base.recording import Recorder
-from einsmith.driver.binding import FINITE, Binding
+from einsmith.driver.binding import Binding
 from einsmith.driver.bound_memory import BoundMemory
 from einsmith.driver.fitting import Fitting, Padding, SizeFit
 from einsmith.driver.timeline import RecordedRun, Timeline
@@ -26,7 +26,7 @@ from einsmith.passes.analysis.index_checks import violation
 from einsmith.runtime import buffers, queues
 from einsmith.runtime.memory import Clock, Memory
 from einsmith.runtime.nested import check_run, under_way
-from einsmith.runtime.steps import StepTimes
+from einsmith.runtime.steps import FINITE, StepTimes
 
 Result = TypeVar("Result")
 

@@ -13,7 +13,7 @@ from einsmith.base import environment, locks
 from einsmith.base.caches import Once
 from einsmith.base.errors import CompileError, EinsmithWarning
 from einsmith.cost.facts import Target
-from einsmith.driver.backend import Backend, Workshop
+from einsmith.driver.backend import Backend
 from einsmith.ir.nodes import Graph
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Lowered, Pattern, describe
@@ -22,8 +22,7 @@ from einsmith.schedule.kernel import Kernel
 from einsmith.tuning.kernels import decisions, measure, override, race, records, session
 from einsmith.tuning.kernels.genetic import Candidate, candidate_of
 from einsmith.tuning.kernels.measure import KernelRunner
-from einsmith.tuning.kernels.race import RaceResult
-from einsmith.tuning.kernels.session import Effort, Part, SearchResult, Tell
+from einsmith.tuning.kernels.tuner import Effort, Part, RaceResult, SearchResult, Tell, Workshop
 
 
 class Decision(NamedTuple):
@@ -128,7 +127,7 @@ class TunedBackend(Backend):
 
     def workshop(self) -> Workshop:
         with locks.IMPORTING:
-            from einsmith.driver import workshop  # imported late: few programs explore
+            from einsmith.tuning.kernels import workshop  # imported late: few programs explore
 
         return workshop.WorkshopProcess(self.make)
 

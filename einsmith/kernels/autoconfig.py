@@ -135,6 +135,11 @@ def choose(kernel: Kernel, target: Target) -> Choice:
     return choice
 
 
+def predicted(kernel: Kernel, target: Target) -> float:
+    """Return the predicted seconds of a kernel under the configuration that it would be compiled with."""
+    return choose(kernel, target).cost.seconds
+
+
 def choose_below(kernel: Kernel, target: Target, limit: float) -> Choice | None:
     """Return the cheapest pattern and configuration if its cost rank is below `limit`; else, or without match, None."""
     key = (kernel, target, len(_patterns(target)))

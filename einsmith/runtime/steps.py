@@ -46,6 +46,10 @@ class CheckZero:
     code: int
 
 
+FINITE = 1
+"""Status of a program that stopped because its loss is not finite; other checks have higher ones."""
+
+
 @dataclass(frozen=True)
 class CheckFinite:
     """A check that ends the run with status `code` (not 0) if the float at `pointer` is infinite or NaN; `elem` is f32

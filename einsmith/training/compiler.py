@@ -22,7 +22,7 @@ from einsmith.base.environment import AUTO, EACH
 from einsmith.base.errors import ArgumentError
 from einsmith.cost.facts import Target
 from einsmith.driver import registry
-from einsmith.driver.backend import Backend, Workshop
+from einsmith.driver.backend import Backend
 from einsmith.driver.binding import LeafSum, Notice, Reply
 from einsmith.driver.bound_program import PROGRAMS, BoundProgram
 from einsmith.driver.derivations import Derivations
@@ -42,6 +42,7 @@ from einsmith.training.progress import SearchProgress
 from einsmith.training.settings import TuningSettings
 from einsmith.training.state import AVERAGE, GRADIENT, WEIGHT, StepParts
 from einsmith.training.updates import StepGraph, build_norm, build_update
+from einsmith.tuning.kernels.tuner import Workshop
 from einsmith.tuning.programs import graph_search, kernel_search
 from einsmith.tuning.programs.online import Exploration
 

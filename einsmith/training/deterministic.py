@@ -16,10 +16,10 @@ from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.distributed.collectives import add_in_pairs
 from einsmith.distributed.group import ProcessGroup
 from einsmith.driver import registry
-from einsmith.driver.binding import FINITE
 from einsmith.driver.bound_program import BoundProgram
 from einsmith.runtime.memory import Clock
 from einsmith.runtime.signals import Deferred
+from einsmith.runtime.steps import FINITE
 from einsmith.training import parallel
 from einsmith.training.compiler import UPDATE_CORES, StepCompiler
 from einsmith.training.state import StepParts

@@ -29,11 +29,12 @@ from einsmith.base.sizes import show_size
 from einsmith.distributed.collectives import Collectives
 from einsmith.distributed.group import ProcessGroup
 from einsmith.distributed.nccl import CardGroup
-from einsmith.driver.binding import FINITE, LeafSum, Notice, Reply
+from einsmith.driver.binding import LeafSum, Notice, Reply
 from einsmith.driver.bound_program import BoundProgram
 from einsmith.nn import KeptWeight
 from einsmith.nn.parameter import Stored
 from einsmith.runtime.signals import Deferred
+from einsmith.runtime.steps import FINITE
 from einsmith.training.compiler import StepCompiler
 from einsmith.training.exchanges import Exchanged, Exchanges
 from einsmith.training.gradient_buckets import Bucket, GradientBuckets

@@ -12,9 +12,9 @@ import numpy as np
 
 from einsmith.base import environment, locks
 from einsmith.base.errors import EinsmithError, NonFiniteError
-from einsmith.driver.binding import FINITE
 from einsmith.driver.bound_program import BoundProgram
 from einsmith.runtime.signals import Deferred
+from einsmith.runtime.steps import FINITE
 from einsmith.training.compiler import StepCompiler
 from einsmith.training.state import Accumulation, CountGroup, StepParts
 

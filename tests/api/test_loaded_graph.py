@@ -14,9 +14,9 @@ from einsmith.api.loaded_graph import LoadedGraph
 from einsmith.api.tracing import trace_call
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import DataError
-from einsmith.driver.compile import predicted
 from einsmith.ir.graph_text import Dump, leaves_of, read_graph, write_dump, write_graph
 from einsmith.ir.nodes import Compute, Const, Graph, apply, leaf, template
+from einsmith.kernels.autoconfig import predicted
 from einsmith.passes.context import PassContext
 from einsmith.passes.pipeline import run_passes
 from einsmith.training.definition import batch_arrays

@@ -8,7 +8,7 @@ import pytest
 
 from einsmith.cli import main
 from einsmith.cli.search import Dot, draw
-from einsmith.driver.backend import RaceResult
+from einsmith.tuning.kernels.tuner import RaceResult
 from einsmith.tuning.programs import graph_search, kernel_search
 
 

@@ -15,14 +15,14 @@ import einsmith.functional as F
 from einsmith.api.tracing import trace_call
 from einsmith.base.errors import ArgumentError, CompileError, DeviceError
 from einsmith.cli import main
-from einsmith.driver import registry, workshop
+from einsmith.driver import registry
 from einsmith.driver.bound_program import BoundProgram
 from einsmith.driver.cuda import Cuda
 from einsmith.driver.executable import Executable
 from einsmith.runtime.comparison import list_written_buffers
 from einsmith.runtime.cuda.launches import TileCode
 from einsmith.tiles.ir import TileBuilder, TileParameter
-from einsmith.tuning.kernels import database, records, session, worker
+from einsmith.tuning.kernels import database, records, session, worker, workshop
 from einsmith.tuning.kernels.measure import MachineCode
 from einsmith.tuning.kernels.override import overriding
 from einsmith.tuning.programs import graph_search, kernel_search, online

@@ -10,8 +10,8 @@ import pytest
 from einsmith.base import dtypes as dt
 from einsmith.cost.facts import Target
 from einsmith.cost.memory_traffic import lines_kept
-from einsmith.driver.compile import predicted
 from einsmith.ir.nodes import Axis, Read, Reduce, apply, cast, template
+from einsmith.kernels.autoconfig import predicted
 from einsmith.kernels.contraction import cost, traffic
 from einsmith.kernels.contraction.config import Direct, HaloSetting, Tiled, sides
 from einsmith.kernels.contraction.pattern import CONTRACTION, Configs

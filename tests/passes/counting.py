@@ -14,10 +14,9 @@ import numpy as np
 from einsmith.codegen.cache.native import compile_text, host_target
 from einsmith.codegen.loopnest.nest import Op
 from einsmith.cost.facts import Target
-from einsmith.driver.compile import predicted
 from einsmith.ir.nodes import Graph
 from einsmith.ir.views import storage
-from einsmith.kernels.autoconfig import choose
+from einsmith.kernels.autoconfig import choose, predicted
 from einsmith.passes.context import PassContext
 from einsmith.passes.pipeline import run_passes
 from einsmith.schedule.planner import fuse

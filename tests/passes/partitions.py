@@ -13,13 +13,13 @@ from math import inf
 
 from einsmith.base.errors import CompileError
 from einsmith.cost.facts import Target
-from einsmith.driver.compile import predicted
 from einsmith.ir.analysis.pointwise import pointwise_body
 from einsmith.ir.loop import LoweredLoop
 from einsmith.ir.nodes import Compute, Graph, Item, Leaf, Tensor, postorder
 from einsmith.ir.rebuild import exchanged, readers_of, whole_sum, with_args
 from einsmith.ir.rewrite.inlining import inline_arguments
 from einsmith.ir.views import is_view, storage
+from einsmith.kernels.autoconfig import predicted
 from einsmith.passes.algebra.horizontal_fusion import fuse_sums
 from einsmith.passes.algebra.simplify import simplify
 from einsmith.passes.context import PassContext

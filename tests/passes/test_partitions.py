@@ -15,9 +15,9 @@ from einsmith import functional as F
 from einsmith.api.tracing import trace_shapes
 from einsmith.base import dtypes as dt
 from einsmith.cost.facts import Target
-from einsmith.driver.compile import predicted
 from einsmith.ir.nodes import Compute, Graph, nbytes, postorder
 from einsmith.ir.views import storage
+from einsmith.kernels.autoconfig import predicted
 from einsmith.passes.context import PassContext
 from einsmith.passes.pipeline import run_passes
 from einsmith.schedule.kernel import Kernel, Rows

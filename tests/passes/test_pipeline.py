@@ -15,10 +15,9 @@ from einsmith.api.tracing import trace_call, trace_shapes
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import KnobError
 from einsmith.cost.facts import Target
-from einsmith.driver.compile import predicted
 from einsmith.driver.executable import Executable
 from einsmith.ir.nodes import Graph
-from einsmith.kernels.autoconfig import choose
+from einsmith.kernels.autoconfig import choose, predicted
 from einsmith.passes import pipeline
 from einsmith.passes.context import PassContext
 from einsmith.passes.occurrences import occurrences

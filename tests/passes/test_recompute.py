@@ -12,12 +12,12 @@ from einsmith import functional as F
 from einsmith.api.tracing import trace_shapes
 from einsmith.base import dtypes as dt
 from einsmith.cost.facts import Target
-from einsmith.driver.compile import predicted
 from einsmith.ir.analysis.pointwise import pointwise_body
 from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import Apply, Compute, Const, Graph, nbytes, postorder, size
 from einsmith.ir.verify import verify_graph
 from einsmith.ir.views import is_view, storage
+from einsmith.kernels.autoconfig import predicted
 from einsmith.passes.algebra.recompute import recompute
 from einsmith.passes.context import PassContext
 from einsmith.passes.pipeline import PASSES, run_passes

@@ -18,9 +18,9 @@ from einsmith.base.errors import MemoryLimitError, VerifyError
 from einsmith.codegen.cache import native
 from einsmith.cost.facts import LayoutRules, Target
 from einsmith.driver import registry
-from einsmith.driver.compile import predicted
 from einsmith.driver.executable import Executable
 from einsmith.ir.nodes import Tensor
+from einsmith.kernels.autoconfig import predicted
 from einsmith.passes.pipeline import run_passes
 from einsmith.schedule import pipeline
 from einsmith.schedule.kernel import Kernel, Rows

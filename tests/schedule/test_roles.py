@@ -5,11 +5,11 @@ import pytest
 
 import einsmith as es
 from einsmith.base import dtypes as dt
-from einsmith.driver.compile import predicted
 from einsmith.driver.executable import Executable
 from einsmith.ir.nodes import Axis, Compute, Graph, Leaf, Read, Reduce, apply, leaf, nbytes, postorder, template
 from einsmith.ir.rebuild import exchanged
 from einsmith.ir.views import storage
+from einsmith.kernels.autoconfig import predicted
 from einsmith.passes.context import PassContext
 from einsmith.passes.pipeline import run_passes
 from einsmith.schedule.plan import LoopCall

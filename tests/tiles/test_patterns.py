@@ -20,9 +20,9 @@ from einsmith.base.numerics import Numerics
 from einsmith.cost.facts import Target
 from einsmith.cost.gpu import GpuTarget, card
 from einsmith.driver import registry
-from einsmith.driver.compile import predicted
 from einsmith.ir.views import storage
 from einsmith.kernels import autoconfig
+from einsmith.kernels.autoconfig import predicted
 from einsmith.kernels.pattern import cost_of
 from einsmith.schedule.compiled_kernel import CompiledKernel
 from einsmith.schedule.kernel import Kernel, KernelBuffer

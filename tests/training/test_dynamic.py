@@ -19,17 +19,17 @@ import einsmith as es
 from einsmith.api.tracing import trace_call
 from einsmith.base.errors import ArgumentError
 from einsmith.cost.facts import Target
-from einsmith.driver import cpu, workshop
-from einsmith.driver.backend import Answer
+from einsmith.driver import cpu
 from einsmith.driver.bound_program import BoundProgram
 from einsmith.driver.executable import Executable
 from einsmith.kernels import autoconfig
 from einsmith.runtime.comparison import Comparison
 from einsmith.schedule.kernel import Kernel
 from einsmith.training.compiler import ProgramSearch
-from einsmith.tuning.kernels import database, records
+from einsmith.tuning.kernels import database, records, workshop
 from einsmith.tuning.kernels.decisions import format_choice
 from einsmith.tuning.kernels.model_error import ModelError, Win
+from einsmith.tuning.kernels.tuner import Answer
 from einsmith.tuning.programs import online
 from einsmith.tuning.programs.budget import Budget
 from einsmith.tuning.programs.online import Exploration, KernelRecord

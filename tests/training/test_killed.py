@@ -41,7 +41,7 @@ TRAIN = (
 import sys
 from math import inf
 from pathlib import Path
-from einsmith.driver import workshop
+from einsmith.tuning.kernels import workshop
 from einsmith.tuning.programs import budget, online
 
 # What is tried stays at once, so that a short life goes through all that a long one does.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from einsmith.driver import workshop
+from einsmith.tuning.kernels import workshop
 
 LARGE = bytes(1 << 20)
 """More than a pipe holds."""

@@ -10,12 +10,11 @@ import pytest
 
 import einsmith as es
 from einsmith.base.errors import ArgumentError, EinsmithWarning
-from einsmith.driver.backend import SearchResult
 from einsmith.driver.cpu import Cpu
 from einsmith.kernels import autoconfig
 from einsmith.tuning.kernels import records
 from einsmith.tuning.kernels.genetic import Candidate
-from einsmith.tuning.kernels.session import CHEAPEST
+from einsmith.tuning.kernels.tuner import CHEAPEST, SearchResult
 from einsmith.tuning.programs import kernel_search
 
 

@@ -7,10 +7,10 @@ from math import inf
 import pytest
 
 from einsmith.cost.facts import Target
-from einsmith.driver import cpu, workshop
+from einsmith.driver import cpu
 from einsmith.kernels import autoconfig
 from einsmith.schedule.kernel import Kernel
-from einsmith.tuning.kernels import bench, database, records
+from einsmith.tuning.kernels import bench, database, records, workshop
 from einsmith.tuning.kernels.decisions import format_choice
 from einsmith.tuning.kernels.model_error import ModelError
 from tests.kernels.samples import conv, product

@@ -25,7 +25,8 @@ from einsmith.tuning.kernels import bench as bench_module
 from einsmith.tuning.kernels.bench import BenchProcess
 from einsmith.tuning.kernels.genetic import Candidate
 from einsmith.tuning.kernels.measure import HostRunner, compile_kernel, example_buffers
-from einsmith.tuning.kernels.session import Effort, Part, tune
+from einsmith.tuning.kernels.session import tune
+from einsmith.tuning.kernels.tuner import Effort, Part
 from einsmith.tuning.kernels.verdict import MIN_ROUNDS, bounds, judge
 from einsmith.tuning.kernels.worker import fault_of
 from tests.caches import CHOICES, forget

@@ -21,7 +21,8 @@ import einsmith as es
 from einsmith.cli.workers import executor_of
 from einsmith.tuning.kernels import farm, session
 from einsmith.tuning.kernels.farm import count_workers
-from einsmith.tuning.kernels.session import Effort, KernelSearch, Part, tune
+from einsmith.tuning.kernels.session import KernelSearch, tune
+from einsmith.tuning.kernels.tuner import Effort, Part
 from tests.tuning.test_measure import kernel_of
 
 

@@ -15,7 +15,6 @@ import einsmith as es
 from einsmith.base.caches import Once
 from einsmith.base.errors import MemoryLimitError
 from einsmith.driver import compile
-from einsmith.driver.backend import RaceResult
 from einsmith.driver.bound_program import BoundProgram
 from einsmith.driver.executable import Executable
 from einsmith.passes import pipeline
@@ -25,6 +24,7 @@ from einsmith.schedule.layout.apply import reorder_call
 from einsmith.schedule.layout.price import Prices
 from einsmith.schedule.plan import KernelCall
 from einsmith.tuning.kernels import database, records
+from einsmith.tuning.kernels.tuner import RaceResult
 from einsmith.tuning.programs import graph_search, kernel_search
 
 

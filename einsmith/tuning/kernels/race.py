@@ -5,35 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from statistics import median
-from typing import NamedTuple
 
 from einsmith.tuning.calibration import load
+from einsmith.tuning.kernels.tuner import RaceResult
 from einsmith.tuning.kernels.verdict import MIN_ROUNDS, bounds, pair_ratios
 
 PROGRAM_ROUNDS = 40
 """Rounds of a race of whole programs that is decided."""
 LOSING_PROGRAM_RATIO = 1.03
 """Ratio of times from which on a program, with confidence, loses a race of programs before its last round."""
-
-
-class RaceResult(NamedTuple):
-    """The result of a race of two programs.
-
-    Attributes:
-        first, second: median seconds of a run of each
-        ratio: the median ratio of paired runs, second over first, which lies between `low` and `high` with 94 %
-            confidence
-        busy: what else the machine did; empty if nothing
-        decides: whether the race had all its rounds
-    """
-
-    first: float
-    second: float
-    ratio: float
-    low: float
-    high: float
-    busy: str
-    decides: bool
 
 
 def race_programs(

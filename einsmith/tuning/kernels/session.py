@@ -12,10 +12,9 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
 from contextlib import suppress
-from dataclasses import dataclass, field
 from math import inf
 from statistics import median
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from einsmith.base.errors import ArgumentError
 from einsmith.base.workers import Failed, Lost
@@ -28,6 +27,7 @@ from einsmith.tuning.kernels import farm
 from einsmith.tuning.kernels.bench import CHOICE, BenchProcess, MakeRunner
 from einsmith.tuning.kernels.genetic import Candidate, Search
 from einsmith.tuning.kernels.measure import HostRunner
+from einsmith.tuning.kernels.tuner import THOROUGH, Effort, Part, SearchResult, Tell
 from einsmith.tuning.kernels.verdict import MAX_KEPT_RATIO, bounds, judge, pair_ratios
 
 MAX_BOUND_SHARE = 0.95
@@ -38,68 +38,6 @@ UNMEASURED_GAIN_SHARE = 0.3
 """Fraction of its predicted time that a kernel which is not measured yet is expected to save."""
 
 
-class Effort(NamedTuple):
-    """How much of a search is measured.
-
-    candidates: most candidates of one kernel. generation: candidates that race at once with the model's choice.
-    generations: most generations of a visit to a kernel. race_seconds: most seconds of a race. final_seconds: most
-    seconds of the race that decides whether a candidate is kept. final_races: most times that it is run where the
-    machine is busy. finalists: most candidates of a visit that get a final race of their own."""
-
-    candidates: int = 100
-    generation: int = 4
-    generations: int = 2
-    race_seconds: float = 0.3
-    final_seconds: float = 1.0
-    final_races: int = 3
-    finalists: int = 2
-
-
-THOROUGH = Effort()
-"""The effort of a search for the best configurations."""
-CHEAPEST = Effort(6, 6, 1, 0.1, 0.2, 1, 1)
-"""The effort of one race of the six candidates that promise most."""
-
-
-class Part(NamedTuple):
-    """A kernel of a program, and how often a run of the program runs it."""
-
-    kernel: Kernel
-    turns: int = 1
-
-
-@dataclass
-class SearchResult:
-    """State and result of the search over one kernel.
-
-    Attributes:
-        prior: seconds of the model's choice
-        seconds: seconds of the best configuration, which is the choice where `best` is None
-        spread: the bounds of the median ratio of the best configuration's time to the choice's
-        tried: number of candidates that were measured or cannot run
-        faults: candidates that crash, hang or are wrong, and how
-        busy: what else the machine did when that kept a faster candidate from being significantly faster
-    """
-
-    kernel: Kernel
-    turns: int
-    choice: Candidate
-    prior: float
-    seconds: float
-    best: Candidate | None = None
-    spread: tuple[float, float] = (1.0, 1.0)
-    tried: int = 0
-    faults: list[tuple[Candidate, str]] = field(default_factory=list)
-    busy: str = ""
-    over: str = ""
-    """Why the kernel is not searched any further; empty while it is."""
-    former: Any = None
-    """The earlier record, which the best configuration has replaced."""
-
-
-Tell = Callable[[SearchResult, Candidate, float], None]
-"""Callback for every measured candidate: the state of its kernel's search, the candidate, and its seconds (infinity:
-it cannot run)."""
 FirstGuesses = Callable[[Kernel], Sequence[Candidate]]
 """Function that returns the first guesses for a kernel, which others have found."""
 

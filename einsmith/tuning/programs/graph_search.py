@@ -16,20 +16,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from math import inf, sqrt
+from typing import Generic
 
 import numpy as np
 
 from einsmith.base.dtypes import DType
 from einsmith.base.errors import ArgumentError, CompileError
 from einsmith.cost.facts import Target
-from einsmith.driver.backend import RaceResult
-from einsmith.driver.binding import FINITE
-from einsmith.driver.bound_program import BoundProgram
-from einsmith.driver.compile import predicted
 from einsmith.ir.interned import Node
 from einsmith.ir.nodes import Compute, Leaf, Tensor
 from einsmith.ir.views import producer, storage
+from einsmith.kernels.autoconfig import predicted
 from einsmith.passes.pipeline import optional
+from einsmith.runtime.steps import FINITE
 from einsmith.schedule.decision_report import report_decisions
 from einsmith.schedule.fusion import passes_on
 from einsmith.schedule.graph_decisions import CUT, ORDER, WITHOUT, TensorNames, show_order, toggle
@@ -41,7 +40,9 @@ from einsmith.schedule.pipeline import JOINED, LAYOUTS, TOGETHER
 from einsmith.schedule.plan import KernelCall, LayoutChoice, LoopCall, Plan
 from einsmith.schedule.printer import layouts
 from einsmith.schedule.split_kernel import split_stages
+from einsmith.tuning.kernels.tuner import RaceResult
 from einsmith.tuning.kernels.verdict import MAX_KEPT_RATIO
+from einsmith.tuning.programs.tunable_program import Program, TunableProgram
 
 MAX_PRICE_RATIO = 1.5
 """Largest price of a form that is raced, as a multiple of the present program's price."""
@@ -53,15 +54,15 @@ MAX_TENSOR_GENES = 24
 
 
 @dataclass(frozen=True)
-class ProgramForm:
+class ProgramForm(Generic[Program]):
     """A program compiled by other decisions, with the seconds of its kernels by measurements and predictions."""
 
-    run: BoundProgram
+    run: Program
     price: float
 
 
 @dataclass
-class GraphReport:
+class GraphReport(Generic[Program]):
     """The result of a search over forms of the graph.
 
     after: median seconds of a step in the last race that a form has won; before: these seconds, divided by the ratios
@@ -69,7 +70,7 @@ class GraphReport:
     program.
     """
 
-    run: BoundProgram
+    run: Program
     before: float = 0.0
     after: float = 0.0
     tried: int = 0
@@ -94,7 +95,7 @@ def planned(plan: Plan) -> list[str]:
     return [name for name, is_used in used if is_used]
 
 
-def pass_genes(run: BoundProgram) -> list[str]:
+def pass_genes(run: TunableProgram) -> list[str]:
     """Return the decisions on passes that may be switched: on those that change the program, and on those that it is
     compiled without."""
     changing = {*run.changes.tensors, *planned(run.plan)}
@@ -102,7 +103,7 @@ def pass_genes(run: BoundProgram) -> list[str]:
     return [x for x in decisions if x in run.decisions or x.removeprefix(f"{WITHOUT} ") in changing]
 
 
-def tensor_genes(run: BoundProgram) -> dict[str, float]:
+def tensor_genes(run: TunableProgram) -> dict[str, float]:
     """Return the decisions on tensors that may be switched, those of the smallest predicted loss first, and the seconds
     that the program is predicted to take more: tensors that kernels pass on, and tensors with other orders of
     known cost, if their kernels take a noticeable part of the time."""
@@ -116,7 +117,7 @@ def tensor_genes(run: BoundProgram) -> dict[str, float]:
     return {x: losses[x] for x in ranked}
 
 
-def _shares(run: BoundProgram) -> dict[Node, float]:
+def _shares(run: TunableProgram) -> dict[Node, float]:
     """Return for each tensor, and for each node that computes one, the part of a run's time that the kernels take that
     compute or read it."""
     shares: dict[Node, float] = {}
@@ -154,7 +155,7 @@ def _tensor_losses(
             yield f"{ORDER} {names.of(tensors[0])} {show_order(choice.runner_up)}", tensors, turns * choice.more
 
 
-def _leaf_losses(run: BoundProgram) -> Iterator[tuple[str, Sequence[Leaf], float]]:
+def _leaf_losses(run: TunableProgram) -> Iterator[tuple[str, Sequence[Leaf], float]]:
     """Yield (decision on the order of a parameter in memory, the parameter, predicted seconds that a run takes more by
     it): the orders that all its kernels can follow. Predictions rank these decisions only, as they do not tell a
     parameter that is in a cache from one that is read from memory."""
@@ -192,7 +193,7 @@ def _cut_losses(call: KernelCall, seconds: float, target: Target) -> Iterator[tu
             yield node, (sum(apart) - seconds) / (len(apart) - 1)
 
 
-def price(run: BoundProgram) -> float:
+def price(run: TunableProgram) -> float:
     """Return the seconds of a run as the sum over its kernels, measured or predicted."""
     total = 0.0
     for call, kernel, turns in zip(run.calls, run.kernels, run.turns, strict=True):
@@ -201,7 +202,7 @@ def price(run: BoundProgram) -> float:
     return total
 
 
-def tune(run: BoundProgram, inputs: Sequence[np.ndarray], seconds: float) -> GraphReport:
+def tune(run: Program, inputs: Sequence[np.ndarray], seconds: float) -> GraphReport[Program]:
     """Search the genes of a program by running it on these inputs, for about `seconds`.
 
     Stores of the runs are undone; no other thread may use the program meanwhile. Programs compiled from then on from an
@@ -278,7 +279,7 @@ def _wins(raced: RaceResult) -> bool:
     return raced.decides and not raced.busy and raced.high < 1 and raced.ratio <= MAX_KEPT_RATIO
 
 
-def _show_switch(run: BoundProgram, gene: str) -> str:
+def _show_switch(run: TunableProgram, gene: str) -> str:
     """Return what switching a gene of a program does, in words."""
     if gene in run.decisions:
         return f"with {gene.removeprefix(f'{WITHOUT} ')}" if gene.startswith(f"{WITHOUT} ") else f"no longer {gene}"
@@ -286,7 +287,7 @@ def _show_switch(run: BoundProgram, gene: str) -> str:
     return str(reported)
 
 
-def tune_graph(run: BoundProgram, inputs: Sequence[np.ndarray], seconds: float) -> tuple[BoundProgram, float]:
+def tune_graph(run: Program, inputs: Sequence[np.ndarray], seconds: float) -> tuple[Program, float]:
     """Return the program after a graph search of `seconds`, and the seconds left. A budget below one second skips the
     search."""
     if seconds < 1:
@@ -295,7 +296,7 @@ def tune_graph(run: BoundProgram, inputs: Sequence[np.ndarray], seconds: float) 
     return report.run, seconds - report.seconds
 
 
-def _switch(run: BoundProgram, gene: str) -> ProgramForm | str:
+def _switch(run: Program, gene: str) -> ProgramForm[Program] | str:
     """Return the program with one gene switched; the reason where that fails, empty where it changes nothing."""
     try:
         switched = run.compile_deciding(toggle(run.decisions, gene))
@@ -307,7 +308,9 @@ def _switch(run: BoundProgram, gene: str) -> ProgramForm | str:
     return "" if kernels[0] == kernels[1] else ProgramForm(switched, price(switched))
 
 
-def race(first: BoundProgram, second: BoundProgram, inputs: Sequence[np.ndarray], seconds: float) -> RaceResult | None:
+def race(
+    first: TunableProgram, second: TunableProgram, inputs: Sequence[np.ndarray], seconds: float
+) -> RaceResult | None:
     """Run steps of two forms of a program in turns; None where the loss is not finite, so that not all kernels run."""
     with first.preserve(), second.preserve():
         if FINITE in (first(inputs)[0], second(inputs)[0]):
@@ -315,7 +318,7 @@ def race(first: BoundProgram, second: BoundProgram, inputs: Sequence[np.ndarray]
         return first.backend.race(lambda: first(inputs), lambda: second(inputs), seconds)
 
 
-def difference(first: BoundProgram, second: BoundProgram, inputs: Sequence[np.ndarray]) -> str:
+def difference(first: TunableProgram, second: TunableProgram, inputs: Sequence[np.ndarray]) -> str:
     """Describe how a step of the second program differs from one of the first, beyond rounding; empty if it does not.
 
     Two results may differ in half of their digits. The digits count from the largest element of an output; for stored

@@ -9,19 +9,19 @@ import warnings
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Generic
 
 import numpy as np
 
 from einsmith.base import environment
 from einsmith.base.errors import ArgumentError, EinsmithWarning
 from einsmith.base.system.processes import can_wait_for_pipes
-from einsmith.driver.backend import CHEAPEST, Effort, Part, SearchResult, Tell
-from einsmith.driver.binding import FINITE
-from einsmith.driver.bound_program import BoundProgram
+from einsmith.runtime.steps import FINITE
 from einsmith.schedule.kernel import Kernel
 from einsmith.tuning.kernels.decisions import name_of
+from einsmith.tuning.kernels.tuner import CHEAPEST, Effort, Part, SearchResult, Tell
 from einsmith.tuning.programs.trial import PairedTimes, sum_by_kernel
+from einsmith.tuning.programs.tunable_program import Program, TunableProgram
 
 MAX_ROUNDS = 25
 """Most runs of a program in each of the two forms that are run in turns."""
@@ -63,7 +63,7 @@ def can_measure(stack: int = 3) -> bool:
     return True
 
 
-def plan_search(option: float | str, run: BoundProgram, seconds: float) -> tuple[float, Effort | None]:
+def plan_search(option: float | str, run: TunableProgram, seconds: float) -> tuple[float, Effort | None]:
     """Return the seconds for the kernels of a program, and how much is measured (None: all that the time allows).
 
     option: what `tune` requests. With "first-call" it is as long as the compilation took, else `seconds`."""
@@ -72,14 +72,14 @@ def plan_search(option: float | str, run: BoundProgram, seconds: float) -> tuple
     return seconds, None
 
 
-def improve(run: BoundProgram, inputs: Sequence[np.ndarray], option: float | str) -> BoundProgram:
+def improve(run: Program, inputs: Sequence[np.ndarray], option: float | str) -> Program:
     """Return the program with faster kernels as the option `tune` of a function requests."""
     seconds, effort = plan_search(option, run, parse_tune(option)[0])
     return tune(run, inputs, seconds, effort=effort).run
 
 
 @dataclass(frozen=True)
-class Report:
+class Report(Generic[Program]):
     """The result of a search over the kernels of a program.
 
     results: the result of every kernel; kept: results whose configurations are used from now on; before, after: median
@@ -91,7 +91,7 @@ class Report:
     before: float
     after: float
     seconds: float
-    run: BoundProgram
+    run: Program
 
     @property
     def tried(self) -> int:
@@ -119,13 +119,13 @@ class Report:
         return "\n".join(lines)
 
 
-def parts_of(run: BoundProgram) -> list[Part]:
+def parts_of(run: TunableProgram) -> list[Part]:
     """Return the kernels that a search may tune: all whose configuration is not fixed by a user's decision."""
     kernels = zip(run.calls, run.kernels, run.turns, strict=True)
     return [Part(call.kernel, turns) for call, kernel, turns in kernels if kernel.tuned or not kernel.decision]
 
 
-def predict_seconds(run: BoundProgram) -> dict[Kernel, float]:
+def predict_seconds(run: TunableProgram) -> dict[Kernel, float]:
     """Return the predicted seconds of each kernel in a run, summed over all iterations of its loop."""
     out: dict[Kernel, float] = {}
     for call, kernel, turns in zip(run.calls, run.kernels, run.turns, strict=True):
@@ -134,13 +134,13 @@ def predict_seconds(run: BoundProgram) -> dict[Kernel, float]:
 
 
 def tune(
-    run: BoundProgram,
+    run: Program,
     inputs: Sequence[np.ndarray],
     seconds: float,
     tell: Tell = lambda *_: None,
     executor: Executor | None = None,
     effort: Effort | None = None,
-) -> Report:
+) -> Report[Program]:
     """Search configurations for the kernels of a program by running it on these inputs, for about `seconds`.
 
     executor: measures kernels on other hosts of this kind; whole programs run here. effort: how much is measured of
@@ -172,7 +172,7 @@ def tune(
 
 
 def alternate(
-    first: BoundProgram, second: BoundProgram, inputs: Sequence[np.ndarray], end: float
+    first: TunableProgram, second: TunableProgram, inputs: Sequence[np.ndarray], end: float
 ) -> tuple[float, float, dict[Kernel, float]]:
     """Run two forms of a program in turns until the time `end` (monotonic clock, seconds), each at least 5 and at most
     MAX_ROUNDS times.

@@ -1,6 +1,6 @@
 """Dynamic mode: tune a program's kernels while the program trains.
 
-A low-priority process (`driver.backend.Workshop`) proposes configurations, compiles and vets them. The training thread
+A low-priority process (`tuning.kernels.workshop`) proposes configurations, compiles and vets them. The training thread
 asks it for the kernel that is expected to save most, and takes its answers between two steps; no other thread is
 needed. Vetted configurations are tried in steps: in one step they run in addition to the program's own kernels, into
 separate memory, and one whose result differs is dropped. Then steps alternate between the program and the one with the
@@ -26,15 +26,15 @@ import numpy as np
 
 from einsmith.base import environment, messages
 from einsmith.base.errors import ArgumentError, EinsmithError, EinsmithWarning
-from einsmith.driver.backend import Answer, Workshop
-from einsmith.driver.binding import FINITE
-from einsmith.driver.bound_program import BoundProgram
+from einsmith.runtime.steps import FINITE
 from einsmith.schedule.kernel import Kernel
 from einsmith.tuning.kernels.decisions import name_of
 from einsmith.tuning.kernels.model_error import ModelError, expect_saving
+from einsmith.tuning.kernels.tuner import Answer, Workshop
 from einsmith.tuning.kernels.verdict import judge
 from einsmith.tuning.programs.budget import Budget
 from einsmith.tuning.programs.trial import Seconds, Trial, sum_by_kernel
+from einsmith.tuning.programs.tunable_program import TunableProgram
 
 MAX_COST_SHARE = 0.02
 """Largest fraction of the time of all steps that exploring may cost."""
@@ -92,7 +92,7 @@ class Exploration:
         trial: the current trial
     """
 
-    def __init__(self, run: BoundProgram, workshop: Workshop, seconds: float = inf):
+    def __init__(self, run: TunableProgram, workshop: Workshop, seconds: float = inf):
         self.run, self.workshop = run, workshop
         self.over = self._failure = ""
         self.log: list[str] = []
@@ -146,7 +146,7 @@ class Exploration:
         self._skipped = self._left_to_skip = int(SAMPLE_SECONDS / usual) if usual and not self._is_trying() else 0
         return status, outputs
 
-    def _choose_program(self) -> tuple[BoundProgram, bool, Callable[[Seconds], None]]:
+    def _choose_program(self) -> tuple[TunableProgram, bool, Callable[[Seconds], None]]:
         """Return the program of the next step, whether its kernels are timed, and what follows with their seconds."""
         trial = self.trial
         if not self.kernels and self.budget.usual and self.budget.can_spend(FIRST_TRY_SECONDS):
@@ -263,7 +263,7 @@ class Exploration:
 
     # -- trials
 
-    def _compile(self, trial: Trial, compare: bool = False) -> BoundProgram | None:
+    def _compile(self, trial: Trial, compare: bool = False) -> TunableProgram | None:
         """Compile the program with as many of a trial's configurations as fit in memory; the others wait for another
         trial. Where none is left, end the trial and return None.
 

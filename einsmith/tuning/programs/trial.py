@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from math import inf, log
 from statistics import median
 
-from einsmith.driver.backend import Answer
-from einsmith.driver.bound_program import BoundProgram
 from einsmith.schedule.kernel import Kernel
+from einsmith.tuning.kernels.tuner import Answer
+from einsmith.tuning.programs.tunable_program import TunableProgram
 
 Seconds = dict[Kernel, float]
 
@@ -48,13 +48,13 @@ class Trial:
     of an unfinished pair, empty between pairs."""
 
     undecided: dict[Kernel, Answer]
-    comparing: BoundProgram | None = None
-    other: BoundProgram | None = None
+    comparing: TunableProgram | None = None
+    other: TunableProgram | None = None
     first: Seconds = field(default_factory=dict)
     times: PairedTimes = field(default_factory=PairedTimes)
 
 
-def sum_by_kernel(run: BoundProgram, seconds: Sequence[float]) -> Seconds:
+def sum_by_kernel(run: TunableProgram, seconds: Sequence[float]) -> Seconds:
     """Sum the seconds of calls, in the order of `run.calls`, by kernel."""
     out: Seconds = {}
     for call, x in zip(run.calls, seconds, strict=True):

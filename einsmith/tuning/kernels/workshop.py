@@ -19,7 +19,6 @@ from einsmith.base.errors import CompileError
 from einsmith.base.system import processes
 from einsmith.base.workers import Failed, Lost, Worker
 from einsmith.cost.facts import Target
-from einsmith.driver.backend import Answer, Backend, Workshop
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Pattern
 from einsmith.schedule.kernel import Kernel
@@ -28,6 +27,7 @@ from einsmith.tuning.kernels.bench import sendable_patterns
 from einsmith.tuning.kernels.genetic import Candidate, Search, candidate_of
 from einsmith.tuning.kernels.model_error import ModelError, Win
 from einsmith.tuning.kernels.session import least
+from einsmith.tuning.kernels.tuner import Answer, Tuner, Workshop
 
 PROCESSOR_LIMIT = 20.0
 """Most processor seconds of an answer; beyond it the process ends."""
@@ -58,7 +58,7 @@ class Shop:
         self._searches: dict[tuple[Kernel, Target], KernelState] = {}
 
     def begin(
-        self, limit: float, patterns: Sequence[Pattern], low: bool, make: Callable[[], Backend] | None = None
+        self, limit: float, patterns: Sequence[Pattern], low: bool, make: Callable[[], Tuner] | None = None
     ) -> None:
         """Set the process up.
 
@@ -119,12 +119,12 @@ class Shop:
 
 
 class WorkshopProcess(Worker, Workshop):
-    """The workshop process, seen from its parent (`backend.Workshop`)."""
+    """The workshop process, seen from its parent (`tuning.kernels.tuner.Workshop`)."""
 
-    server = "einsmith.driver.workshop:Shop"
+    server = "einsmith.tuning.kernels.workshop:Shop"
     is_low = True
 
-    def __init__(self, make: Callable[[], Backend] | None = None) -> None:
+    def __init__(self, make: Callable[[], Tuner] | None = None) -> None:
         super().__init__(self.server, WALL_CLOCK_LIMIT, WALL_CLOCK_LIMIT)
         self._make = make
         self._measured: dict[Kernel, dict[str, float]] = {}
