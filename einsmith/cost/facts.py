@@ -99,11 +99,14 @@ class Target:
     `precisions`: the precisions of programs (`base.numerics`) that it can compute in.
 
     `layouts`: how the orders of tensors' dimensions are chosen (`schedule.layout`).
+
+    `changes_loops`: whether loops may take in the steps around them, and keep states in circular buffers.
     """
 
     backend: ClassVar[str] = CPU
     precisions: ClassVar[tuple[str, ...]] = ("fp32", "bf16", "fp16")
     layouts: ClassVar[LayoutRules] = LayoutRules()
+    changes_loops: ClassVar[bool] = True
     identity: ClassVar[tuple[str, ...]] = ()
 
     cpu: str = "host"

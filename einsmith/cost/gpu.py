@@ -46,6 +46,9 @@ class GpuTarget(Target):
     layouts: ClassVar[LayoutRules] = LayoutRules(
         0.05, 0.05, gain_queries=16, loss_queries=8, small_filter=1 << 10, tries_channels_last=True
     )
+    # The persistent kernel that runs a loop moves its pointers by equal distances, and all steps of what is outside of a
+    # loop run at once.
+    changes_loops: ClassVar[bool] = False
     identity = ("card", "capability", "cores", "precision", "winograd", "kept")
 
     device: str = f"{CUDA}:0"

@@ -14,7 +14,6 @@ from functools import partial
 
 from einsmith.base import environment
 from einsmith.base.errors import KnobError
-from einsmith.cost.gpu import GpuTarget
 from einsmith.ir.nodes import Graph
 from einsmith.ir.recurrence.chunks.readers import CHUNK_FORM
 from einsmith.ir.rewrite.narrow import WINDOWS
@@ -161,18 +160,17 @@ def left_out() -> tuple[str, ...]:
 
 
 def _lower_loops(graph: Graph, context: PassContext) -> Graph:
-    # The persistent kernel that runs a loop on a card moves its pointers by equal distances.
     circular = _can_change_loops(context) and CIRCULAR_BUFFERS not in left_out()
     return lower_loops(graph, partial(run_passes, context=_of_step(context)), circular)
 
 
 def _merge_loops(graph: Graph, context: PassContext) -> Graph:
-    # Cards run all steps of what is outside of a loop at once; limits are proven of tensors outside of loops.
+    # Limits are proven of tensors outside of loops.
     return merge_loops(graph, context) if _can_change_loops(context) else graph
 
 
 def _can_change_loops(context: PassContext) -> bool:
-    return context.circular and not context.limits and not isinstance(context.target, GpuTarget)
+    return context.circular and not context.limits and context.target.changes_loops
 
 
 def _length_limits(graph: Graph, context: PassContext) -> Graph:
