@@ -117,8 +117,8 @@ _PLACES = {
     "LibraryError NonFiniteError OutOfMemoryError SaveError ShapeError TraceError UnknownAttributeError "
     "UnknownNameError UnknownOptionError VerifyError",
     "einsmith.export": "Library export load_library",
-    "einsmith.lang.builder": "abs argmax argmin axes compute cos erf exp floor log max maximum mean min minimum prod "
-    "relu rsqrt sigmoid sign sin sqrt sum tanh where",
+    "einsmith.lang.builder": "abs argmax argmin axes compute cos erf exp floor log max maximum mean min minimum "
+    "prod relu rsqrt sigmoid sign sin sqrt sum tanh where",
     "einsmith.lang.constant": "constant",
     "einsmith.lang.op": "op",
     "einsmith.lang.scalar_function": "function",

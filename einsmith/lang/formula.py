@@ -7,8 +7,8 @@ formula to templates.
 
 The type `ty` of a form is a DType or weak (`WeakForm`). A weak value takes the float type of the operands that it is
 combined with, else that of the formula's tensors, else float32. A result that is computed only from numbers that a call
-passed and from literals is int64 or float64, as in NumPy (`lang.result_types`). `lang.integers` determines the widths
-of integers.
+passed and from literals is int64 or float64, as in NumPy (`lang.result_types`). `lang.integers` determines the
+widths of integers.
 """
 
 from __future__ import annotations
@@ -195,8 +195,8 @@ def _reads_floats(index: Form) -> bool:
 class FormulaOp(Form):
     """The scalar function `fn` of the forms `args`.
 
-    The type of integer arithmetic follows `lang.integers.function_interval`. On axes and literals it is int64 where the
-    given `ty` is too narrow; on elements of tensors it is `ty`, and `wraps` tells whether the exact result may exceed
+    The type of integer arithmetic follows `lang.integers.function_interval`. On axes and literals it is int64 where
+    the given `ty` is too narrow; on elements of tensors it is `ty`, and `wraps` tells whether the exact result may exceed
     it.
     """
 

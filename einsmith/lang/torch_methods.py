@@ -86,7 +86,7 @@ def _make_filling(name: str, function: str, filled: bool = False) -> Callable[..
 class TorchMethods:
     """Methods of PyTorch's tensors.
 
-    The tensor (`einsmith.lang.builder`) defines `transpose(d0, d1)`, `size()` and the reductions that NumPy has, too.
+    The tensor (`lang.builder`) defines `transpose(d0, d1)`, `size()` and the reductions that NumPy has, too.
     """
 
     __slots__ = ()
