@@ -196,8 +196,8 @@ class FormulaOp(Form):
     """The scalar function `fn` of the forms `args`.
 
     The type of integer arithmetic follows `lang.integers.function_interval`. On axes and literals it is int64 where
-    the given `ty` is too narrow; on elements of tensors it is `ty`, and `wraps` tells whether the exact result may exceed
-    it.
+    the given `ty` is too narrow; on elements of tensors it is `ty`, and `wraps` tells whether the exact result may
+    exceed it.
     """
 
     __slots__ = ("_reach", "fn", "wraps")

@@ -357,6 +357,7 @@ def test_the_text_needs_no_triton() -> None:
     """Asked of a process of its own, as tests on a card import it."""
     program = (
         "import sys; from einsmith.tiles.ir import TileBuilder; "
-        "from einsmith.tiles.triton_text import triton_text; triton_text([TileBuilder('f').finish(1)]); sys.exit('triton' in sys.modules)"
+        "from einsmith.tiles.triton_text import triton_text; "
+        "triton_text([TileBuilder('f').finish(1)]); sys.exit('triton' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
