@@ -17,7 +17,8 @@ limit that can be met.
 
 This is no minimum cut as in `cost.recomputation`: a hard limit of bytes at every call asks when a tensor is alive,
 not only whether it is kept, and the least sum of costs does not answer that. It runs on a finished plan, whose kernels
-stay as they are. Its seconds are those of the plan's kernels; which operands are too small to be recomputed is the same.
+stay as they are. Its seconds are those of the plan's kernels; which operands are too small to be recomputed is the
+same.
 """
 
 from __future__ import annotations
