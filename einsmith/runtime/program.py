@@ -12,7 +12,7 @@ import numpy as np
 
 from einsmith.base import locks
 from einsmith.codegen.entry import entry_program
-from einsmith.codegen.entry.watch import INTERRUPTED
+from einsmith.codegen.entry.entry_program import INTERRUPTED
 from einsmith.cost.facts import MAX_THREADS
 from einsmith.runtime import buffers, interrupts, pool, queues, thread_count
 from einsmith.runtime.steps import (
