@@ -12,6 +12,7 @@ import numpy as np
 from einsmith.base import files
 from einsmith.base.dtypes import dtype_of
 from einsmith.base.errors import DtypeError
+from einsmith.codegen.entry import entry_program
 from einsmith.export import exported, traces
 from einsmith.export.calls import LibraryCall
 from einsmith.export.exported import ExportSubject
@@ -120,6 +121,7 @@ class LibrarySource:
         alone = self.processor.is_wasm
         parts = ["wasm.h" if alone else "posix.h", "machine.c", "library.c"]
         parts += [*([] if alone else ["files.c"]), *(["training.c"] if self.subject.training else [])]
+        parts.insert(1, str(entry_program.RECORDS))
         runtime = [files.read_text(RUNTIME / p).replace("struct model", f"struct {self.name}_model") for p in parts]
         head = [
             f"/* {self.name}: the source of a library that Einsmith has exported. Compiled and linked with the object "

@@ -33,7 +33,7 @@ DEFINITIONS = [f"-DMAX_THREADS={MAX_THREADS}", f"-DLINE={LINE}"]
 def strip(text: str) -> str:
     """Return the text without what ties it to a processor or to new versions of LLVM: its target, attributes but
     `nounwind`, module flags, metadata of loops; and without comments."""
-    text = re.sub(r"^(; ModuleID|source_filename|target |!llvm\.module\.flags|; Function Attrs).*\n", "", text, flags=re.M)
+    text = re.sub(r"^(; ModuleID|source_filename|target |!llvm\.[a-z.]+ = |; Function Attrs).*\n", "", text, flags=re.M)
     text = re.sub(r",? !llvm\.loop !\d+", "", text)
     text = re.sub(r" +; preds = .*", "", text)
     text = re.sub(r"\bdso_local ", "", text)

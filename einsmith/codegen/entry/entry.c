@@ -1,6 +1,7 @@
 /* The native entry, which runs a program, and its fork-join pool, as one translation unit. `make native` makes LLVM text
    of it for each system (the files of text/), which Python compiles for its machine: no C compiler is needed there. */
 #include "records.h"
+#include "pool.h"
 
 #define POINTER(address) ((void *)(uintptr_t)(address))
 #define LOAD(place, order) __atomic_load_n(place, order)

@@ -4,7 +4,7 @@ The entry is C (entry.c and what it includes, in this folder). `make native` mak
 folder text; so users need no C compiler. Functions: `einsmith_run` executes a table of steps (launches, checks, loops)
 that a record describes; `einsmith_worker` is the main loop of a worker thread; `einsmith_stop` ends all workers;
 `einsmith_run_team` runs on the threads of an OpenMP runtime; `einsmith_look` checks for signals. What records have in
-each word, and what the numbers of steps mean, is told in records.h, from which this module takes them.
+each word, and what the numbers of steps mean, is stated in records.h, from which this module takes them.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from einsmith.cost.facts import LINE, MAX_THREADS
 
 HERE = Path(__file__).parent
 TEXTS = HERE / "text"
-_HEADER = re.sub(r"/\*.*?\*/", "", files.read_text(HERE / "records.h"), flags=re.S)
-"""records.h without comments."""
+RECORDS = HERE / "records.h"
+_HEADER = re.sub(r"/\*.*?\*/", "", files.read_text(RECORDS) + files.read_text(HERE / "pool.h"), flags=re.S)
+"""The headers without comments."""
 
 
 def _inside(kind: str) -> list[str]:

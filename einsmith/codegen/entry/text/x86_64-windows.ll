@@ -1346,4 +1346,3 @@ declare i32 @QueryPerformanceCounter(ptr)
 declare i32 @QueryPerformanceFrequency(ptr)
 declare i64 @llvm.smin.i64(i64, i64)
 declare i64 @llvm.smax.i64(i64, i64)
-!llvm.dbg.cu = !{!0}
