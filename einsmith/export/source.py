@@ -12,7 +12,6 @@ import numpy as np
 from einsmith.base import files
 from einsmith.base.dtypes import dtype_of
 from einsmith.base.errors import DtypeError
-from einsmith.codegen.entry import entry_program
 from einsmith.export import exported, traces
 from einsmith.export.calls import LibraryCall
 from einsmith.export.exported import ExportSubject
@@ -20,6 +19,7 @@ from einsmith.export.processors import Processor
 from einsmith.export.program import ARENA, FUNCTIONS, SPARE, TABLE, Data, WordTarget
 
 RUNTIME = Path(__file__).parent / "runtime"
+_RECORDS = Path(__file__).parents[1] / "codegen" / "entry" / "records.h"
 REGIONS = (TABLE, FUNCTIONS, SPARE, ARENA, "constants", "results")
 """Regions of memory that words point to, in the order of runtime/machine.c; tensors follow, one region each."""
 _FILE_TYPES = {
@@ -121,7 +121,7 @@ class LibrarySource:
         alone = self.processor.is_wasm
         parts = ["wasm.h" if alone else "posix.h", "machine.c", "library.c"]
         parts += [*([] if alone else ["files.c"]), *(["training.c"] if self.subject.training else [])]
-        parts.insert(1, str(entry_program.RECORDS))
+        parts.insert(1, str(_RECORDS))
         runtime = [files.read_text(RUNTIME / p).replace("struct model", f"struct {self.name}_model") for p in parts]
         head = [
             f"/* {self.name}: the source of a library that Einsmith has exported. Compiled and linked with the object "

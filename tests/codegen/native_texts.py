@@ -41,7 +41,9 @@ def strip(text: str) -> str:
     used = set(re.findall(r"metadata (!\d+)", text))
     text = "\n".join(x for x in text.split("\n") if not re.match(r"!\d+ = ", x) or x.split(" ")[0] in used)
     text = re.sub(r"^attributes #\d+ = .*\n", "", text, flags=re.M)
-    text = re.sub(r"(^define .*\)(?: local_unnamed_addr| unnamed_addr)*)(?: #\d+)? \{", r"\1 nounwind {", text, flags=re.M)
+    text = re.sub(
+        r"(^define .*\)(?: local_unnamed_addr| unnamed_addr)*)(?: #\d+)? \{", r"\1 nounwind {", text, flags=re.M
+    )
     text = re.sub(r" #\d+$", "", text, flags=re.M)
     text = re.sub(r" (captures|range|memory|initializes)\([^()]*(\([^()]*\))?[^()]*\)", "", text)
     text = re.sub(r" (?:samesign|disjoint|nneg|noundef|local_unnamed_addr|unnamed_addr)\b", "", text)
@@ -56,7 +58,9 @@ def make_text(name: str) -> str:
         out = Path(folder) / "entry.ll"
         pic = [] if name == "wasm32" or name.endswith("windows") else ["-fPIC"]
         command = [sys.executable, "-m", "ziglang", "cc", "-target", SYSTEMS[name], *OPTIONS, *pic, *DEFINITIONS]
-        done = subprocess.run([*command, "entry.c", "-o", str(out)], cwd=entry_program.HERE, capture_output=True, text=True)
+        done = subprocess.run(
+            [*command, "entry.c", "-o", str(out)], cwd=entry_program.HERE, capture_output=True, text=True
+        )
         if done.returncode:
             raise RuntimeError(done.stderr)
         return strip(out.read_text())

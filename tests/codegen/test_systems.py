@@ -87,10 +87,14 @@ def test_each_text_has_a_system() -> None:
 def test_words_of_one_library_are_its_own() -> None:
     for triple in ("x86_64-unknown-linux-gnu", "wasm32-unknown-unknown"):
         shared, own = (entry_program.emit_entry(triple, own) for own in (False, True))
-        assert f"@{entry_program.WATCH} = external global" in shared and f"@{entry_program.WATCH} = internal global" in own
+        assert (
+            f"@{entry_program.WATCH} = external global" in shared and f"@{entry_program.WATCH} = internal global" in own
+        )
 
 
-@pytest.mark.parametrize("name,numbers", [("aarch64-macos", {6, 5}), ("x86_64-linux", {1, 6}), ("x86_64-freebsd", {4, 12})])
+@pytest.mark.parametrize(
+    "name,numbers", [("aarch64-macos", {6, 5}), ("x86_64-linux", {1, 6}), ("x86_64-freebsd", {4, 12})]
+)
 def test_the_clocks_of_systems(name, numbers) -> None:
     """Numbers of time.h: CLOCK_MONOTONIC, and CLOCK_MONOTONIC_RAW_APPROX, CLOCK_MONOTONIC_COARSE or
     CLOCK_MONOTONIC_FAST."""

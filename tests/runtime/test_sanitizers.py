@@ -29,8 +29,16 @@ def test_the_run_time_is_clean(kind, tmp_path) -> None:
     compiler = next(filter(builds, COMPILERS), None)
     if compiler is None:
         pytest.skip(f"no C compiler here has -fsanitize={kind}")
-    command = [compiler, *options, *native_texts.DEFINITIONS, f"-I{entry_program.HERE}", DRIVER,
-               entry_program.HERE / "entry.c", "-o", tmp_path / "driver"]
+    command = [
+        compiler,
+        *options,
+        *native_texts.DEFINITIONS,
+        f"-I{entry_program.HERE}",
+        DRIVER,
+        entry_program.HERE / "entry.c",
+        "-o",
+        tmp_path / "driver",
+    ]
     subprocess.run(command, check=True, capture_output=True)
     environment = {**os.environ, "TSAN_OPTIONS": "halt_on_error=1", "UBSAN_OPTIONS": "print_stacktrace=1"}
     done = subprocess.run([tmp_path / "driver"], capture_output=True, text=True, timeout=300, env=environment)

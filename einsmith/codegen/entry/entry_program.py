@@ -19,8 +19,7 @@ from einsmith.cost.facts import LINE, MAX_THREADS
 
 HERE = Path(__file__).parent
 TEXTS = HERE / "text"
-RECORDS = HERE / "records.h"
-_HEADER = re.sub(r"/\*.*?\*/", "", files.read_text(RECORDS) + files.read_text(HERE / "pool.h"), flags=re.S)
+_HEADER = re.sub(r"/\*.*?\*/", "", files.read_text(HERE / "records.h") + files.read_text(HERE / "pool.h"), flags=re.S)
 """The headers without comments."""
 
 
