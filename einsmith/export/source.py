@@ -19,7 +19,6 @@ from einsmith.export.processors import Processor
 from einsmith.export.program import ARENA, FUNCTIONS, SPARE, TABLE, Data, WordTarget
 
 RUNTIME = Path(__file__).parent / "runtime"
-_RECORDS = Path(__file__).parents[1] / "codegen" / "entry" / "records.h"
 REGIONS = (TABLE, FUNCTIONS, SPARE, ARENA, "constants", "results")
 """Regions of memory that words point to, in the order of runtime/machine.c; tensors follow, one region each."""
 _FILE_TYPES = {
@@ -119,9 +118,8 @@ class LibrarySource:
     def text(self, identity: str) -> str:
         """Return the whole source. identity: the string that the library's function NAME_identity returns."""
         alone = self.processor.is_wasm
-        parts = ["wasm.h" if alone else "posix.h", "machine.c", "library.c"]
+        parts = ["wasm.h" if alone else "posix.h", "../../codegen/entry/records.h", "machine.c", "library.c"]
         parts += [*([] if alone else ["files.c"]), *(["training.c"] if self.subject.training else [])]
-        parts.insert(1, str(_RECORDS))
         runtime = [files.read_text(RUNTIME / p).replace("struct model", f"struct {self.name}_model") for p in parts]
         head = [
             f"/* {self.name}: the source of a library that Einsmith has exported. Compiled and linked with the object "
