@@ -17,7 +17,7 @@ ARGS ?=
 SEED ?= $(shell date +%Y%m%d)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow bench papers docs lint package clean
+.PHONY: help setup demo test test-slow bench papers docs lint native package clean
 
 help:
 	@echo "Einsmith, a training compiler. Targets:"
@@ -29,6 +29,7 @@ help:
 	@echo "  make papers  the experiments of the five papers, beside TVM too: docs/papers.md (more than an hour)"
 	@echo "  make docs    the pages of docs/ as a site, in site/"
 	@echo "  make lint    ruff (format and rules), mypy, import-linter and the ceilings of budgets.toml"
+	@echo "  make native  LLVM text of the run time, of its C (einsmith/codegen/entry)"
 	@echo "  make package wheel and source archive, tried out in an empty environment (others: ARGS='python3.13')"
 	@echo "  make clean   remove .venv and caches of the tools"
 	@echo "Arguments are passed on with ARGS, for example: make test ARGS='tests/ir -x'"
@@ -98,6 +99,9 @@ lint: $(VENV)/.ready-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m tests.lint
+
+native: $(VENV)/.ready-dev
+	$(BIN)/python -m tests.codegen.native_texts
 
 clean:
 	rm -rf $(VENV) build site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

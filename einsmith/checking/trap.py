@@ -20,7 +20,6 @@ from einsmith.base import locks
 from einsmith.base.errors import CheckError
 from einsmith.base.system.sources import system
 from einsmith.codegen.cache import native
-from einsmith.codegen.entry.machine import FLUSH
 
 NAMES = ("einsmith_each", "einsmith_trap", "einsmith_trap_state")
 _PLACE = 64
@@ -58,6 +57,8 @@ def fault_signals() -> FaultSignals:
 
 _BODY = """
 declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
+declare i64 @einsmith_fp_enter()
+declare void @einsmith_fp_leave(i64)
 declare i32 @mprotect(ptr, i64, i32)
 declare i32 @sigaction(i32, ptr, ptr)
 
@@ -70,7 +71,7 @@ define ptr @einsmith_trap_state() #0 {
 
 define void @einsmith_each(ptr %f, ptr %buffers, ptr %scratch, i64 %bytes, i64 %tasks, i64 %down, i64 %fill) #0 {
 entry:
-  %fp = call i64 @fp_enter()
+  %fp = call i64 @einsmith_fp_enter()
   %byte = trunc i64 %fill to i8
   %reverse = icmp ne i64 %down, 0
   br label %head
@@ -87,7 +88,7 @@ do:
   %k1 = add i64 %k, 1
   br label %head
 out:
-  call void @fp_leave(i64 %fp)
+  call void @einsmith_fp_leave(i64 %fp)
   ret void
 }
 
@@ -140,15 +141,13 @@ def _native() -> TrapHelpers:
 
 def emit_helpers(triple: str, of: FaultSignals, page: int) -> str:
     """Return the helpers' LLVM text. page: the system's page size in bytes."""
-    arch = triple.split("-")[0]
-    family = {"x86_64": "x86", "aarch64": "aarch64", "arm64": "aarch64"}.get(arch, "other")
     restore = "\n".join(
         f"  %old{n} = getelementptr i8, ptr @state, i64 {_PLACE + n * of.action}\n"
         f"  %q{n} = call i32 @sigaction(i32 {signal}, ptr %old{n}, ptr null)"
         for n, signal in enumerate(of.signals)
     )
     body = _BODY.replace("{page}", str(page)).replace("{address_at}", str(of.address_at))
-    return f'target triple = "{triple}"\n' + FLUSH[family] + body.replace("{restore}", restore)
+    return f'target triple = "{triple}"\n' + body.replace("{restore}", restore)
 
 
 LOCK = locks.Awaited("in a checked run")

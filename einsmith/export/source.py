@@ -118,7 +118,7 @@ class LibrarySource:
     def text(self, identity: str) -> str:
         """Return the whole source. identity: the string that the library's function NAME_identity returns."""
         alone = self.processor.is_wasm
-        parts = ["wasm.h" if alone else "posix.h", "machine.c", "library.c"]
+        parts = ["wasm.h" if alone else "posix.h", "../../codegen/entry/records.h", "machine.c", "library.c"]
         parts += [*([] if alone else ["files.c"]), *(["training.c"] if self.subject.training else [])]
         runtime = [files.read_text(RUNTIME / p).replace("struct model", f"struct {self.name}_model") for p in parts]
         head = [

@@ -1,7 +1,7 @@
 """Let Ctrl-C and other signals end long runs (`signals` defers signals until a step ends).
 
 Python handles signals in its main thread, between instructions. A run of a program is one instruction, however long;
-so the native program handles signals itself every 50 ms (codegen/entry/watch.py), and an exception of a handler ends
+so the native program handles signals itself every 50 ms (codegen/entry/watch.c), and an exception of a handler ends
 the run.
 """
 
@@ -14,18 +14,18 @@ from threading import get_ident, main_thread
 import numpy as np
 
 from einsmith.codegen.cache import native
-from einsmith.codegen.entry import watch
+from einsmith.codegen.entry import entry_program, watch
 from einsmith.codegen.llvm import jit
 from einsmith.runtime import buffers, signals
 
-WORDS = buffers.zeros((len(watch.WATCH_WORDS),), np.int64)
-"""The words that codegen/entry/watch.py reads and writes."""
-WORDS[watch.WATCH_WORDS.index("interval")] = watch.INTERVAL
-_HANDLING = watch.WATCH_WORDS.index("handling")
+WORDS = buffers.zeros((len(entry_program.WATCH_WORDS),), np.int64)
+"""The words that codegen/entry/watch.c reads and writes."""
+WORDS[entry_program.WATCH_WORDS.index("interval")] = entry_program.INTERVAL
+_HANDLING = entry_program.WATCH_WORDS.index("handling")
 _RAISED = (ctypes.c_void_p * 3)()
 """Type, value and traceback of the exception that a handler has raised inside a run."""
 signals.is_handling = lambda: bool(WORDS[_HANDLING])
-jit.provide(watch.WATCH, lambda: buffers.address(WORDS))
+jit.provide(entry_program.WATCH, lambda: buffers.address(WORDS))
 jit.provide(watch.RAISED, lambda: ctypes.addressof(_RAISED))
 
 

@@ -14,7 +14,7 @@ import ctypes
 import threading
 import warnings
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +24,7 @@ from einsmith.base.errors import EinsmithError, EinsmithWarning
 from einsmith.base.system import forks
 from einsmith.base.threads import start
 from einsmith.codegen.cache import native
-from einsmith.codegen.entry import entry_program, watch
+from einsmith.codegen.entry import entry_program
 from einsmith.codegen.llvm import jit
 from einsmith.cost.facts import MAX_THREADS
 from einsmith.runtime import buffers, queues, thread_limits
@@ -57,7 +57,8 @@ def native_entry() -> Native:
     return Native(run(a), holding(a), worker(b), stop(c), run(d), addresses)
 
 
-jit.provide(watch.LOOK, lambda: native_entry().addresses[watch.LOOK])
+for _name in (entry_program.LOOK, *entry_program.FLUSH):
+    jit.provide(_name, partial(lambda name: native_entry().addresses[name], _name))
 
 
 _said = Once("numbers of threads that the system has not started", 16)

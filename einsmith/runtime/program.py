@@ -12,7 +12,6 @@ import numpy as np
 
 from einsmith.base import locks
 from einsmith.codegen.entry import entry_program
-from einsmith.codegen.entry.watch import INTERRUPTED
 from einsmith.cost.facts import MAX_THREADS
 from einsmith.runtime import buffers, interrupts, pool, queues, thread_count
 from einsmith.runtime.steps import (
@@ -291,7 +290,7 @@ class Program:
 
 def _end(status: int) -> int:
     """Return the status of a run that reached its end; raise the exception that stopped it otherwise."""
-    if status == INTERRUPTED:
+    if status == entry_program.INTERRUPTED:
         interrupts.raise_again()
     return status
 

@@ -5,20 +5,23 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
+import shutil
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
 import pytest
 
-from einsmith.codegen.cache.native import host_target
-from einsmith.codegen.entry import entry_program, system, watch
+from einsmith.base.errors import CompileError
+from einsmith.codegen.entry import entry_program, watch
 from einsmith.codegen.llvm import jit
 from einsmith.codegen.llvm.nest import emit_module
 from einsmith.cost.facts import Target
 from einsmith.kernels import autoconfig
 from einsmith.tuning.kernels.decisions import lower_choice
-from tests.codegen import object_symbols
+from tests.codegen import native_texts, object_symbols
 from tests.kernels.samples import product
 
 POSIX = {"clock_gettime", "sched_yield", "read", "write", "poll", "pthread_self"}
@@ -59,7 +62,7 @@ def test_kernels_call_no_system(triple) -> None:
     for x in lower_choice(autoconfig.choose(product(17, 31, 40), target)).launches:
         found |= object_symbols.undefined(jit.emit_object(emit_module([x.function], target), target))
     prefix = "_" * ("apple" in triple)
-    assert found <= {prefix + name for name in RUNTIME | {watch.LOOK}}
+    assert found <= {prefix + name for name in RUNTIME | {entry_program.LOOK}}
     assert ("_fltused" in found) == (triple == "x86_64-pc-windows-msvc") and "_fltused" in jit._provided
 
 
@@ -69,13 +72,34 @@ def test_the_handler_of_signals_calls_python_alone(triple) -> None:
     assert {name.lstrip("_").split("_")[0] for name in found} == {"PyGILState", "PyErr", "einsmith"}
 
 
-def test_the_clocks_of_macos_and_linux() -> None:
-    """Numbers of time.h: on macOS CLOCK_MONOTONIC is 6 and CLOCK_MONOTONIC_RAW_APPROX 5, on Linux CLOCK_MONOTONIC is 1
-    and CLOCK_MONOTONIC_COARSE 6."""
-    for triple, numbers in (("arm64-apple-darwin", ["6", "5"]), ("x86_64-unknown-linux-gnu", ["1", "6"])):
-        text = system.system_functions(triple)
-        assert [line.split("i32 ")[1].rstrip(")") for line in text.splitlines() if "@read_clock(i32 " in line and
-                "define" not in line] == numbers  # fmt: skip
+@pytest.mark.parametrize("name", native_texts.SYSTEMS)
+def test_the_texts_are_what_the_c_gives(name) -> None:
+    pytest.importorskip("ziglang", reason="the compiler that makes the texts is not installed")
+    assert (entry_program.TEXTS / f"{name}.ll").read_text() == native_texts.make_text(name), "run make native"
+
+
+def test_each_text_has_a_system() -> None:
+    assert {path.stem for path in entry_program.TEXTS.iterdir()} == set(native_texts.SYSTEMS)
+    with pytest.raises(CompileError, match="programs do not run on sparc64-sun-solaris: .*x86_64-linux"):
+        entry_program.emit_entry("sparc64-sun-solaris")
+
+
+def test_words_of_one_library_are_its_own() -> None:
+    for triple in ("x86_64-unknown-linux-gnu", "wasm32-unknown-unknown"):
+        shared, own = (entry_program.emit_entry(triple, own) for own in (False, True))
+        assert (
+            f"@{entry_program.WATCH} = external global" in shared and f"@{entry_program.WATCH} = internal global" in own
+        )
+
+
+@pytest.mark.parametrize(
+    "name,numbers", [("aarch64-macos", {6, 5}), ("x86_64-linux", {1, 6}), ("x86_64-freebsd", {4, 12})]
+)
+def test_the_clocks_of_systems(name, numbers) -> None:
+    """Numbers of time.h: CLOCK_MONOTONIC, and CLOCK_MONOTONIC_RAW_APPROX, CLOCK_MONOTONIC_COARSE or
+    CLOCK_MONOTONIC_FAST."""
+    text = (entry_program.TEXTS / f"{name}.ll").read_text()
+    assert set(map(int, re.findall(r"@clock_gettime\(i32 (\d+)", text))) == numbers
 
 
 class Simulated:
@@ -133,35 +157,36 @@ class Simulated:
         return len(data)
 
 
+I32, I64, AT = ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p
 WRAPPERS = {
-    "now": "i64 ()", "roughly_now": "i64 ()", "thread_id": "i64 ()", "yield": "void ()", "wake": "void (ptr)",
-    "write_byte": "void (i32, ptr)", "read_byte": "void (i32, ptr)", "await_byte": "i1 (i32, i32)",
-    "park": "void (ptr, i32)", "park_for": "void (ptr, i32, i64)",
+    "now": (I64,), "roughly_now": (I64,), "thread_id": (I64,), "yield": (None,), "wake": (None, AT),
+    "write_byte": (None, I32, AT), "read_byte": (None, I32, AT), "await_byte": (I32, I32, I32),
+    "park": (None, AT, I32), "park_for": (None, AT, I32, I64),
 }  # fmt: skip
-C_TYPES = {"i64": ctypes.c_int64, "i32": ctypes.c_int32, "i1": ctypes.c_bool, "ptr": ctypes.c_void_p, "void": None}
+"""Functions of system.c: what each returns, and its arguments."""
 
 
 @pytest.fixture(scope="module")
-def windows() -> Iterator[SimpleNamespace]:
-    """The entry's functions for Windows, compiled for this machine, on a simulation (`simulated`)."""
-    simulated = Simulated()
-    text = system.system_functions("x86_64-pc-windows-msvc").replace("define internal", "define")
-    for name in WRAPPERS:
-        text = text.replace(f"@{name}(", f"@windows_{name}(")
-    names = [f"windows_{name}" for name in WRAPPERS]
-    target = host_target()
-    whole = f'target triple = "{target.triple}"\n{text}\nattributes #0 = {{ nounwind }}\n'
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jit, "_provided", dict(jit._provided))
-        for name, f in simulated.functions.items():
-            jit.provide(name, lambda f=f: ctypes.cast(f, ctypes.c_void_p).value or 0)
-        code = jit.load(jit.emit_object(whole, target), names)
-    found: dict[str, Callable] = {}
-    for name, kind in WRAPPERS.items():
-        result, _, arguments = kind.rstrip(")").partition(" (")
-        types = [C_TYPES[t] for t in arguments.split(", ") if t]
-        found[name] = ctypes.CFUNCTYPE(C_TYPES[result], *types)(code.addresses()[f"windows_{name}"])
-    yield SimpleNamespace(simulated=simulated, code=code, **found)
+def windows(tmp_path_factory) -> Iterator[SimpleNamespace]:
+    """The functions of system.c for Windows, compiled for this machine, on a simulation (`simulated`)."""
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    simulated, folder = Simulated(), tmp_path_factory.mktemp("windows")
+    lines = ["#define _WIN32 1", "#include <stdint.h>", "#define static", '#include "system.c"']
+    for name in simulated.functions:  # a call of Windows jumps to the address that its variable has
+        lines.insert(2, f"#define {name} (*at_{name})")
+    (folder / "windows.c").write_text("\n".join(lines) + "\n")
+    library = folder / "windows.so"
+    command = [compiler, "-std=c11", "-shared", "-fPIC", "-O1", f"-I{entry_program.HERE}", folder / "windows.c"]
+    subprocess.run([*command, "-o", library], check=True, capture_output=True)
+    code = ctypes.CDLL(str(library))
+    for name, f in simulated.functions.items():
+        ctypes.c_void_p.in_dll(code, f"at_{name}").value = ctypes.cast(f, ctypes.c_void_p).value
+    functions: dict[str, Callable] = {}
+    for name, (result, *arguments) in WRAPPERS.items():
+        functions[name] = ctypes.CFUNCTYPE(result, *arguments)((name, code))
+    yield SimpleNamespace(simulated=simulated, **functions)
     for descriptor in simulated.pipe:
         os.close(descriptor)
 
@@ -197,11 +222,11 @@ def test_waiting_for_a_word_on_windows(windows) -> None:
 def test_waiting_for_a_pipe_on_windows(windows) -> None:
     simulated, byte = windows.simulated, ctypes.create_string_buffer(b"y")
     reader, writer = simulated.pipe
-    assert windows.await_byte(reader, 5) is False and simulated.slept == 5
-    assert windows.await_byte(reader, 5) is True and simulated.slept == 7
+    assert windows.await_byte(reader, 5) == 0 and simulated.slept == 5
+    assert windows.await_byte(reader, 5) == 1 and simulated.slept == 7
     windows.read_byte(reader, byte)
     assert byte.raw[:1] == b"x"
     windows.write_byte(writer, ctypes.create_string_buffer(b"z"))
     assert os.read(reader, 1) == b"z"
     simulated.is_closed = True
-    assert windows.await_byte(reader, 5) is True and simulated.slept == 7, "to read tells that it is closed"
+    assert windows.await_byte(reader, 5) == 1 and simulated.slept == 7, "to read tells that it is closed"

@@ -15,7 +15,7 @@ OURS, FIELDS = PAGE.read_text().split("## The field's words")
 
 def rows(page: str) -> list[tuple[str, str]]:
     """(word, module) of every line of a table."""
-    return re.findall(r"^\| ([^|]+?) \|.*\| `([\w/]+\.py)` \|$", page, re.M)
+    return re.findall(r"^\| ([^|]+?) \|.*\| `([\w/]+\.(?:py|c))` \|$", page, re.M)
 
 
 def lines(page: str) -> list[str]:

@@ -11,7 +11,6 @@ import pytest
 
 import einsmith as es
 from einsmith.base import dtypes as dt
-from einsmith.codegen.entry import entry_program
 from einsmith.export import calls, exported, header, source
 from tests.export.common import WARNINGS, batch, call, compiler, small
 from tests.training.test_examples import EXAMPLES, load
@@ -131,7 +130,4 @@ def test_c_and_python_agree_on_numbers() -> None:
     assert names("TABLE") == [r.upper() for r in source.REGIONS] + ["TENSORS"]
     kinds = ("COUNT", "UPDATES", "SETTING", "DRAW", "WEIGHT_OF_BATCH", "BEGINS", "SAMPLES")
     assert [getattr(exported, k) for k in kinds] == list(range(7)) and len(names("COUNT")) == 7
-    run = re.search(r"struct run \{(.*?)\};", text, re.S)[1]
-    fields = re.findall(r"(\w+)[,;]", run)
-    assert ["steps" if f == "table" else f for f in fields] == list(entry_program.RUN_WORDS)
     assert f"VIOLATED = {source.VIOLATED}" in text

@@ -38,7 +38,8 @@ def test_the_line_is_there_once(p: Plant) -> None:
     found = [n for n, line in enumerate(lines) if line.strip() == p.before]
     assert len(found) == 1, f"{p.file} has {len(found)} lines {p.before!r}; say another in tests/fuzz/plants.py"
     lines[found[0]] = lines[found[0]].replace(p.before, p.after)
-    ast.parse("\n".join(lines))
+    if p.file.endswith(".py"):
+        ast.parse("\n".join(lines))
     assert p.before != p.after
 
 

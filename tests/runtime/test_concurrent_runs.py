@@ -12,7 +12,7 @@ import pytest
 import einsmith as es
 import einsmith.functional as F
 from einsmith.base import locks
-from einsmith.codegen.entry import watch
+from einsmith.codegen.entry import entry_program
 from einsmith.runtime import interrupts, pool, queues
 from tests.runtime.test_nested_runs import Threads, during, slow, until
 from tests.threads import readers, waits
@@ -152,7 +152,7 @@ def test_a_change_that_waits_for_a_read_which_waits_for_its_run(rng, monkeypatch
 @pytest.mark.parametrize("whose", ["another thread's", "its own"])
 def test_a_stopped_run_stops_no_other(rng, whose):
     """The words by which Ctrl-C stops the run of the main thread hold for its own threads alone."""
-    words = {name: n for n, name in enumerate(watch.WATCH_WORDS)}
+    words = {name: n for n, name in enumerate(entry_program.WATCH_WORDS)}
     f, x = slow(), rng.uniform(0, 2, 3)
     with es.threads(2):
         want = f(x)

@@ -14,7 +14,7 @@ import pytest
 import einsmith as es
 import einsmith.functional as F
 from einsmith.base import locks
-from einsmith.codegen.entry import watch
+from einsmith.codegen.entry import entry_program
 from einsmith.runtime import interrupts, nested, queues, signals
 from tests.programs import program_of
 from tests.threads import waits
@@ -42,7 +42,7 @@ def during(handler):
             came.append(True)
             handler()
 
-    interval = watch.WATCH_WORDS.index("interval")
+    interval = entry_program.WATCH_WORDS.index("interval")
     interrupts.WORDS[interval] = 0
     before = signal.signal(signal.SIGALRM, called)
     signal.setitimer(signal.ITIMER_REAL, OFTEN, OFTEN)
@@ -51,7 +51,7 @@ def during(handler):
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-        interrupts.WORDS[interval] = watch.INTERVAL
+        interrupts.WORDS[interval] = entry_program.INTERVAL
     assert came
     assert threading.get_ident() not in nested.under_way
 

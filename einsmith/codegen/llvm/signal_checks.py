@@ -8,7 +8,7 @@ from typing import Any
 from einsmith.codegen.loopnest.nest import If, Loop, Op, SSAValue
 
 CHECK_FUNCTION = "einsmith_look"
-"""Name of the function that checks for signals (codegen/entry/watch.py); it returns nonzero where the run is
+"""Name of the function that checks for signals (codegen/entry/watch.c); it returns nonzero where the run is
 stopped."""
 CHECK_INSTRUCTIONS = 1 << 14
 """Approximate instructions between two checks: some microseconds, of which a check takes ten nanoseconds."""

@@ -59,7 +59,7 @@ static int run(struct model *m, size_t n, const void *const *arguments) {
     for (k = 0; k < p->patched; k++)
         table[p->patches[k].word] = (uint64_t)(uintptr_t)arguments[p->patches[k].argument] + p->patches[k].offset;
     memset(&r, 0, sizeof r);
-    r.table = (uint64_t)(uintptr_t)table;
+    r.steps = (uint64_t)(uintptr_t)table;
     r.count = p->steps;
     r.pool = (uint64_t)(uintptr_t)m->pool;
     r.threads = m->owner == getpid() ? (uint64_t)m->threads : 1;

@@ -102,13 +102,6 @@ struct library {
     void (*stop)(void *);
 };
 
-/* The arguments of the native entry for one run; addresses have 64 bits on every machine. */
-struct run {
-    uint64_t table, count, pool, threads, scratch, stride, times, fork, number, generation, status, span, waited;
-    uint64_t handle, commit; /* for signals: unused in a library */
-    uint64_t clocks;         /* of timed runs */
-};
-
 struct worker {
     pthread_t thread;
     const struct library *library;
