@@ -20,8 +20,8 @@ from einsmith.ir.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, Ten
 from einsmith.ir.rebuild import rebuild, substitute
 from einsmith.schedule.kernel import Stage
 from einsmith.schedule.means import is_mean
+from einsmith.schedule.plan import KernelCall
 from einsmith.schedule.row_forms import RowForm, axes_at
-from einsmith.schedule.row_fusion import RowPart
 
 RUNNING = {"max": -1, "min": 1, "sum": 0}
 """Combiners whose running results m sums may follow, with the sign of m in the exponent: exp(s - m) or exp(m - s). Of
@@ -41,7 +41,7 @@ class _DependsOtherwise(Exception):
 
 
 def followers(
-    parts: Sequence[RowPart], members: Sequence[int], forms: Mapping[int, RowForm], elsewhere: Collection[Tensor]
+    parts: Sequence[KernelCall], members: Sequence[int], forms: Mapping[int, RowForm], elsewhere: Collection[Tensor]
 ) -> dict[int, Scale] | None:
     """Return, for each sum of a sweep that follows a running result (`Follow`), that result and the index at which each
     of the sum's points reads it; None if some other value depends on one.
@@ -97,7 +97,7 @@ class _Sweep:
     names: what slot -1 - n of an expression in terms of tensors reads.
     """
 
-    def __init__(self, parts: Sequence[RowPart], forms: Mapping[int, RowForm], makers: Mapping[Tensor, int]):
+    def __init__(self, parts: Sequence[KernelCall], forms: Mapping[int, RowForm], makers: Mapping[Tensor, int]):
         self.parts, self.forms, self.makers = parts, forms, makers
         self.scales: dict[Tensor, Scale | None] = {}
         self.shapes: dict[Tensor, tuple[int, ...]] = {}

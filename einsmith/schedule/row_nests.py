@@ -25,6 +25,7 @@ from einsmith.schedule.in_place import reads_own_elements
 from einsmith.schedule.kernel import Activity, Follow, KernelBuffer, Member, Rows, limits_of
 from einsmith.schedule.nest_limits import RowSweep, limit_sweeps, with_limits
 from einsmith.schedule.online import Scale, followers
+from einsmith.schedule.plan import KernelCall
 from einsmith.schedule.row_blocks import (
     block_kernel,
     combiner_of,
@@ -37,7 +38,7 @@ from einsmith.schedule.row_blocks import (
     uses_number,
 )
 from einsmith.schedule.row_forms import RowForm, axes_at, nested_forms
-from einsmith.schedule.row_fusion import FusedCluster, RowPart, consistent_forms, cut_of, join_forms
+from einsmith.schedule.row_fusion import consistent_forms, cut_of, join_forms
 
 MIN_SWEEP_ROWS = 512
 """Fewest rows of a sweep inside of a block; fewer are a block themselves. More than the rows of any block, so
@@ -183,7 +184,7 @@ def _sweeps(
             # An accumulator is read and written by one kernel, as two buffers.
             known = results if n in written and place >= end else tensors
             own.append(known.setdefault(place, leaf(b.shape, b.dtype)))
-        parts.append(RowPart(kernel, tuple(own), tuple(n in written for n in range(len(at)))))
+        parts.append(KernelCall(kernel, tuple(own), tuple(n in written for n in range(len(at)))))
     place_of = {t: p for known in (tensors, results) for p, t in known.items()}
     locals_ = {t for p, t in tensors.items() if local <= p < end}
     candidates = {r for p in parts for r in nested_forms(p.kernel) if r >= MIN_SWEEP_ROWS}
@@ -230,7 +231,7 @@ def _sweeps(
     return tuple(next(sweeps) if isinstance(x, RowSweep) else x for x in out)
 
 
-def _forms(parts: Sequence[RowPart], members: Sequence[int], rows: int) -> list[RowForm] | None:
+def _forms(parts: Sequence[KernelCall], members: Sequence[int], rows: int) -> list[RowForm] | None:
     """Return the row forms of the kernels of a sweep; None if they cannot be one. Sums may follow running results."""
     forms = _strict_forms(parts, members, rows)
     if forms is not None:
@@ -242,9 +243,12 @@ def _forms(parts: Sequence[RowPart], members: Sequence[int], rows: int) -> list[
     return forms
 
 
-def _follow(fused: FusedCluster, members: Sequence[int], scales: Mapping[int, Scale], parts: Sequence[RowPart]) -> Rows:
+def _follow(
+    fused: KernelCall, members: Sequence[int], scales: Mapping[int, Scale], parts: Sequence[KernelCall]
+) -> Rows:
     """Return a sweep whose sums follow running results as `scales` says, by the numbers of the parts `members`."""
     sweep = fused.kernel
+    assert isinstance(sweep, Rows)
     out = []
     for n, m in zip(members, sweep.members, strict=True):
         if n in scales:
@@ -270,7 +274,7 @@ class _Condition(NamedTuple):
 
 
 def _active_unless(
-    parts: Sequence[RowPart],
+    parts: Sequence[KernelCall],
     forms: Mapping[int, RowForm],
     place_of: Mapping[Tensor, int],
     local: Collection[Tensor],
@@ -355,8 +359,8 @@ def _with_activity(
 
 
 def _repeat_tiles(
-    parts: Sequence[RowPart], groups: Sequence[Sequence[int]], rows: int, local: Collection[Tensor]
-) -> tuple[list[RowPart], list[list[int]], list[int], set[Tensor]]:
+    parts: Sequence[KernelCall], groups: Sequence[Sequence[int]], rows: int, local: Collection[Tensor]
+) -> tuple[list[KernelCall], list[list[int]], list[int], set[Tensor]]:
     """Return sweeps that compute again what they read, row by row, of earlier ones: (the parts in order, the numbers of
     those in each sweep, the original of each part, the tensors that this adds)."""
     makers: dict[Tensor, tuple[int, int]] = {}  # result of a tile -> (sweep, part)
@@ -366,10 +370,10 @@ def _repeat_tiles(
         is_sweep.append(forms is not None)
         for n, form in zip(members, forms or (), strict=False):
             makers |= dict.fromkeys((t for t in parts[n].results if t in local and not form.reduces), (g, n))
-    every: list[list[tuple[RowPart, int]]] = []
+    every: list[list[tuple[KernelCall, int]]] = []
     added: set[Tensor] = set()
     for g, members in enumerate(groups):
-        own: list[tuple[RowPart, int]] = []
+        own: list[tuple[KernelCall, int]] = []
         new: dict[Tensor, Tensor] = {}
 
         def read(t: Tensor, g=g, own=own, new=new) -> Tensor:
@@ -395,13 +399,13 @@ def _repeat_tiles(
     return [p for p, _ in flat], [[next(numbers) for _ in own] for own in kept], [n for _, n in flat], added
 
 
-def _exchange(part: RowPart, read: Callable[[Tensor], Tensor], new: Mapping[Tensor, Tensor]) -> RowPart:
+def _exchange(part: KernelCall, read: Callable[[Tensor], Tensor], new: Mapping[Tensor, Tensor]) -> KernelCall:
     """Return a part that reads other tensors, and writes those that are keys of `new` to their values."""
     tensors = [new.get(t, t) if w else read(t) for t, w in zip(part.tensors, part.written, strict=True)]
-    return RowPart(part.kernel, tuple(tensors), part.written)
+    return KernelCall(part.kernel, tuple(tensors), part.written)
 
 
-def _groups(parts: Sequence[RowPart], rows: int, local: Collection[Tensor], again: bool) -> list[list[int]]:
+def _groups(parts: Sequence[KernelCall], rows: int, local: Collection[Tensor], again: bool) -> list[list[int]]:
     """Return the parts in sweeps over `rows` rows, each as early as its operands permit, in a valid order; without
     running results where something outside of a sweep needs what was made of them, and does not make it `again`, as
     other sweeps do."""
@@ -417,11 +421,11 @@ def _groups(parts: Sequence[RowPart], rows: int, local: Collection[Tensor], agai
     return groups
 
 
-def _strict_forms(parts: Sequence[RowPart], members: Sequence[int], rows: int) -> list[RowForm] | None:
+def _strict_forms(parts: Sequence[KernelCall], members: Sequence[int], rows: int) -> list[RowForm] | None:
     return consistent_forms([parts[n] for n in members], rows, nested_forms)
 
 
-def _levels(parts: Sequence[RowPart], rows: int, forms_of: Callable) -> list[list[int]]:
+def _levels(parts: Sequence[KernelCall], rows: int, forms_of: Callable) -> list[list[int]]:
     """Return the parts in sweeps over `rows` rows, in a valid order: each as early as its operands permit, then as late
     as its readers permit, where sweeps hand over less then, or are fewer. `forms_of` returns the row forms of the parts
     of a sweep, None if they cannot be one."""
@@ -453,7 +457,7 @@ def _levels(parts: Sequence[RowPart], rows: int, forms_of: Callable) -> list[lis
     return [members for members in groups if members]
 
 
-def _crossing_bytes(groups: Sequence[Sequence[int]], parts: Sequence[RowPart]) -> int:
+def _crossing_bytes(groups: Sequence[Sequence[int]], parts: Sequence[KernelCall]) -> int:
     """Return the bytes of the results that one sweep hands to another."""
     home = {t: g for g, members in enumerate(groups) for n in members for t in parts[n].results}
     crossing = {

@@ -119,15 +119,7 @@ def join_steps(plan: Plan, cost: Cost, target: Target) -> Plan:
     """
     if target.backend != CPU or not any(isinstance(c, LoopCall) for c in plan.calls):
         return plan
-    calls: list[KernelCall | LoopCall] = []
-    first, last = list[int](), list[int]()
-    for call in plan.calls:
-        first.append(len(calls))
-        calls += _join_loop(call, cost, target) if isinstance(call, LoopCall) else [call]
-        last.append(len(calls) - 1)
-    checks = [(last[n], t, message) for n, t, message in plan.checks]
-    writes = [*first, len(calls)][min(plan.first_write, len(plan.calls))]
-    return replace(plan, calls=calls, checks=checks, first_write=writes)
+    return plan.with_calls([_join_loop(c, cost, target) if isinstance(c, LoopCall) else [c] for c in plan.calls])
 
 
 def _join_loop(call: LoopCall, cost: Cost, target: Target) -> list[KernelCall | LoopCall]:

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from einsmith.ir.nodes import Axis, Piece, Read, Reduce, Template, axes_of, leaf
 from einsmith.schedule.kernel import Member, Rows
 from einsmith.schedule.online import followers
+from einsmith.schedule.plan import KernelCall
 from einsmith.schedule.row_forms import RowForm, nested_forms, reads_of
-from einsmith.schedule.row_fusion import RowPart
 from einsmith.schedule.split_axes import split_kernels
 from einsmith.tiles.chains import MOST_COLUMNS, Chain, Following, SweepPhase, read_places, wide
 
@@ -363,7 +363,7 @@ def _find_following(chain: Chain, held: int, sinks: Sequence[int]) -> dict[int, 
     parts = []
     for n, m in enumerate(chain.members):
         written = {*chain.results(n)}
-        parts.append(RowPart(m.kernel, tuple(leaves[p] for p in m.places), tuple(p in written for p in m.places)))
+        parts.append(KernelCall(m.kernel, tuple(leaves[p] for p in m.places), tuple(p in written for p in m.places)))
     forms = {}
     for n in members:
         form = _form_along(chain, n, swept[0])
