@@ -7,7 +7,6 @@ between them is outside. A cluster that does not pay is split again, the last un
 from __future__ import annotations
 
 import functools
-import heapq
 import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence, Set
 from math import inf
@@ -16,6 +15,7 @@ from einsmith.cost.facts import CPU, Target
 from einsmith.ir.analysis.pointwise import total_operations
 from einsmith.ir.nodes import Reduce, Tensor, nbytes
 from einsmith.ir.views import storage
+from einsmith.schedule.order import memory_greedy_order
 from einsmith.schedule.plan import AnyCall, Refusal
 from einsmith.schedule.row_forms import forms_of, row_buffers
 from einsmith.schedule.row_fusion import MAX_MEMBERS, can_share_rows, common_rows, is_batch, rows_of
@@ -364,19 +364,9 @@ class _Clusters:
 
     def order(self) -> list[list[int]]:
         """Return the clusters in a valid order, each at the earliest position that its first kernel permits."""
-        missing = {c: {self.of[h] for h in self.needs[c]} for c in self.members}
-        waiting: dict[int, list[int]] = {}
-        for c, needs in missing.items():
-            for h in needs:
-                waiting.setdefault(h, []).append(c)
-        ready = [c for c, needs in missing.items() if not needs]
-        heapq.heapify(ready)
-        out: list[list[int]] = []
-        while ready:
-            c = heapq.heappop(ready)
-            out.append(self.members[c])
-            for user in waiting.get(c, ()):
-                missing[user].discard(c)
-                if not missing[user]:
-                    heapq.heappush(ready, user)
-        return out
+        clusters = sorted(self.members)
+        number = {c: n for n, c in enumerate(clusters)}
+        after = {number[c]: {number[self.of[h]] for h in self.needs[c]} for c in clusters}
+        order = memory_greedy_order(after, [1] * len(clusters), [()] * len(clusters), {})
+        assert order is not None
+        return [self.members[clusters[n]] for n in order]

@@ -16,10 +16,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from einsmith.ir.analysis.constant_unless import ConstantUnless, either
+from einsmith.ir.analysis.constant_unless import either
 from einsmith.ir.nodes import Axis, Expr, Piece, Read, Tensor, axes_of, leaf, nbytes
 from einsmith.ir.rebuild import rebuild, substitute
-from einsmith.schedule.activity import identity_unless, names_in, results_unless
+from einsmith.schedule.activity import TileValues, names_in
 from einsmith.schedule.block_kernels import BlockKernel, drop_row, drop_unread
 from einsmith.schedule.in_place import reads_own_elements
 from einsmith.schedule.kernel import Activity, Follow, KernelBuffer, Member, Rows, limits_of
@@ -216,7 +216,7 @@ def _sweeps(
         outside |= {t for p, f in zip(own_parts, some, strict=True) if f.reduces for t in p.results}
         fused = join_forms(own_parts, rows, some, outside)
         at = tuple(place_of[t] for t in fused.tensors)
-        scales = followers(parts, members, forms, elsewhere)
+        scales = _followers(parts, members, some, elsewhere)
         assert scales is not None  # as `_groups` has found
         sweep = _follow(fused, members, scales, parts)
         if condition is not None:
@@ -238,9 +238,14 @@ def _forms(parts: Sequence[KernelCall], members: Sequence[int], rows: int) -> li
         return forms
     own = [parts[n] for n in members]
     forms = consistent_forms(own, rows, nested_forms, {t for p in own for t in p.results})
-    if forms is None or followers(parts, members, dict(zip(members, forms, strict=True)), ()) is None:
-        return None
-    return forms
+    return None if forms is None or _followers(parts, members, forms, ()) is None else forms
+
+
+def _followers(
+    parts: Sequence[KernelCall], members: Sequence[int], forms: Sequence[RowForm], elsewhere: Collection[Tensor]
+) -> dict[int, Scale] | None:
+    """Return how sums of the sweep of the parts `members`, in these row forms, follow running results (`followers`)."""
+    return followers({n: f.swept(parts[n].tensors) for n, f in zip(members, forms, strict=True)}, elsewhere)
 
 
 def _follow(
@@ -281,47 +286,30 @@ def _active_unless(
 ) -> _Condition | None:
     """Return the condition on a point of the sweeps without which no kernel does anything there that another one or
     the program sees; None if there is none."""
-    known: dict[Tensor, tuple[ConstantUnless, tuple[int, ...]]] = {}  # with the extents of the axes of its condition
+    values = TileValues(lambda t: None if t in local else place_of[t])
     cuts: dict[Tensor, tuple[int, int]] = {}
     conditions: list[_Condition] = []
     for n, part in enumerate(parts):
         form = forms.get(n)
-        swept = [t for t in part.tensors if cuts.get(t, _WHOLE) != _WHOLE]
         if form is None:
-            if swept:  # it reads tiles that may have been skipped
+            if any(cuts.get(t, _WHOLE) != _WHOLE for t in part.tensors):  # it reads tiles that may have been skipped
                 return None
             continue
-        tensors = form.of(part.tensors)
-        for t, b, code in zip(tensors, form.kernel.buffers, form.by_row, strict=True):
+        swept = form.swept(part.tensors)
+        for t, b, code in zip(swept.tensors, form.kernel.buffers, form.by_row, strict=True):
             if t in local and cuts.setdefault(t, cut_of(b, code)) != cut_of(b, code):
                 return None
-        kernel, root = form.kernel, form.kernel.root
-
-        def read(
-            buffer: int, index: tuple[Expr, ...], tensors=tensors, buffers=kernel.buffers
-        ) -> ConstantUnless | None:
-            x, shape = known.get(tensors[buffer], (None, ()))
-            axes = None if x is None else axes_at(shape, buffers[buffer].shape, index)
-            return None if x is None or axes is None else ConstantUnless(x.value, substitute(x.unless, axes))
-
-        def name(buffer: int, tensors=tensors) -> int | None:
-            return None if tensors[buffer] in local else place_of[tensors[buffer]]
-
-        axis = root.rank if form.reduces else form.axis
-        domain = root.parts[0].domain if isinstance(root.parts[0], Piece) else ()
-        if form.reduces or any(r not in local for r in part.results):
-            # It adds to what is seen elsewhere. Written whole, a result is needed in every tile.
-            accumulates = form.reduces or all(place_of[r] in map(place_of.get, part.operands) for r in part.results)
-            unless = identity_unless(kernel, read, name) if accumulates else None
-            if unless is None:
-                return None
-            conditions.append(_along(unless, axis, domain))
+        if not form.reduces and all(r in local for r in part.results):
+            values.add(swept)
             continue
-        values = results_unless(kernel, read, name)
-        for stage, some in zip(kernel.stages, values, strict=True):
-            for place, x in zip(stage.outputs, some, strict=True):
-                if place is not None and x is not None:
-                    known[tensors[place]] = x, stage.template.shape
+        # It adds to what is seen elsewhere. Written whole, a result is needed in every tile.
+        accumulates = form.reduces or all(place_of[r] in map(place_of.get, part.operands) for r in part.results)
+        unless = values.gains_unless(swept) if accumulates else None
+        if unless is None:
+            return None
+        root = form.kernel.root
+        domain = root.parts[0].domain if isinstance(root.parts[0], Piece) else ()
+        conditions.append(_along(unless, root.rank if form.reduces else form.axis, domain))
     if not conditions or len({c.extents for c in conditions}) > 1:
         return None
     return _Condition(functools.reduce(either, dict.fromkeys(c.expr for c in conditions)), conditions[0].extents)
@@ -415,8 +403,7 @@ def _groups(parts: Sequence[KernelCall], rows: int, local: Collection[Tensor], a
     for members, some in zip(groups, forms, strict=True):
         others = {t for other in reading if other is not members for n in other for t in parts[n].tensors}
         others |= {t for n in members for t in parts[n].results if t not in local}
-        by_part = None if some is None else dict(zip(members, some, strict=True))
-        if by_part is not None and followers(parts, members, by_part, others) is None:
+        if some is not None and _followers(parts, members, some, others) is None:
             return _levels(parts, rows, _strict_forms)
     return groups
 
