@@ -31,11 +31,10 @@ from einsmith.kernels.pattern import Cost
 from einsmith.passes.algebra.join_products import refused_joins
 from einsmith.passes.context import PassContext
 from einsmith.schedule.decision_report import report_decisions
-from einsmith.schedule.kernel import Rows
+from einsmith.schedule.kernel import MemberKernel, Rows
 from einsmith.schedule.plan import JoinPrices, KernelCall, Plan
 from einsmith.schedule.printer import copies, label, layouts, namer, show_calls
 from einsmith.schedule.split_kernel import split_stages
-from einsmith.schedule.step_loops import StepLoop
 from einsmith.tuning.kernels import override
 from einsmith.tuning.kernels.decisions import choice_of, name_of
 
@@ -297,7 +296,7 @@ def _fusion(call: KernelCall, target: Target) -> dict[str, Any] | None:
     None where nothing is joined, and where no price of the call alone decided: whether a kernel takes sums of its
     results depends on others (`schedule.sum_calls`)."""
     count, prices = len(call.parts), call.prices
-    if prices is None and not isinstance(call.kernel, Rows | StepLoop) and len(call.kernel.stages) > 1:
+    if prices is None and not isinstance(call.kernel, MemberKernel) and len(call.kernel.stages) > 1:
         stages = [predicted(x.kernel, target) for x in split_stages(call.kernel)]
         count, prices = len(stages), JoinPrices(predicted(call.kernel, target), sum(stages))
     return None if prices is None else {"kernels": count} | prices._asdict() | {"reward": prices.apart - prices.fused}

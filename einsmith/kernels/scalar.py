@@ -25,8 +25,7 @@ from einsmith.kernels.emit.loops import Ramps
 from einsmith.kernels.emit.vector import VectorEmitter
 from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
 from einsmith.schedule.footprint import touched_bytes
-from einsmith.schedule.kernel import Beyond, Kernel, Rows, row_major
-from einsmith.schedule.step_loops import StepLoop
+from einsmith.schedule.kernel import Beyond, Kernel, MemberKernel, row_major
 
 PAGE = 4096
 """Bytes after which addresses meet in the same sets of L1."""
@@ -44,11 +43,7 @@ class Scalar(Pattern):
     name = "scalar"
 
     def match(self, kernel: Kernel) -> bool:
-        if (
-            isinstance(kernel, Rows | StepLoop)
-            or kernel.sums
-            or not all(isinstance(p, Piece) for p in kernel.root.parts)
-        ):
+        if isinstance(kernel, MemberKernel) or kernel.sums or not all(isinstance(p, Piece) for p in kernel.root.parts):
             return False
         return not any(isinstance(p.body, Reduce) and p.body.combiner in SELECTIONS for p in kernel.root.parts)
 

@@ -11,8 +11,7 @@ from einsmith.ir.nodes import Reduce
 from einsmith.runtime.arena import Allocate, Block, host
 from einsmith.runtime.assemble import SideRun
 from einsmith.schedule.compiled_kernel import CompiledKernel
-from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows
-from einsmith.schedule.step_loops import StepLoop
+from einsmith.schedule.kernel import Kernel, KernelBuffer, MemberKernel
 
 ZONE_BYTE, ZONE_BYTES = 0xA5, 4096
 """Byte that fills the zones before and behind a result, so that a write there is noticed, and bytes of a zone."""
@@ -94,7 +93,7 @@ def scratch_bytes(kernel: Kernel, own: CompiledKernel, other: CompiledKernel) ->
 
 def list_written_buffers(kernel: Kernel) -> tuple[int, ...]:
     """Return the numbers of the buffers that a kernel stores to."""
-    if isinstance(kernel, Rows | StepLoop):
+    if isinstance(kernel, MemberKernel):
         places = (m.places[n] for m in kernel.members for n in list_written_buffers(m.kernel))
         return tuple(sorted({n for n in places if n < len(kernel.buffers)}))
     return tuple(sorted({n for s in kernel.stages for n in s.outputs if n is not None}))

@@ -33,7 +33,7 @@ from einsmith.schedule.layout.apply import fixed_tensors, move_call
 from einsmith.schedule.layout.order import Placement, merge_runs
 from einsmith.schedule.layout.price import sums_operand
 from einsmith.schedule.plan import CopyPrices, KernelCall, LoopCall, Plan
-from einsmith.schedule.row_fusion import RowPart, common_rows, join
+from einsmith.schedule.row_fusion import common_rows, join
 
 MIN_SHARE = 0.005
 """Smallest part of the predicted time of all kernels concerned that a copy takes for it to be weighed. Predictions of
@@ -262,15 +262,7 @@ class _Coalescing:
         plan, calls = self.plan, _all(lists)
         if all(c is d for c, d in zip(calls, plan.calls, strict=False)) and len(calls) == len(plan.calls):
             return replace(plan, copies=self.prices) if self.prices else plan
-        first, end = list[int](), 0
-        for some in lists:
-            first.append(end)
-            end += len(some)
-        first.append(end)
-        checks = [(first[i + 1] - 1, t, m) for i, t, m in plan.checks]
-        return replace(
-            plan, calls=calls, checks=checks, first_write=first[min(plan.first_write, len(lists))], copies=self.prices
-        )
+        return replace(plan.with_calls(lists), copies=self.prices)
 
 
 def _storages(tensors: Collection[Tensor]) -> set[Tensor]:
@@ -293,11 +285,11 @@ def _joined(calls: Sequence[KernelCall], results: Collection[Tensor], target: Ta
     different strides. results: those that are needed outside of it."""
     if len(calls) < 2 or any(any(c.offsets) or isinstance(c.kernel, Rows) for c in calls):
         return None
-    parts = [RowPart(c.kernel, c.tensors, c.written) for c in calls]
-    if not common_rows(parts, target)[0]:
+    if not common_rows(calls, target)[0]:
         return None
-    whole = join(parts, results, target)
+    whole = join(calls, results, target)
     kernel = whole.kernel
+    assert isinstance(kernel, Rows)
     buffers = list(kernel.buffers)
     for n, b in enumerate((*buffers, *kernel.local)):
         views = {m.kernel.buffers[k] for m in kernel.members for k, place in enumerate(m.places) if place == n}
@@ -306,7 +298,7 @@ def _joined(calls: Sequence[KernelCall], results: Collection[Tensor], target: Ta
                 return None
             buffers[n] = views.pop()
     rows = Rows(kernel.rows, kernel.members, tuple(buffers), kernel.local, None, kernel.takes_sums)
-    return KernelCall(rows, whole.tensors, whole.written, tuple(n for c in calls for n in c.nodes), parts=tuple(calls))
+    return replace(whole, kernel=rows)
 
 
 class _Walk(NamedTuple):

@@ -12,11 +12,10 @@ from dataclasses import replace
 from einsmith.cost.facts import Target
 from einsmith.ir.analysis.pointwise import pointwise_body
 from einsmith.ir.nodes import received
-from einsmith.schedule.kernel import Kernel, KernelBuffer, Member, Rows
-from einsmith.schedule.plan import Cost, JoinPrices, KernelCall, LoopCall, Plan
+from einsmith.schedule.kernel import Kernel
+from einsmith.schedule.plan import Cost, JoinPrices, KernelCall, Plan, Refusal
 from einsmith.schedule.residency import plan_seconds
-from einsmith.schedule.row_clusters import Refusal
-from einsmith.schedule.row_fusion import MAX_MEMBERS
+from einsmith.schedule.row_fusion import MAX_MEMBERS, join_in_turn
 from einsmith.schedule.together import MIN_GAIN, find_dependences
 
 
@@ -34,13 +33,13 @@ def join_updates(plan: Plan, cost: Cost, target: Target) -> Plan:
     updates = {n: c for n, c in enumerate(plan.calls) if isinstance(c, KernelCall) and _is_update(c, plan)}
     by_kernel = {c.kernel: c for c in updates.values()}
     # In a joined launch a short update takes no longer.
-    short = {k for k, c in by_kernel.items() if cost(_join([c]).kernel, target) <= cost(k, target)}
+    short = {k for k, c in by_kernel.items() if cost(_join_all([c]).kernel, target) <= cost(k, target)}
     calls = {n: c for n, c in updates.items() if c.kernel in short}
     joined: dict[int, KernelCall] = {}
     gone: set[int] = set()
     apart = fused = 0.0
     for group in _groups(list(calls), find_dependences(plan)) if len(calls) > 1 else ():
-        call = _join([calls[n] for n in group])
+        call = _join_all([calls[n] for n in group])
         prices = JoinPrices(cost(call.kernel, target), sum(cost(calls[n].kernel, target) for n in group))
         if prices.fused < prices.apart:
             joined[group[-1]] = replace(call, prices=prices)
@@ -51,7 +50,8 @@ def join_updates(plan: Plan, cost: Cost, target: Target) -> Plan:
     if apart - fused < MIN_GAIN * plan_seconds(plan, cost, target):
         reason = f"joining {len(gone)} short updates gains less than {MIN_GAIN:.0%} of the run"
         return replace(plan, refusals={**plan.refusals, calls[min(gone)].results[0]: Refusal(reason, fused, apart)})
-    return _replace(plan, joined, gone)
+    # Joined calls take the place of the last of their parts.
+    return plan.with_calls([[joined[n]] if n in joined else [c] * (n not in gone) for n, c in enumerate(plan.calls)])
 
 
 def _is_update(call: KernelCall, plan: Plan) -> bool:
@@ -75,29 +75,6 @@ def _groups(numbers: Sequence[int], needs: Sequence[set[int]]) -> list[list[int]
     return [g for g in out if len(g) > 1]
 
 
-def _join(calls: Sequence[KernelCall]) -> KernelCall:
-    """Return the call of a `Rows` whose members are the kernels of independent calls."""
-    uses = [list(zip(c.tensors, c.written, strict=True)) for c in calls]
-    number = {use: n for n, use in enumerate(dict.fromkeys(x for of in uses for x in of))}
-    members = tuple(
-        Member(c.kernel, tuple(number[x] for x in of), (0,) * len(of), False) for c, of in zip(calls, uses, strict=True)
-    )
-    buffers = tuple(KernelBuffer(t.dtype, t.shape) for t, _ in number)
-    nodes = tuple(node for c in calls for node in c.nodes)
-    tensors, written = (tuple(x) for x in zip(*number, strict=True))
-    return KernelCall(Rows(1, members, buffers, ()), tensors, written, nodes, parts=tuple(calls))
-
-
-def _replace(plan: Plan, joined: dict[int, KernelCall], gone: set[int]) -> Plan:
-    """Return the plan with joined calls in the place of the last of their parts. joined: by this place; gone: the
-    numbers of all parts."""
-    calls: list[KernelCall | LoopCall] = []
-    first, last = list[int](), list[int]()
-    for n, call in enumerate(plan.calls):
-        first.append(len(calls))
-        if n in joined or n not in gone:
-            calls.append(joined.get(n, call))
-        last.append(len(calls) - 1)
-    checks = [(last[n], t, message) for n, t, message in plan.checks]
-    writes = [*first, len(calls)][min(plan.first_write, len(plan.calls))]
-    return replace(plan, calls=calls, checks=checks, first_write=writes)
+def _join_all(calls: Sequence[KernelCall]) -> KernelCall:
+    """Return the call of independent kernels in one launch."""
+    return join_in_turn(calls, {t for c in calls for t in c.results})

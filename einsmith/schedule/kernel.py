@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 from functools import lru_cache
 from math import prod
+from typing import Any
 
 from einsmith.base.dtypes import DType
 from einsmith.base.errors import VerifyError
@@ -357,39 +358,14 @@ class Activity(Node):
         return [end for row, end in parts if row is Axis(0) and not axes_of(end)]
 
 
-class Rows(Kernel):
-    """A row-block fusion: a loop over rows whose members share them; within a row, each reads results of earlier ones.
+class MemberKernel(Kernel):
+    """A kernel whose body is a loop over the kernels of `members`, each of which has `places`, the numbers of its
+    buffers; those after the numbers of `buffers` are the `local` ones, which only members use. stages: those of all
+    members, in order."""
 
-    Run block by block of rows, they make one pass over memory; `local` buffers are never stored beyond their block.
-    Blocks in which nothing is `active` (None: all rows are) may be left out.
-
-    before: m[i] = max[k](x[i,k]);  s[i] = sum[k](exp(x[i,k] - m[i]));  y[i,k] = exp(x[i,k] - m[i])/s[i]
-    after:  for each block of i: these three
-
-    takes_sums: there is one row without axes, and the first member may take the sums of the others while it has their
-    terms (`schedule.summed`). A single row whose members take no sums has independent ones (`is_joined`). stages:
-    those of all members, in order.
-    """
-
-    __slots__ = ("rows", "members", "local", "active", "takes_sums")
-    fields = ("rows", "members", "buffers", "local", "active", "takes_sums")  # type: ignore[assignment]
-    exact = True
-    rows: int
-    members: tuple[Member, ...]
+    __slots__ = ("members", "local")
+    members: tuple[Any, ...]
     local: tuple[KernelBuffer, ...]
-    active: Activity | None
-    takes_sums: bool
-
-    def __new__(
-        cls,
-        rows: int,
-        members: tuple[Member, ...],
-        buffers: tuple[KernelBuffer, ...],
-        local: tuple[KernelBuffer, ...],
-        active: Activity | None = None,
-        takes_sums: bool = False,
-    ) -> Rows:
-        return Node.__new__(cls, rows, members, buffers, local, active, bool(takes_sums))
 
     def _derive(self) -> None:
         self._set("stages", tuple(s for k in self.parts for s in k.stages))
@@ -403,8 +379,46 @@ class Rows(Kernel):
 
     @property
     def parts(self) -> tuple[Kernel, ...]:
-        """The kernels of the members."""
-        return tuple(m.kernel for m in self.members)
+        """The kernels of the members whose bodies are stages."""
+        return tuple(k for m in self.members for k in m.kernel.parts)
+
+    @property
+    def reuses(self) -> bool:
+        """True if a member uses an element of its operands many times, as a product does."""
+        return any(m.kernel.reuses for m in self.members)
+
+
+class Rows(MemberKernel):
+    """A row-block fusion: a loop over rows whose members share them; within a row, each reads results of earlier ones.
+
+    Run block by block of rows, they make one pass over memory; `local` buffers are never stored beyond their block.
+    Blocks in which nothing is `active` (None: all rows are) may be left out.
+
+    before: m[i] = max[k](x[i,k]);  s[i] = sum[k](exp(x[i,k] - m[i]));  y[i,k] = exp(x[i,k] - m[i])/s[i]
+    after:  for each block of i: these three
+
+    takes_sums: there is one row without axes, and the first member may take the sums of the others while it has their
+    terms (`schedule.summed`). A single row whose members take no sums has independent ones (`is_joined`).
+    """
+
+    __slots__ = ("rows", "active", "takes_sums")
+    fields = ("rows", "members", "buffers", "local", "active", "takes_sums")  # type: ignore[assignment]
+    exact = True
+    rows: int
+    members: tuple[Member, ...]
+    active: Activity | None
+    takes_sums: bool
+
+    def __new__(
+        cls,
+        rows: int,
+        members: tuple[Member, ...],
+        buffers: tuple[KernelBuffer, ...],
+        local: tuple[KernelBuffer, ...],
+        active: Activity | None = None,
+        takes_sums: bool = False,
+    ) -> Rows:
+        return Node.__new__(cls, rows, members, buffers, local, active, bool(takes_sums))
 
     @property
     def row_bytes(self) -> int:
@@ -427,11 +441,6 @@ class Rows(Kernel):
         cache line."""
         uses = (x for m in self.members for x in zip(m.places, m.kernel.buffers, strict=True))
         return {place for place, b in uses if b.non_temporal}
-
-    @property
-    def reuses(self) -> bool:
-        """True if a member uses an element of its operands many times, as a product does."""
-        return any(m.kernel.reuses for m in self.members)
 
     @property
     def is_online(self) -> bool:

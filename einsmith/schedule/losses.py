@@ -18,9 +18,8 @@ from einsmith.ir.loop import LoweredLoop
 from einsmith.ir.nodes import Compute, Item, Tensor, nbytes
 from einsmith.ir.views import storage
 from einsmith.schedule.kernel import Kernel, Rows
-from einsmith.schedule.plan import Cost, JoinPrices, KernelCall, LoopCall, Plan, StagesCost
+from einsmith.schedule.plan import Cost, JoinPrices, KernelCall, LoopCall, Plan, Refusal, StagesCost
 from einsmith.schedule.residency import calls_seconds
-from einsmith.schedule.row_clusters import Refusal
 from einsmith.schedule.slices import slice_call
 from einsmith.schedule.split_kernel import Place, SplitStages, split_before
 from einsmith.schedule.sum_calls import CALLS_BEFORE
@@ -87,21 +86,15 @@ class LossSplitter:
 
     def split(self, plan: Plan) -> Plan:
         """Return the plan in which kernels are separate where that is faster."""
-        calls: list[KernelCall | LoopCall] = []
-        first, last, refusals = list[int](), list[int](), dict(plan.refusals)
+        calls: list[Sequence[KernelCall | LoopCall]] = []
+        refusals = dict(plan.refusals)
         before = CallsBefore(plan.calls, self.target)
         for n, call in enumerate(plan.calls):
-            first.append(len(calls))
             if isinstance(call, LoopCall):
-                calls.append(replace(call, plans=[self.split(p) for p in call.plans]))
+                calls.append([replace(call, plans=[self.split(p) for p in call.plans])])
             else:
-                calls += self._separate(call, before.of(n, call), refusals)
-            last.append(len(calls) - 1)
-        if len(calls) == len(plan.calls):
-            return replace(plan, calls=calls)
-        checks = [(last[n], t, message) for n, t, message in plan.checks]
-        writes = [*first, len(calls)][min(plan.first_write, len(plan.calls))]
-        return replace(plan, calls=calls, checks=checks, first_write=writes, refusals=refusals)
+                calls.append(self._separate(call, before.of(n, call), refusals))
+        return replace(plan.with_calls(calls), refusals=refusals)
 
     def _separate(
         self, call: KernelCall, before: Sequence[KernelCall | LoopCall], refusals: dict[Tensor, Refusal]

@@ -20,8 +20,7 @@ from einsmith.ir.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, Ten
 from einsmith.ir.rebuild import rebuild, substitute
 from einsmith.schedule.kernel import Stage
 from einsmith.schedule.means import is_mean
-from einsmith.schedule.row_forms import RowForm, axes_at
-from einsmith.schedule.row_fusion import RowPart
+from einsmith.schedule.row_forms import SweptKernel, axes_at
 
 RUNNING = {"max": -1, "min": 1, "sum": 0}
 """Combiners whose running results m sums may follow, with the sign of m in the exponent: exp(s - m) or exp(m - s). Of
@@ -40,38 +39,33 @@ class _DependsOtherwise(Exception):
     """A value depends on a running result in a way that no factor corrects."""
 
 
-def followers(
-    parts: Sequence[RowPart], members: Sequence[int], forms: Mapping[int, RowForm], elsewhere: Collection[Tensor]
-) -> dict[int, Scale] | None:
+def followers(kernels: Mapping[int, SweptKernel], elsewhere: Collection[Tensor]) -> dict[int, Scale] | None:
     """Return, for each sum of a sweep that follows a running result (`Follow`), that result and the index at which each
     of the sum's points reads it; None if some other value depends on one.
 
     Args:
-        parts: the kernels of a block of rows.
-        members: numbers of those in the sweep, in order.
-        forms: the row form of each of them.
+        kernels: the kernels of the sweep, by number, in order.
         elsewhere: tensors that are needed outside of the sweep.
     """
-    sweep = _Sweep(parts, forms, {t: n for n in members if forms[n].reduces for t in parts[n].results})
+    sweep = _Sweep(kernels)
     out: dict[int, Scale] = {}
-    for n in members:
-        form, tensors = forms[n], forms[n].of(parts[n].tensors)
+    for n, (own, tensors, reduces) in kernels.items():
         kernel = _Kernel(sweep, n)
         try:
-            for stage in form.kernel.stages[:1] if form.reduces else form.kernel.stages:
-                spread = kernel.spread(stage) if form.reduces else None
+            for stage in own.stages[:1] if reduces else own.stages:
+                spread = kernel.spread(stage) if reduces else None
                 if spread is not None:
                     out[n] = spread
                     continue
                 scales = kernel.add(stage)
-                if form.reduces and any(scales):
+                if reduces and any(scales):
                     scale, body = _only(scales), stage.template.parts[0].body
                     summed = {a for i in scale.at for a in axes_of(i) if a >= stage.template.rank}
                     if summed or not isinstance(body, Reduce) or body.combiner != "sum":
                         return None
                     out[n] = scale
                 for place, x in zip(stage.outputs, scales, strict=True):
-                    if place is not None and not form.reduces:
+                    if place is not None and not reduces:
                         sweep.scales[tensors[place]] = x
                         sweep.shapes[tensors[place]] = stage.template.shape
                         if x is not None and tensors[place] in elsewhere:
@@ -92,13 +86,14 @@ def _only(scales: Sequence[Scale | None]) -> Scale:
 class _Sweep:
     """What is known of the values of a sweep.
 
-    makers: the part that makes each result of a reduction over the rows of the sweep.
+    makers: the number of the kernel that makes each result of a reduction over the axis of the sweep.
     scales: what each other tensor is proportional to. shapes: the shape whose axes the index of its scale has.
     names: what slot -1 - n of an expression in terms of tensors reads.
     """
 
-    def __init__(self, parts: Sequence[RowPart], forms: Mapping[int, RowForm], makers: Mapping[Tensor, int]):
-        self.parts, self.forms, self.makers = parts, forms, makers
+    def __init__(self, kernels: Mapping[int, SweptKernel]):
+        self.kernels = kernels
+        self.makers = {t: n for n, x in kernels.items() if x.reduces for t in x.results}
         self.scales: dict[Tensor, Scale | None] = {}
         self.shapes: dict[Tensor, tuple[int, ...]] = {}
         self.names: list[Any] = []
@@ -153,11 +148,11 @@ class _Sweep:
 
     def _is_mean(self, t: Tensor) -> bool:
         """Return whether a result of a sum over the rows of the sweep is the sum divided by their number."""
-        form = self.forms[self.makers[t]]
-        root, *later = form.kernel.stages
+        kernel, tensors, _ = self.kernels[self.makers[t]]
+        root, *later = kernel.stages
         if len(later) != 1 or len(later[0].outputs) != 1 or later[0].outputs[0] is None:
             return False
-        summed, tensors = root.template.parts[0].body, form.of(self.parts[self.makers[t]].tensors)
+        summed = root.template.parts[0].body
         assert isinstance(summed, Reduce)
         return tensors[later[0].outputs[0]] is t and is_mean(root, later[0], summed.extents[0])
 
@@ -176,13 +171,13 @@ class _Sweep:
         """Return whether a running result `t`, read as `m`, is the largest (smallest) of x over the rows of the sweep,
         or, where `sign` is 0, the mean."""
         n = self.makers[t]
-        root = self.forms[n].kernel.root
+        root = self.kernels[n].kernel.root
         body = root.parts[0].body
         if not isinstance(body, Reduce) or len(body.extents) > 1 or RUNNING.get(body.combiner) != sign:
             return False
         if body.combiner == "sum" and not self._is_mean(t):
             return False
-        value = _Kernel(self, n).named(body.bodies[0], self.forms[n].kernel.stages[0].args)
+        value = _Kernel(self, n).named(body.bodies[0], self.kernels[n].kernel.stages[0].args)
         own = {a for i in m.index for a in axes_of(i)}
         at = axes_at(root.shape, t.shape, m.index)
         return at is not None and any(substitute(value, {**at, root.rank: Axis(row)}) is x for row in axes_of(x) - own)
@@ -193,8 +188,8 @@ class _Kernel:
 
     def __init__(self, sweep: _Sweep, n: int):
         self.sweep, self.number = sweep, n
-        self.tensors = sweep.forms[n].of(sweep.parts[n].tensors)
-        self.buffers = sweep.forms[n].kernel.buffers
+        kernel, self.tensors, _ = sweep.kernels[n]
+        self.buffers = kernel.buffers
         self.results: list[list[tuple[Expr | None, Scale | None]]] = []
         """The results of each stage: the expression in terms of tensors (None: a reduction), and its scale."""
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from itertools import accumulate
+from typing import Any, ClassVar, NamedTuple
 
 from einsmith.cost.facts import Target
 from einsmith.ir.loop import LoweredLoop
@@ -12,7 +13,6 @@ from einsmith.ir.nodes import Compute, Graph, Leaf, Tensor
 from einsmith.ir.rebuild import with_args
 from einsmith.ir.views import is_view, storage
 from einsmith.schedule.kernel import Kernel
-from einsmith.schedule.row_clusters import Refusal
 
 Cost = Callable[[Kernel, Target], float]
 """Predicts the seconds of a kernel on a target."""
@@ -55,6 +55,20 @@ class CopyPrices(NamedTuple):
     is_inside: bool
 
 
+class Refusal(NamedTuple):
+    """The reason for which a result is stored that a fused kernel might use up.
+
+    Attributes:
+        reason: the reason, in words.
+        streamed: predicted seconds where the result is not stored, if they were compared.
+        stored: predicted seconds where it is stored, if they were compared.
+    """
+
+    reason: str
+    streamed: float | None = None
+    stored: float | None = None
+
+
 class JoinPrices(NamedTuple):
     """The predicted seconds by which kernels were joined by rows: of the fused kernel, and of separate ones; and the
     bytes that the fused kernel holds more at once."""
@@ -89,20 +103,24 @@ class KernelCall(_Accesses):
         kernel: the kernel.
         tensors: the tensor in each buffer.
         written: whether each buffer is stored to.
-        nodes: what the kernel computes, stage by stage; empty if it only stores a tensor in another order.
+        nodes: what the kernel computes, stage by stage; empty if it only stores a tensor in another order, or runs
+            inside of another kernel.
         offsets: bytes into its tensor at which each buffer begins; empty if all are 0.
         parts: the calls that row fusion joined into this one, each of which can run separately.
         is_recomputation: whether the call only computes again what an earlier call has computed.
+        is_late: whether only the backward pass or an update needs the kernel, where it may repeat what the forward pass
+            computes (`repeat_products`); such a kernel is not joined with those of the forward pass.
         prices: the prices by which `parts` were joined; None where none decided.
     """
 
     kernel: Kernel
     tensors: tuple[Tensor, ...]
     written: tuple[bool, ...]
-    nodes: tuple[Compute | LoweredLoop, ...]
+    nodes: tuple[Compute | LoweredLoop, ...] = ()
     offsets: tuple[int, ...] = ()
     parts: tuple[KernelCall, ...] = ()
     is_recomputation: bool = False
+    is_late: bool = False
     prices: JoinPrices | None = None
 
     @property
@@ -134,8 +152,10 @@ class KernelCall(_Accesses):
 @dataclass
 class LoopCall(_Accesses):
     """A loop: the calls that fill its members' initial pieces, then the plan of a step for each segment. `tensors`,
-    `written` and `nodes` are those of a `KernelCall`, for the loop as a whole."""
+    `written` and `nodes` are those of a `KernelCall`, for the loop as a whole. It has no kernel of its own."""
 
+    kernel: ClassVar[Any] = None
+    is_late: ClassVar[bool] = False
     loop: LoweredLoop
     before: list[KernelCall]
     plans: list[Plan]
@@ -147,6 +167,9 @@ class LoopCall(_Accesses):
     def own(self) -> tuple[LoweredLoop]:
         """Return the loop, as the node that this call computes."""
         return self.nodes
+
+
+AnyCall = KernelCall | LoopCall
 
 
 @dataclass
@@ -193,6 +216,13 @@ class Plan:
     def stored(self) -> set[Tensor]:
         """The tensors that kernels read from memory or write to it."""
         return {storage(t) for _, call, _ in self.kernel_calls() for t in call.tensors}
+
+    def with_calls(self, lists: Sequence[Sequence[KernelCall | LoopCall]]) -> Plan:
+        """Return the plan with the calls `lists[n]` in the place of call n; its check follows the last of them."""
+        ends = [0, *accumulate(map(len, lists))]
+        checks = [(ends[n + 1] - 1, t, message) for n, t, message in self.checks]
+        first = ends[min(self.first_write, len(lists))]
+        return replace(self, calls=[c for some in lists for c in some], checks=checks, first_write=first)
 
     def kernel_calls(self) -> Iterator[tuple[int, KernelCall, int]]:
         """Yield (number in `calls`, call, most times that it runs) of every kernel; those of loops in the order in

@@ -26,7 +26,7 @@ from einsmith.ir.views import is_view, producer, storage
 from einsmith.schedule.fusion import FusionGroup, fusion_groups, maker, needs_check, reads_only_own_element
 from einsmith.schedule.gradients_apart import compute_apart
 from einsmith.schedule.graph_decisions import cut_nodes
-from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows, Stage
+from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
 from einsmith.schedule.kernel_calls import (
     copy_of,
     drop_idle,
@@ -37,10 +37,9 @@ from einsmith.schedule.kernel_calls import (
 )
 from einsmith.schedule.options import EPILOGUE_SUMS, FUSION, ROW_FUSION, UPDATE_FUSION, PlanOptions
 from einsmith.schedule.order import find_cycles, memory_greedy_order
-from einsmith.schedule.plan import Cost, KernelCall, LoopCall, Plan
+from einsmith.schedule.plan import AnyCall, Cost, KernelCall, LoopCall, Plan
 from einsmith.schedule.residency import plan_seconds
 from einsmith.schedule.row_clusters import MAX_STORED_BYTES, freed
-from einsmith.schedule.row_fusion import RowPart
 from einsmith.schedule.row_joins import JoinedCalls, RowJoiner
 from einsmith.schedule.slices import slice_call
 from einsmith.schedule.sum_calls import Unfused
@@ -341,12 +340,12 @@ def _join_calls(
     writers = {place[g] for g in grouping.writers}
     unfused = Unfused(fixed, writers - fixed, {place[g] for g in grouping.gates})
     needs = {i: {place[h] for h in after[g]} for g, i in place.items()}
-    parts = _row_parts(singles, graph, options.repeats)
+    singles = _mark_late(singles, graph) if options.repeats else singles
     joins_rows = ROW_FUSION not in options.without
     sums = {i: node for i in writers if joins_rows and (node := _sum_of(singles[i])) is not None}
-    unstored = freed(parts, needs, unfused.all, sums, kept, options.target, options.most)
-    apart = frozenset(node for i, node in sums.items() if not unstored.isdisjoint(parts[i].operands))
-    return RowJoiner(singles, parts, needs, unfused, kept, options).run(), apart
+    unstored = freed(singles, needs, unfused.all, sums, kept, options.target, options.most)
+    apart = frozenset(node for i, node in sums.items() if not unstored.isdisjoint(singles[i].operands))
+    return RowJoiner(singles, needs, unfused, kept, options).run(), apart
 
 
 def _sum_of(call: KernelCall | LoopCall) -> Compute | None:
@@ -372,15 +371,13 @@ def _can_replace(leaf: Leaf, nodes: list[Compute | LoweredLoop]) -> bool:
     return all(reads_only_own_element(n, lambda a: storage(a) is leaf) for n in nodes)
 
 
-def _row_parts(calls: Sequence[KernelCall | LoopCall], graph: Graph, repeats: bool) -> list[RowPart]:
-    """Return the calls as row fusion sees them."""
+def _mark_late(calls: Sequence[AnyCall], graph: Graph) -> list[AnyCall]:
+    """Return the calls, of which those know that they are late that the forward pass does not need."""
     role = graph.role
-
-    def kernel_of(c: KernelCall | LoopCall) -> Kernel | None:
-        return c.kernel if isinstance(c, KernelCall) and not isinstance(c.kernel, Rows) else None
-
-    late = [repeats and not any(role[n] == "forward" for n in c.nodes) for c in calls]
-    return [RowPart(kernel_of(c), c.tensors, c.written, x) for c, x in zip(calls, late, strict=True)]
+    return [
+        replace(c, is_late=True) if isinstance(c, KernelCall) and all(role[n] != "forward" for n in c.nodes) else c
+        for c in calls
+    ]
 
 
 def _is_work(n: Node) -> bool:

@@ -18,8 +18,8 @@ from math import inf
 from einsmith.ir.nodes import Compute, Graph, Piece, Read, Reduce, Template, Tensor, nbytes, postorder, size
 from einsmith.ir.rebuild import exchanged, map_bodies, rebuild, with_args
 from einsmith.ir.views import is_view, storage
-from einsmith.schedule.plan import Plan
-from einsmith.schedule.row_clusters import MAX_STORED_BYTES, Refusal, longest_time
+from einsmith.schedule.plan import Plan, Refusal
+from einsmith.schedule.row_clusters import MAX_STORED_BYTES, longest_time
 from einsmith.schedule.row_forms import reads_of
 
 _MAX_OPERAND_RATIO = 0.5

@@ -7,18 +7,18 @@ between them is outside. A cluster that does not pay is split again, the last un
 from __future__ import annotations
 
 import functools
-import heapq
 import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence, Set
 from math import inf
-from typing import NamedTuple, Protocol
 
 from einsmith.cost.facts import CPU, Target
 from einsmith.ir.analysis.pointwise import total_operations
 from einsmith.ir.nodes import Reduce, Tensor, nbytes
 from einsmith.ir.views import storage
+from einsmith.schedule.order import memory_greedy_order
+from einsmith.schedule.plan import AnyCall, Refusal
 from einsmith.schedule.row_forms import forms_of, row_buffers
-from einsmith.schedule.row_fusion import MAX_MEMBERS, RowPart, can_share_rows, common_rows, is_batch, rows_of
+from einsmith.schedule.row_fusion import MAX_MEMBERS, can_share_rows, common_rows, is_batch, rows_of
 
 STREAMED_L3_RATIO = 4
 """A result may be used up without being stored if it is larger than L3 divided by this ratio: L3 holds its operands and
@@ -35,20 +35,6 @@ length (2000 additions: 0.8 s)."""
 _MAX_RECENT = 32
 """Most recent clusters sharing a tensor with a kernel that are considered: a tensor of more readers has left all caches
 when the last of them runs."""
-
-
-class Refusal(NamedTuple):
-    """The reason for which a result is stored that a fused kernel might use up.
-
-    Attributes:
-        reason: the reason, in words.
-        streamed: predicted seconds where the result is not stored, if they were compared.
-        stored: predicted seconds where it is stored, if they were compared.
-    """
-
-    reason: str
-    streamed: float | None = None
-    stored: float | None = None
 
 
 def smallest_unstored(target: Target) -> int:
@@ -69,7 +55,7 @@ UNJOINED = Refusal("the kernels that compute and read it cannot be joined row by
 
 
 def clusters(
-    parts: Sequence[RowPart],
+    parts: Sequence[AnyCall],
     after: Mapping[int, Collection[int]],
     unfused: Collection[int],
     kept: Collection[Tensor],
@@ -120,7 +106,7 @@ def clusters(
 
 
 def _merge(
-    parts: Sequence[RowPart],
+    parts: Sequence[AnyCall],
     after: Mapping[int, Collection[int]],
     unfused: Collection[int],
     streamed: Set[Tensor],
@@ -147,7 +133,7 @@ def _merge(
 
 
 def _streamed(
-    parts: Sequence[RowPart],
+    parts: Sequence[AnyCall],
     after: Mapping[int, Collection[int]],
     unfused: Collection[int],
     kept: Collection[Tensor],
@@ -193,7 +179,7 @@ def _streamed(
 
 
 def freed(
-    parts: Sequence[RowPart],
+    parts: Sequence[AnyCall],
     after: Mapping[int, Collection[int]],
     unfused: Collection[int],
     sums: Collection[int],
@@ -211,14 +197,14 @@ def freed(
     return set(streamed) if sum(map(nbytes, stored)) <= sum(map(nbytes, streamed)) else set()
 
 
-def _is_chain(t: Tensor, g: int, parts: Sequence[RowPart], readers: Mapping[Tensor, Sequence[int]]) -> bool:
+def _is_chain(t: Tensor, g: int, parts: Sequence[AnyCall], readers: Mapping[Tensor, Sequence[int]]) -> bool:
     """Return whether kernel `g`, a reduction, makes a result from smaller operands, another reduction reads it or what
     pointwise kernels make of it, and one of the two is a product. `readers`: the kernels that read each tensor."""
     maker = parts[g]
     operands = [x for x, w in zip(maker.tensors, maker.written, strict=True) if not w]
     if not _reduces(maker) or any(nbytes(x) >= nbytes(t) for x in operands):
         return False
-    reducing: list[RowPart] = []
+    reducing: list[AnyCall] = []
     todo = [t]
     for x in todo:
         for part in (parts[r] for r in readers.get(x, ())):
@@ -229,12 +215,12 @@ def _is_chain(t: Tensor, g: int, parts: Sequence[RowPart], readers: Mapping[Tens
     return any(p.kernel.reuses for p in (maker, *reducing) if reducing)
 
 
-def _reduces(part: RowPart) -> bool:
+def _reduces(part: AnyCall) -> bool:
     return any(isinstance(getattr(p, "body", None), Reduce) for p in part.kernel.root.parts)
 
 
 def _obstacle(
-    t: Tensor, g: int, members: Set[int], parts: Sequence[RowPart], unfused: Collection[int], most: int
+    t: Tensor, g: int, members: Set[int], parts: Sequence[AnyCall], unfused: Collection[int], most: int
 ) -> str:
     """Return what prevents a result of kernel `g` from being used up in one kernel of `members`; "" if nothing does."""
     common = frozenset[int]() if most else frozenset.intersection(*(rows_of(parts[c]) for c in members))
@@ -250,7 +236,7 @@ def _obstacle(
     return ""
 
 
-def _exceeds_operands(t: Tensor, part: RowPart, rows: Collection[int]) -> bool:
+def _exceeds_operands(t: Tensor, part: AnyCall, rows: Collection[int]) -> bool:
     """Return whether a result takes much more memory than the smaller operands that a product makes it from; a
     projection does not, and is not worth the tiles that it would have to give up.
 
@@ -265,19 +251,7 @@ def _exceeds_operands(t: Tensor, part: RowPart, rows: Collection[int]) -> bool:
     return any(nbytes(t) >= 2 * sum(map(nbytes, way)) for way in (*ways, smaller))
 
 
-class HasOperands(Protocol):
-    """A kernel with the storages that it reads and those that it writes."""
-
-    @property
-    def operands(self) -> list[Tensor]:
-        """The storages that are read."""
-
-    @property
-    def results(self) -> list[Tensor]:
-        """The storages that are written."""
-
-
-def passed_on(parts: Iterable[HasOperands]) -> set[Tensor]:
+def passed_on(parts: Iterable[AnyCall]) -> set[Tensor]:
     """Return the results of kernels that kernels among them read."""
     parts = list(parts)
     return {t for p in parts for t in p.results} & {t for p in parts for t in p.operands}
@@ -288,7 +262,7 @@ class _Clusters:
 
     def __init__(
         self,
-        parts: Sequence[RowPart],
+        parts: Sequence[AnyCall],
         after: Mapping[int, Collection[int]],
         streamed: Set[Tensor],
         cut: Collection[Tensor],
@@ -312,7 +286,7 @@ class _Clusters:
             self.before[g] |= self.before[h] | 1 << h
             self.users[h].add(g)
 
-    def is_candidate(self, part: RowPart) -> bool:
+    def is_candidate(self, part: AnyCall) -> bool:
         """Return whether a kernel has rows, and streams or computes or reads a result that is never stored if fused."""
         joins = not part.kernel.reuses or not self.streamed.isdisjoint(map(storage, part.tensors))
         return joins and bool(rows_of(part))
@@ -390,19 +364,9 @@ class _Clusters:
 
     def order(self) -> list[list[int]]:
         """Return the clusters in a valid order, each at the earliest position that its first kernel permits."""
-        missing = {c: {self.of[h] for h in self.needs[c]} for c in self.members}
-        waiting: dict[int, list[int]] = {}
-        for c, needs in missing.items():
-            for h in needs:
-                waiting.setdefault(h, []).append(c)
-        ready = [c for c, needs in missing.items() if not needs]
-        heapq.heapify(ready)
-        out: list[list[int]] = []
-        while ready:
-            c = heapq.heappop(ready)
-            out.append(self.members[c])
-            for user in waiting.get(c, ()):
-                missing[user].discard(c)
-                if not missing[user]:
-                    heapq.heappush(ready, user)
-        return out
+        clusters = sorted(self.members)
+        number = {c: n for n, c in enumerate(clusters)}
+        after = {number[c]: {number[self.of[h]] for h in self.needs[c]} for c in clusters}
+        order = memory_greedy_order(after, [1] * len(clusters), [()] * len(clusters), {})
+        assert order is not None
+        return [self.members[clusters[n]] for n in order]

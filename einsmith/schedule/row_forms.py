@@ -6,13 +6,27 @@ the output or of the reduction. The row number may be used as a value (a causal 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from math import prod
 from typing import NamedTuple, TypeVar
 
 from einsmith.base import dtypes as dt
-from einsmith.ir.nodes import Axis, Const, Expr, Piece, Read, Reduce, Template, apply, axes_of, reads, size, template
+from einsmith.ir.nodes import (
+    Axis,
+    Const,
+    Expr,
+    Piece,
+    Read,
+    Reduce,
+    Template,
+    Tensor,
+    apply,
+    axes_of,
+    reads,
+    size,
+    template,
+)
 from einsmith.ir.rebuild import map_bodies, rebuild, substitute
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
 
@@ -30,50 +44,25 @@ def _extents(t: Template, reduces: bool) -> tuple[int, ...]:
     return body.extents if reduces and isinstance(body, Reduce) else () if reduces else t.shape
 
 
-def _axes_and_reads(t: Template, row_dims: Callable[[Read], Collection[int]]) -> Iterator[tuple[Axis | Read, bool]]:
-    """Yield (axis or read, whether it occurs in the index of a read) for the template's bodies, without the indices of
-    the dimensions `row_dims(read)` of each read."""
-    seen: set[tuple[Expr, bool]] = set()
-    todo = [(b, False) for p in t.parts for b in p.bodies]
-    while todo:
-        e, inside = todo.pop()
-        if (e, inside) in seen:
-            continue
-        seen.add((e, inside))
-        if isinstance(e, (Axis, Read)):
-            yield e, inside
-        if isinstance(e, Read):
-            skipped = row_dims(e)
-            todo += [(i, True) for d, i in enumerate(e.index) if d not in skipped]
-        else:
-            todo += [(a, inside) for a in e.args]
-
-
-def _check_row_axes(t: Template, reduces: bool, count: int) -> tuple[int, dict[int, bool]]:
-    """Return (an upper bound of how many of the first `count` axes may be rows, slot -> whether it is read by row).
-
-    If the bound is `count`, all these axes may be rows, and every slot is in the map."""
-    extents, first = _extents(t, reduces), t.rank if reduces else 0
+def _row_slots(t: Template, reduces: bool, count: int) -> dict[int, bool] | None:
+    """Return, for each slot that is read, whether its leading indices are the row axes, the first `count` ones; None
+    where its reads differ in this, or where a row axis occurs in another index."""
+    first, extents = t.rank if reduces else 0, _extents(t, reduces)[:count]
+    lead = tuple(Axis(first + k) for k in range(count))
     slots: dict[int, bool] = {}
+    differs = False
 
-    def row_dims(e: Read) -> range:
-        """Return the leading dimensions of a read whose indices are the row axes, in order."""
-        shape, k = t.params[e.slot][1], 0
-        while k < min(count, len(e.index)) and e.index[k] is Axis(first + k) and shape[k] == extents[k]:
-            k += 1
-        return range(k)
+    def drop_rows(e):
+        nonlocal differs
+        if not isinstance(e, Read):
+            return None
+        own = e.index[:count] == lead and t.params[e.slot][1][:count] == extents
+        differs |= slots.setdefault(e.slot, own) != own
+        return Read(e.slot, e.index[count:], e.dtype) if own else None
 
-    for e, inside in _axes_and_reads(t, row_dims):
-        if isinstance(e, Axis):
-            if inside and first <= e.position < first + count:
-                return e.position - first, slots
-            continue
-        k = len(row_dims(e))
-        if 0 < k < count:
-            return k, slots
-        if slots.setdefault(e.slot, k == count) != (k == count):
-            return 0, slots
-    return count, slots
+    bodies = rebuild([b for p in t.parts for b in p.bodies], drop_rows)
+    others = axes_of(*(i for b in bodies for e in reads(b) for i in e.index))
+    return None if differs or not others.isdisjoint(range(first, first + count)) else slots
 
 
 def row_axes(t: Template, reduces: bool) -> int:
@@ -99,12 +88,8 @@ def _row_axes(t: Template, reduces: bool) -> int:
             return 0
         elif part.body.combiner not in _ROW_COMBINERS:
             return 0
-    while count:
-        valid, _ = _check_row_axes(t, reduces, count)
-        if valid == count:
-            break
-        count = valid
-    return count
+    # Fewer row axes are possible wherever more are.
+    return next((p - 1 for p in range(1, count + 1) if _row_slots(t, reduces, p) is None), count)
 
 
 def row_counts(kernel: Kernel, reduces: bool) -> dict[int, int]:
@@ -122,7 +107,7 @@ def row_counts(kernel: Kernel, reduces: bool) -> dict[int, int]:
 def _merge(t: Template, reduces: bool, p: int) -> tuple[Template, dict[int, bool]]:
     """Return (the template with its p row axes merged into one, slot -> whether it is read by row). Where a row axis is
     used as a value, it is computed from the row number by mixed-radix splitting."""
-    slots = _check_row_axes(t, reduces, p)[1]
+    slots = _row_slots(t, reduces, p) or {}
     if p == 1:
         return t, slots
     lead, first = _extents(t, reduces)[:p], t.rank if reduces else 0
@@ -161,6 +146,25 @@ def _digit(row: Axis, extents: Sequence[int], k: int) -> Expr:
     return out if k == 0 else apply("mod", out, Const(extents[k], dt.i32))
 
 
+class SweptKernel(NamedTuple):
+    """A kernel that runs at the points of a sweep over an axis.
+
+    Attributes:
+        kernel: the kernel.
+        tensors: the tensor in each of its buffers.
+        reduces: whether it reduces over the axis; else it computes results at its points.
+    """
+
+    kernel: Kernel
+    tensors: Sequence[Tensor]
+    reduces: bool
+
+    @property
+    def results(self) -> list[Tensor]:
+        """The tensors that it writes."""
+        return [self.tensors[b] for s in self.kernel.stages for b in s.outputs if b is not None]
+
+
 class RowForm(NamedTuple):
     """A kernel seen as a loop over rows.
 
@@ -182,6 +186,10 @@ class RowForm(NamedTuple):
     def of(self, values: Sequence[_T]) -> Sequence[_T]:
         """Return values of the original kernel's buffers for those of this kernel."""
         return [values[n] for n in self.sources] if self.sources else values
+
+    def swept(self, tensors: Sequence[Tensor]) -> SweptKernel:
+        """Return the kernel as part of a sweep over its rows; tensors: those in the buffers of the original one."""
+        return SweptKernel(self.kernel, self.of(tensors), self.reduces)
 
 
 def _are_mergeable(b: KernelBuffer, p: int) -> bool:

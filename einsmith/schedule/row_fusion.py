@@ -15,8 +15,6 @@ them exceeds the last-level cache: a chain of reductions (a kernel method, atten
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
 
 from einsmith.cost.facts import Target
 from einsmith.ir.nodes import (
@@ -26,6 +24,7 @@ from einsmith.ir.nodes import (
 )
 from einsmith.ir.views import storage
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Member, Rows, reuses_in_row
+from einsmith.schedule.plan import AnyCall, KernelCall
 from einsmith.schedule.row_forms import RowForm, RowForms, forms_of, nested_forms, row_forms
 
 _MAX_BUFFERS = 32
@@ -41,43 +40,7 @@ _ONE_CORE_BYTES = 1 << 17
 """Bytes of work that one core finishes as fast as several cores."""
 
 
-@dataclass
-class RowPart:
-    """A kernel that row fusion may join, as `plan` gives it.
-
-    Attributes:
-        kernel: the kernel; None for a call that is not fused.
-        tensors: the tensor in each buffer.
-        written: whether the kernel writes each buffer.
-        is_late: whether only the backward pass or an update needs the kernel, where it may repeat what the forward pass
-            computes (`repeat_products`); these kernels are not joined with those of the forward pass.
-    """
-
-    kernel: Any
-    tensors: tuple[Tensor, ...]
-    written: tuple[bool, ...]
-    is_late: bool = False
-
-    @property
-    def results(self) -> list[Tensor]:
-        """The tensors that the kernel writes."""
-        return [t for t, w in zip(self.tensors, self.written, strict=True) if w]
-
-    @property
-    def operands(self) -> list[Tensor]:
-        """The storages of the tensors that the kernel reads."""
-        return [storage(t) for t, w in zip(self.tensors, self.written, strict=True) if not w]
-
-
-class FusedCluster(NamedTuple):
-    """The kernel of a cluster, the tensor in each of its buffers, and whether the kernel writes it."""
-
-    kernel: Rows
-    tensors: tuple[Tensor, ...]
-    written: tuple[bool, ...]
-
-
-def can_share_rows(parts: Sequence[RowPart], streamed: Collection[Tensor]) -> bool:
+def can_share_rows(parts: Sequence[AnyCall], streamed: Collection[Tensor]) -> bool:
     """Return whether all kernels stream, or those that reuse their operands compute or read a result of these kernels
     that is in `streamed`, and none may repeat another one."""
     reusing = [p for p in parts if p.kernel.reuses]
@@ -88,7 +51,7 @@ def can_share_rows(parts: Sequence[RowPart], streamed: Collection[Tensor]) -> bo
 
 
 def _bytes_by_row(
-    parts: Sequence[RowPart], forms: Sequence[RowForm], rows: int
+    parts: Sequence[AnyCall], forms: Sequence[RowForm], rows: int
 ) -> tuple[Collection[int], Collection[int]]:
     """Return (bytes of a row of each tensor that has rows, bytes of each tensor that has none)."""
     row: dict[Tensor, int] = {}
@@ -103,7 +66,7 @@ def _bytes_by_row(
     return row.values(), whole.values()
 
 
-def _is_worthwhile(parts: Sequence[RowPart], forms: Sequence[RowForm], rows: int, target: Target) -> bool:
+def _is_worthwhile(parts: Sequence[AnyCall], forms: Sequence[RowForm], rows: int, target: Target) -> bool:
     """Return whether the rows in flight on all cores stay in a cache, and there are enough rows for all cores."""
     by_row, whole = _bytes_by_row(parts, forms, rows)
     each, shared = sum(by_row), sum(whole)
@@ -119,7 +82,7 @@ def cut_of(buffer: KernelBuffer, code: int) -> tuple[int, int]:
 
 
 def consistent_forms(
-    parts: Sequence[RowPart],
+    parts: Sequence[AnyCall],
     rows: int,
     forms: Callable[[Kernel], RowForms] = row_forms,
     running: Collection[Tensor] = (),
@@ -166,12 +129,12 @@ def consistent_forms(
     return out if extend(0) else None
 
 
-def rows_of(part: RowPart) -> frozenset[int]:
+def rows_of(part: AnyCall) -> frozenset[int]:
     """Return the numbers of rows, above 1, of the kernel's row forms."""
     return frozenset(r for r in forms_of(part.kernel) if r > 1)
 
 
-def common_rows(parts: Sequence[RowPart], target: Target) -> tuple[int, list[RowForm]]:
+def common_rows(parts: Sequence[AnyCall], target: Target) -> tuple[int, list[RowForm]]:
     """Return (the number of rows by which fusing the parts may pay, the row form of each part); (0, []) if there is
     none.
 
@@ -201,13 +164,13 @@ def common_rows(parts: Sequence[RowPart], target: Target) -> tuple[int, list[Row
     return best
 
 
-def is_batch(parts: Sequence[RowPart], target: Target, streamed: Collection[Tensor]) -> bool:
+def is_batch(parts: Sequence[AnyCall], target: Target, streamed: Collection[Tensor]) -> bool:
     """Return whether the common rows of kernels are the matrices of a batch; operands in `streamed` do not count."""
     rows, forms = common_rows(parts, target)
     return rows > 0 and _is_batch(parts, rows, forms, streamed)
 
 
-def _is_batch(parts: Sequence[RowPart], rows: int, forms: Sequence[RowForm], streamed: Collection[Tensor] = ()) -> bool:
+def _is_batch(parts: Sequence[AnyCall], rows: int, forms: Sequence[RowForm], streamed: Collection[Tensor] = ()) -> bool:
     """Return whether rows have operands of their own, but for a few bytes, among them matrices, and reuse them, and no
     kernel reduces over rows."""
     results = {*streamed, *(t for p in parts for t in p.results)}
@@ -226,16 +189,27 @@ def _is_batch(parts: Sequence[RowPart], rows: int, forms: Sequence[RowForm], str
     return has_matrices and sum(map(nbytes, shared)) <= _MAX_SHARED_RATIO * sum(map(nbytes, own))
 
 
-def join(parts: Sequence[RowPart], outside: Collection[Tensor], target: Target) -> FusedCluster:
-    """Return the fused kernel of a cluster; results that are not in `outside` stay local to it."""
+def join(parts: Sequence[KernelCall], outside: Collection[Tensor], target: Target) -> KernelCall:
+    """Return the call of the fused kernel of a cluster; results that are not in `outside` stay local to it."""
     return join_forms(parts, *common_rows(parts, target), outside)
 
 
+def join_in_turn(parts: Sequence[KernelCall], outside: Collection[Tensor], takes_sums: bool = False) -> KernelCall:
+    """Return the call of the `Rows` of one row without axes that kernels become. The arguments are those of `join` and
+    of `Rows`."""
+    forms = [RowForm(p.kernel, (0,) * len(p.tensors), False, 0) for p in parts]
+    return join_forms(parts, 1, forms, outside, takes_sums)
+
+
 def join_forms(
-    parts: Sequence[RowPart], rows: int, forms: Sequence[RowForm], outside: Collection[Tensor]
-) -> FusedCluster:
-    """Return the fused kernel of parts in these row forms, all of which have `rows` rows; results that are not in
-    `outside` stay local to it."""
+    parts: Sequence[KernelCall],
+    rows: int,
+    forms: Sequence[RowForm],
+    outside: Collection[Tensor],
+    takes_sums: bool = False,
+) -> KernelCall:
+    """Return the call of the fused kernel of parts in these row forms, all of which have `rows` rows; results that are
+    not in `outside` stay local to it."""
     results = {t for p in parts for t in p.results}
     tensors: dict[tuple[Tensor, tuple[int, int]], bool] = {}
     local: dict[Tensor, KernelBuffer] = {}
@@ -251,18 +225,28 @@ def join_forms(
             elif s in results or not w:
                 tensors.setdefault(use, s in results)
     number = {use: n for n, use in enumerate([*tensors, *((s, (-1, -1)) for s in local)])}
-    used = {s for p in parts for s in p.operands} | set(local)
+    # Block by block, what other members read stays in the caches.
+    used = {s for p in parts for s in p.operands} | set(local) if rows > 1 else ()
     members = []
     for p, form, own in zip(parts, forms, uses, strict=True):
-        member_buffers = tuple(
+        kernel = form.kernel
+        buffers = tuple(
             KernelBuffer(b.dtype, b.shape, b.non_temporal and storage(t) not in used, b.strides)
-            for t, b in zip(form.of(p.tensors), form.kernel.buffers, strict=True)
+            for t, b in zip(form.of(p.tensors), kernel.buffers, strict=True)
         )
-        kernel = Kernel(form.kernel.stages, member_buffers)
+        if buffers != kernel.buffers:
+            kernel = Kernel(kernel.stages, buffers)
         members.append(Member(kernel, tuple(number[use] for use in own), form.by_row, form.reduces, form.axis))
-    buffers = tuple(KernelBuffer(t.dtype, t.shape) for t, _ in tensors)
-    return FusedCluster(
-        Rows(rows, tuple(members), buffers, tuple(local.values())),
+    return KernelCall(
+        Rows(
+            rows,
+            tuple(members),
+            tuple(KernelBuffer(t.dtype, t.shape) for t, _ in tensors),
+            tuple(local.values()),
+            takes_sums=takes_sums,
+        ),
         tuple(t for t, _ in tensors),
         tuple(tensors.values()),
+        tuple(n for p in parts for n in p.nodes),
+        parts=tuple(parts),
     )

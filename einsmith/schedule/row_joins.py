@@ -18,15 +18,14 @@ from einsmith.schedule.fusion import maker
 from einsmith.schedule.kernel import Rows
 from einsmith.schedule.losses import CallsBefore, loss, stream_prices
 from einsmith.schedule.options import EPILOGUE_SUMS, ROW_FUSION, ROW_PRICES, PlanOptions
-from einsmith.schedule.plan import JoinPrices, KernelCall, LoopCall
+from einsmith.schedule.plan import JoinPrices, KernelCall, LoopCall, Refusal
 from einsmith.schedule.row_clusters import (
     UNJOINED,
-    Refusal,
     clusters,
     longest_time,
     smallest_unstored,
 )
-from einsmith.schedule.row_fusion import RowPart, common_rows, join
+from einsmith.schedule.row_fusion import common_rows, join
 from einsmith.schedule.slices import slice_call
 from einsmith.schedule.sum_calls import SumJoiner, Unfused
 
@@ -57,7 +56,6 @@ class RowJoiner:
 
     Args:
         singles: the calls in order, each of which computes one group of nodes.
-        parts: the same calls as row fusion sees them.
         needs: the calls that each needs, by number.
         unfused: numbers of the calls that are not joined.
         kept: tensors that are stored in any case.
@@ -67,15 +65,14 @@ class RowJoiner:
     def __init__(
         self,
         singles: Sequence[KernelCall | LoopCall],
-        parts: Sequence[RowPart],
         needs: Mapping[int, set[int]],
         unfused: Unfused,
         kept: Set[Tensor],
         options: PlanOptions,
     ):
-        self.singles, self.parts, self.needs = singles, parts, needs
+        self.singles, self.needs = singles, needs
         self.unfused, self.kept, self.options = unfused, kept, options
-        self._readers = Counter(s for p in parts for s in set(p.operands))
+        self._readers = Counter(s for c in singles for s in set(c.operands))
         self._joined: dict[tuple[int, ...], KernelCall] = {}
         self._before = CallsBefore(singles, options.target)
         self._refusals: dict[Tensor, Refusal] = {}
@@ -84,11 +81,11 @@ class RowJoiner:
     def run(self) -> JoinedCalls:
         """Return the calls in which kernels are joined where that pays."""
         target, cost, nodes = self.options.target, self.options.cost, self.options.cut
-        cut = {t for p in self.parts for t in p.results if maker(t) in nodes} if nodes else set()
+        cut = {t for p in self.singles for t in p.results if maker(t) in nodes} if nodes else set()
         unfused, kept = self.unfused, self.kept
-        apart = range(len(self.parts)) if ROW_FUSION in self.options.without else unfused.all
+        apart = range(len(self.singles)) if ROW_FUSION in self.options.without else unfused.all
         pays, refusals, most = self._pays, self._refusals, self.options.most
-        groups = [*map(tuple, clusters(self.parts, self.needs, apart, kept, target, pays, refusals, cut, most))]
+        groups = [*map(tuple, clusters(self.singles, self.needs, apart, kept, target, pays, refusals, cut, most))]
         summing: dict[tuple[int, ...], KernelCall] = {}
         if cost is not None and EPILOGUE_SUMS not in self.options.without and target.backend == CPU:
             joiner = SumJoiner(
@@ -103,7 +100,7 @@ class RowJoiner:
         stored = {t for c in calls for t in c.tensors}
         refusals = {t: refusal for t, refusal in self._refusals.items() if t in stored - kept}
         for members, refusal in self._losses.items():
-            results = [t for n in members for t in self.parts[n].results]
+            results = [t for n in members for t in self.singles[n].results]
             first = next((t for t in results if t in stored and t not in refusals), None)
             if first is not None and len({rank[n] for n in members}) > 1:
                 refusals[first] = refusal
@@ -115,30 +112,28 @@ class RowJoiner:
 
     def _can_join(self, members: Sequence[int]) -> bool:
         """Return whether members, of a cluster that had others too, have rows in common without these."""
-        return len(members) == 1 or common_rows([self.parts[n] for n in members], self.options.target)[0] > 0
+        return len(members) == 1 or common_rows([self.singles[n] for n in members], self.options.target)[0] > 0
 
     def _join(self, members: Sequence[int]) -> KernelCall:
         """Return the call of the kernel that members, which are no loops, become."""
         key = tuple(members)
         if key not in self._joined:
             calls = [c for c in (self.singles[i] for i in members) if isinstance(c, KernelCall)]
-            self._joined[key] = slice_call(calls[0] if len(calls) == 1 else self._join_rows(members, calls))
+            self._joined[key] = slice_call(calls[0] if len(calls) == 1 else self._join_rows(calls))
         return self._joined[key]
 
-    def _join_rows(self, members: Sequence[int], calls: Sequence[KernelCall]) -> KernelCall:
-        parts = [self.parts[i] for i in members]
-        own = Counter(s for p in parts for s in set(p.operands))
-        results = {t for p in parts for t in p.results}
+    def _join_rows(self, calls: Sequence[KernelCall]) -> KernelCall:
+        own = Counter(s for c in calls for s in set(c.operands))
+        results = {t for c in calls for t in c.results}
         outside = {t for t in results if t in self.kept or self._readers[t] > own[t]}
-        whole = join(parts, outside, self.options.target)
-        return KernelCall(*whole, tuple(n for x in calls for n in x.nodes), parts=tuple(calls))
+        return join(calls, outside, self.options.target)
 
     def _pays(self, members: Sequence[int]) -> bool:
         """Return whether kernels take less time fused."""
         whole = self._join(members)
         if not isinstance(whole.kernel, Rows):
             return True
-        if any(self.parts[n].kernel.reuses for n in members):
+        if any(self.singles[n].kernel.reuses for n in members):
             return self._pays_as_chain(members, whole, whole.kernel)
         return self._pays_as_stream(members, whole, whole.kernel)
 
@@ -204,15 +199,15 @@ class RowJoiner:
         have common rows."""
         cost, target = self.options.cost, self.options.target
         assert cost is not None
-        alone = [n for n in members if self.parts[n].kernel.reuses]
+        alone = [n for n in members if self.singles[n].kernel.reuses]
         rest = [n for n in members if n not in alone]
-        if not alone or not rest or not common_rows([self.parts[n] for n in rest], target)[0]:
+        if not alone or not rest or not common_rows([self.singles[n] for n in rest], target)[0]:
             alone, rest = [*members], []
         groups = [[n] for n in alone] + ([rest] if rest else [])
         return sum([cost(self._join(group).kernel, target) for group in groups])
 
     def _refuse(self, members: Sequence[int], refusal: Refusal) -> None:
         """Record the reason for which results of kernels are stored, unless one is known."""
-        for t in (t for n in members for t in self.parts[n].results):
+        for t in (t for n in members for t in self.singles[n].results):
             if self._refusals.get(t) is UNJOINED:
                 self._refusals[t] = refusal

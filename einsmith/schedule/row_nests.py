@@ -16,15 +16,16 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from einsmith.ir.analysis.constant_unless import ConstantUnless, either
+from einsmith.ir.analysis.constant_unless import either
 from einsmith.ir.nodes import Axis, Expr, Piece, Read, Tensor, axes_of, leaf, nbytes
 from einsmith.ir.rebuild import rebuild, substitute
-from einsmith.schedule.activity import identity_unless, names_in, results_unless
+from einsmith.schedule.activity import TileValues, names_in
 from einsmith.schedule.block_kernels import BlockKernel, drop_row, drop_unread
 from einsmith.schedule.in_place import reads_own_elements
 from einsmith.schedule.kernel import Activity, Follow, KernelBuffer, Member, Rows, limits_of
 from einsmith.schedule.nest_limits import RowSweep, limit_sweeps, with_limits
 from einsmith.schedule.online import Scale, followers
+from einsmith.schedule.plan import KernelCall
 from einsmith.schedule.row_blocks import (
     block_kernel,
     combiner_of,
@@ -37,7 +38,7 @@ from einsmith.schedule.row_blocks import (
     uses_number,
 )
 from einsmith.schedule.row_forms import RowForm, axes_at, nested_forms
-from einsmith.schedule.row_fusion import FusedCluster, RowPart, consistent_forms, cut_of, join_forms
+from einsmith.schedule.row_fusion import consistent_forms, cut_of, join_forms
 
 MIN_SWEEP_ROWS = 512
 """Fewest rows of a sweep inside of a block; fewer are a block themselves. More than the rows of any block, so
@@ -183,7 +184,7 @@ def _sweeps(
             # An accumulator is read and written by one kernel, as two buffers.
             known = results if n in written and place >= end else tensors
             own.append(known.setdefault(place, leaf(b.shape, b.dtype)))
-        parts.append(RowPart(kernel, tuple(own), tuple(n in written for n in range(len(at)))))
+        parts.append(KernelCall(kernel, tuple(own), tuple(n in written for n in range(len(at)))))
     place_of = {t: p for known in (tensors, results) for p, t in known.items()}
     locals_ = {t for p, t in tensors.items() if local <= p < end}
     candidates = {r for p in parts for r in nested_forms(p.kernel) if r >= MIN_SWEEP_ROWS}
@@ -215,7 +216,7 @@ def _sweeps(
         outside |= {t for p, f in zip(own_parts, some, strict=True) if f.reduces for t in p.results}
         fused = join_forms(own_parts, rows, some, outside)
         at = tuple(place_of[t] for t in fused.tensors)
-        scales = followers(parts, members, forms, elsewhere)
+        scales = _followers(parts, members, some, elsewhere)
         assert scales is not None  # as `_groups` has found
         sweep = _follow(fused, members, scales, parts)
         if condition is not None:
@@ -230,21 +231,29 @@ def _sweeps(
     return tuple(next(sweeps) if isinstance(x, RowSweep) else x for x in out)
 
 
-def _forms(parts: Sequence[RowPart], members: Sequence[int], rows: int) -> list[RowForm] | None:
+def _forms(parts: Sequence[KernelCall], members: Sequence[int], rows: int) -> list[RowForm] | None:
     """Return the row forms of the kernels of a sweep; None if they cannot be one. Sums may follow running results."""
     forms = _strict_forms(parts, members, rows)
     if forms is not None:
         return forms
     own = [parts[n] for n in members]
     forms = consistent_forms(own, rows, nested_forms, {t for p in own for t in p.results})
-    if forms is None or followers(parts, members, dict(zip(members, forms, strict=True)), ()) is None:
-        return None
-    return forms
+    return None if forms is None or _followers(parts, members, forms, ()) is None else forms
 
 
-def _follow(fused: FusedCluster, members: Sequence[int], scales: Mapping[int, Scale], parts: Sequence[RowPart]) -> Rows:
+def _followers(
+    parts: Sequence[KernelCall], members: Sequence[int], forms: Sequence[RowForm], elsewhere: Collection[Tensor]
+) -> dict[int, Scale] | None:
+    """Return how sums of the sweep of the parts `members`, in these row forms, follow running results (`followers`)."""
+    return followers({n: f.swept(parts[n].tensors) for n, f in zip(members, forms, strict=True)}, elsewhere)
+
+
+def _follow(
+    fused: KernelCall, members: Sequence[int], scales: Mapping[int, Scale], parts: Sequence[KernelCall]
+) -> Rows:
     """Return a sweep whose sums follow running results as `scales` says, by the numbers of the parts `members`."""
     sweep = fused.kernel
+    assert isinstance(sweep, Rows)
     out = []
     for n, m in zip(members, sweep.members, strict=True):
         if n in scales:
@@ -270,54 +279,37 @@ class _Condition(NamedTuple):
 
 
 def _active_unless(
-    parts: Sequence[RowPart],
+    parts: Sequence[KernelCall],
     forms: Mapping[int, RowForm],
     place_of: Mapping[Tensor, int],
     local: Collection[Tensor],
 ) -> _Condition | None:
     """Return the condition on a point of the sweeps without which no kernel does anything there that another one or
     the program sees; None if there is none."""
-    known: dict[Tensor, tuple[ConstantUnless, tuple[int, ...]]] = {}  # with the extents of the axes of its condition
+    values = TileValues(lambda t: None if t in local else place_of[t])
     cuts: dict[Tensor, tuple[int, int]] = {}
     conditions: list[_Condition] = []
     for n, part in enumerate(parts):
         form = forms.get(n)
-        swept = [t for t in part.tensors if cuts.get(t, _WHOLE) != _WHOLE]
         if form is None:
-            if swept:  # it reads tiles that may have been skipped
+            if any(cuts.get(t, _WHOLE) != _WHOLE for t in part.tensors):  # it reads tiles that may have been skipped
                 return None
             continue
-        tensors = form.of(part.tensors)
-        for t, b, code in zip(tensors, form.kernel.buffers, form.by_row, strict=True):
+        swept = form.swept(part.tensors)
+        for t, b, code in zip(swept.tensors, form.kernel.buffers, form.by_row, strict=True):
             if t in local and cuts.setdefault(t, cut_of(b, code)) != cut_of(b, code):
                 return None
-        kernel, root = form.kernel, form.kernel.root
-
-        def read(
-            buffer: int, index: tuple[Expr, ...], tensors=tensors, buffers=kernel.buffers
-        ) -> ConstantUnless | None:
-            x, shape = known.get(tensors[buffer], (None, ()))
-            axes = None if x is None else axes_at(shape, buffers[buffer].shape, index)
-            return None if x is None or axes is None else ConstantUnless(x.value, substitute(x.unless, axes))
-
-        def name(buffer: int, tensors=tensors) -> int | None:
-            return None if tensors[buffer] in local else place_of[tensors[buffer]]
-
-        axis = root.rank if form.reduces else form.axis
-        domain = root.parts[0].domain if isinstance(root.parts[0], Piece) else ()
-        if form.reduces or any(r not in local for r in part.results):
-            # It adds to what is seen elsewhere. Written whole, a result is needed in every tile.
-            accumulates = form.reduces or all(place_of[r] in map(place_of.get, part.operands) for r in part.results)
-            unless = identity_unless(kernel, read, name) if accumulates else None
-            if unless is None:
-                return None
-            conditions.append(_along(unless, axis, domain))
+        if not form.reduces and all(r in local for r in part.results):
+            values.add(swept)
             continue
-        values = results_unless(kernel, read, name)
-        for stage, some in zip(kernel.stages, values, strict=True):
-            for place, x in zip(stage.outputs, some, strict=True):
-                if place is not None and x is not None:
-                    known[tensors[place]] = x, stage.template.shape
+        # It adds to what is seen elsewhere. Written whole, a result is needed in every tile.
+        accumulates = form.reduces or all(place_of[r] in map(place_of.get, part.operands) for r in part.results)
+        unless = values.gains_unless(swept) if accumulates else None
+        if unless is None:
+            return None
+        root = form.kernel.root
+        domain = root.parts[0].domain if isinstance(root.parts[0], Piece) else ()
+        conditions.append(_along(unless, root.rank if form.reduces else form.axis, domain))
     if not conditions or len({c.extents for c in conditions}) > 1:
         return None
     return _Condition(functools.reduce(either, dict.fromkeys(c.expr for c in conditions)), conditions[0].extents)
@@ -355,8 +347,8 @@ def _with_activity(
 
 
 def _repeat_tiles(
-    parts: Sequence[RowPart], groups: Sequence[Sequence[int]], rows: int, local: Collection[Tensor]
-) -> tuple[list[RowPart], list[list[int]], list[int], set[Tensor]]:
+    parts: Sequence[KernelCall], groups: Sequence[Sequence[int]], rows: int, local: Collection[Tensor]
+) -> tuple[list[KernelCall], list[list[int]], list[int], set[Tensor]]:
     """Return sweeps that compute again what they read, row by row, of earlier ones: (the parts in order, the numbers of
     those in each sweep, the original of each part, the tensors that this adds)."""
     makers: dict[Tensor, tuple[int, int]] = {}  # result of a tile -> (sweep, part)
@@ -366,10 +358,10 @@ def _repeat_tiles(
         is_sweep.append(forms is not None)
         for n, form in zip(members, forms or (), strict=False):
             makers |= dict.fromkeys((t for t in parts[n].results if t in local and not form.reduces), (g, n))
-    every: list[list[tuple[RowPart, int]]] = []
+    every: list[list[tuple[KernelCall, int]]] = []
     added: set[Tensor] = set()
     for g, members in enumerate(groups):
-        own: list[tuple[RowPart, int]] = []
+        own: list[tuple[KernelCall, int]] = []
         new: dict[Tensor, Tensor] = {}
 
         def read(t: Tensor, g=g, own=own, new=new) -> Tensor:
@@ -395,13 +387,13 @@ def _repeat_tiles(
     return [p for p, _ in flat], [[next(numbers) for _ in own] for own in kept], [n for _, n in flat], added
 
 
-def _exchange(part: RowPart, read: Callable[[Tensor], Tensor], new: Mapping[Tensor, Tensor]) -> RowPart:
+def _exchange(part: KernelCall, read: Callable[[Tensor], Tensor], new: Mapping[Tensor, Tensor]) -> KernelCall:
     """Return a part that reads other tensors, and writes those that are keys of `new` to their values."""
     tensors = [new.get(t, t) if w else read(t) for t, w in zip(part.tensors, part.written, strict=True)]
-    return RowPart(part.kernel, tuple(tensors), part.written)
+    return KernelCall(part.kernel, tuple(tensors), part.written)
 
 
-def _groups(parts: Sequence[RowPart], rows: int, local: Collection[Tensor], again: bool) -> list[list[int]]:
+def _groups(parts: Sequence[KernelCall], rows: int, local: Collection[Tensor], again: bool) -> list[list[int]]:
     """Return the parts in sweeps over `rows` rows, each as early as its operands permit, in a valid order; without
     running results where something outside of a sweep needs what was made of them, and does not make it `again`, as
     other sweeps do."""
@@ -411,17 +403,16 @@ def _groups(parts: Sequence[RowPart], rows: int, local: Collection[Tensor], agai
     for members, some in zip(groups, forms, strict=True):
         others = {t for other in reading if other is not members for n in other for t in parts[n].tensors}
         others |= {t for n in members for t in parts[n].results if t not in local}
-        by_part = None if some is None else dict(zip(members, some, strict=True))
-        if by_part is not None and followers(parts, members, by_part, others) is None:
+        if some is not None and _followers(parts, members, some, others) is None:
             return _levels(parts, rows, _strict_forms)
     return groups
 
 
-def _strict_forms(parts: Sequence[RowPart], members: Sequence[int], rows: int) -> list[RowForm] | None:
+def _strict_forms(parts: Sequence[KernelCall], members: Sequence[int], rows: int) -> list[RowForm] | None:
     return consistent_forms([parts[n] for n in members], rows, nested_forms)
 
 
-def _levels(parts: Sequence[RowPart], rows: int, forms_of: Callable) -> list[list[int]]:
+def _levels(parts: Sequence[KernelCall], rows: int, forms_of: Callable) -> list[list[int]]:
     """Return the parts in sweeps over `rows` rows, in a valid order: each as early as its operands permit, then as late
     as its readers permit, where sweeps hand over less then, or are fewer. `forms_of` returns the row forms of the parts
     of a sweep, None if they cannot be one."""
@@ -453,7 +444,7 @@ def _levels(parts: Sequence[RowPart], rows: int, forms_of: Callable) -> list[lis
     return [members for members in groups if members]
 
 
-def _crossing_bytes(groups: Sequence[Sequence[int]], parts: Sequence[RowPart]) -> int:
+def _crossing_bytes(groups: Sequence[Sequence[int]], parts: Sequence[KernelCall]) -> int:
     """Return the bytes of the results that one sweep hands to another."""
     home = {t: g for g, members in enumerate(groups) for n in members for t in parts[n].results}
     crossing = {

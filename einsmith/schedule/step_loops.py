@@ -18,7 +18,7 @@ from einsmith.ir.interned import Node
 from einsmith.ir.loop import LoopSegment, LoweredLoop
 from einsmith.ir.nodes import Item, Reduce, Tensor, size
 from einsmith.ir.views import storage
-from einsmith.schedule.kernel import Kernel, KernelBuffer, LimitedKernel
+from einsmith.schedule.kernel import Kernel, KernelBuffer, LimitedKernel, MemberKernel
 from einsmith.schedule.plan import Cost, KernelCall, LoopCall, Plan
 
 MAX_KERNELS = 8
@@ -61,20 +61,19 @@ class StepMember(Node):
         return [StepPlace(n, *part) for n, part in zip(self.places, self.parts, strict=True)]
 
 
-class StepLoop(Kernel):
+class StepLoop(MemberKernel):
     """A kernel that runs the kernels of all steps of a loop on one thread, the last step first if `reverse`.
 
     Each of its buffers is a whole tensor, of which a step may read what earlier steps have stored. Results that only
     kernels of the same step read are `local`.
     """
 
-    __slots__ = ("steps", "reverse", "members", "local")
+    __slots__ = ("steps", "reverse")
     fields = ("steps", "reverse", "members", "buffers", "local")  # type: ignore[assignment]
     exact = True
     steps: int
     reverse: bool
     members: tuple[StepMember, ...]
-    local: tuple[KernelBuffer, ...]
 
     def __new__(
         cls,
@@ -86,30 +85,10 @@ class StepLoop(Kernel):
     ) -> StepLoop:
         return Node.__new__(cls, steps, bool(reverse), members, buffers, local)
 
-    def _derive(self) -> None:
-        self._set("stages", tuple(s for m in self.members for s in m.kernel.stages))
-        self._set("loop_invariant", None)
-        self._set("sums", ())
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of the last kernel's results in a step."""
-        return self.members[-1].kernel.shape
-
-    @property
-    def parts(self) -> tuple[Kernel, ...]:
-        """The kernels of a step."""
-        return tuple(p for m in self.members for p in m.kernel.parts)
-
     @property
     def order(self) -> range:
         """The numbers of the steps, in the order in which they run."""
         return range(self.steps)[:: -1 if self.reverse else 1]
-
-    @property
-    def reuses(self) -> bool:
-        """True if a kernel of a step uses an element of its operands many times."""
-        return any(m.kernel.reuses for m in self.members)
 
 
 def join_steps(plan: Plan, cost: Cost, target: Target) -> Plan:
@@ -119,15 +98,7 @@ def join_steps(plan: Plan, cost: Cost, target: Target) -> Plan:
     """
     if target.backend != CPU or not any(isinstance(c, LoopCall) for c in plan.calls):
         return plan
-    calls: list[KernelCall | LoopCall] = []
-    first, last = list[int](), list[int]()
-    for call in plan.calls:
-        first.append(len(calls))
-        calls += _join_loop(call, cost, target) if isinstance(call, LoopCall) else [call]
-        last.append(len(calls) - 1)
-    checks = [(last[n], t, message) for n, t, message in plan.checks]
-    writes = [*first, len(calls)][min(plan.first_write, len(plan.calls))]
-    return replace(plan, calls=calls, checks=checks, first_write=writes)
+    return plan.with_calls([_join_loop(c, cost, target) if isinstance(c, LoopCall) else [c] for c in plan.calls])
 
 
 def _join_loop(call: LoopCall, cost: Cost, target: Target) -> list[KernelCall | LoopCall]:

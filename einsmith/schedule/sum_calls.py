@@ -18,10 +18,11 @@ from einsmith.ir.interned import Node
 from einsmith.ir.nodes import Reduce, Tensor
 from einsmith.ir.views import storage
 from einsmith.schedule.fusion import maker
-from einsmith.schedule.kernel import KernelBuffer, Member, Rows
+from einsmith.schedule.kernel import Rows
 from einsmith.schedule.plan import Cost, KernelCall, LoopCall
 from einsmith.schedule.residency import calls_seconds
 from einsmith.schedule.row_clusters import passed_on
+from einsmith.schedule.row_fusion import join_in_turn
 from einsmith.schedule.summed import summed_form
 
 CALLS_BEFORE = 4
@@ -151,17 +152,7 @@ class SumJoiner:
         calls = [c for c in (self.singles[n] for n in group) if isinstance(c, KernelCall)]
         results = {t for c in calls for t in c.results}
         outside = {t for t in results if t in self.kept or not self.readers[t] <= set(group)}
-        uses = [[storage(t) if storage(t) in results else t for t in c.tensors] for c in calls]
-        tensors = list(dict.fromkeys(t for use in uses for t in use if t not in results or t in outside))
-        local = [t for t in dict.fromkeys(t for use in uses for t in use) if t in results and t not in outside]
-        number = {t: n for n, t in enumerate((*tensors, *local))}
-        members = []
-        for c, use in zip(calls, uses, strict=True):
-            members.append(Member(c.kernel, tuple(number[t] for t in use), (0,) * len(use), False))
-        buffers, own = (tuple(KernelBuffer(t.dtype, t.shape) for t in ts) for ts in (tensors, local))
-        kernel = Rows(1, tuple(members), buffers, own, None, True)
-        nodes = tuple(node for c in calls for node in c.nodes)
-        return KernelCall(kernel, tuple(tensors), tuple(t in results for t in tensors), nodes, parts=tuple(calls))
+        return join_in_turn(calls, outside, takes_sums=True)
 
     def _find_loss(self, c: int, whole: KernelCall, rest: Mapping[int, Cluster]) -> float:
         """Return the predicted seconds that cluster c with the sums, and what is `rest` of those that have them now,

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from einsmith.base import dtypes as dt
-from einsmith.ir.analysis.constant_unless import ConstantUnless, either
+from einsmith.ir.analysis.constant_unless import either
 from einsmith.ir.analysis.linear import LinearForm, linear
-from einsmith.ir.nodes import Apply, Axis, Const, Expr
+from einsmith.ir.nodes import Apply, Axis, Const, Expr, axes_of
 from einsmith.ir.rebuild import substitute
-from einsmith.schedule.activity import identity_unless, results_unless
+from einsmith.schedule.activity import TileValues
 from einsmith.tiles.chains import Chain
 from einsmith.tiles.ir import TileBuilder, TileValue
 
@@ -39,31 +39,20 @@ class _Bounds(NamedTuple):
 def find_condition(chain: Chain, sinks: Sequence[int]) -> Expr | None:
     """Return the condition on the points of a sweep without which its sums gain nothing, as an expression of classes of
     axes; None where there is none."""
-    known: dict[int, ConstantUnless] = {}
+    values = TileValues(lambda t: None)
     condition: Expr | None = None
     for n in sorted({k for s in sinks for k in chain.closure(s)}):
-        m = chain.members[n]
-        to_class: dict[int, Expr] = {
-            a: Axis(chain.classes[n, a]) if (n, a) in chain.classes else Const(0, dt.i32)
-            for a in range(len(m.kernel.root.parts[0].domain))
-        }
-        from_class = {x.position: Axis(a) for a, x in to_class.items() if isinstance(x, Axis)}
-
-        def read(buffer: int, index: tuple[Expr, ...], m=m, from_class=from_class) -> ConstantUnless | None:
-            x = known.get(m.places[buffer])
-            return None if x is None else ConstantUnless(x.value, substitute(x.unless, from_class))
-
-        if n in sinks:
-            unless = identity_unless(m.kernel, read, lambda buffer: None)
-            if unless is None:
-                return None
-            unless = substitute(unless, to_class)
-            condition = unless if condition is None else either(condition, unless)
+        if n not in sinks:
+            values.add(chain.swept(n))
             continue
-        for stage, some in zip(m.kernel.stages, results_unless(m.kernel, read, lambda buffer: None), strict=True):
-            for buffer, value in zip(stage.outputs, some, strict=True):
-                if buffer is not None and value is not None:
-                    known[m.places[buffer]] = ConstantUnless(value.value, substitute(value.unless, to_class))
+        unless = values.gains_unless(chain.swept(n))
+        if unless is None:
+            return None
+        classes: dict[int, Expr] = {
+            a: Axis(chain.classes[n, a]) if (n, a) in chain.classes else Const(0, dt.i32) for a in axes_of(unless)
+        }
+        unless = substitute(unless, classes)
+        condition = unless if condition is None else either(condition, unless)
     return condition
 
 

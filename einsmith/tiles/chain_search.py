@@ -7,11 +7,10 @@ from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
-from einsmith.ir.nodes import Axis, Piece, Read, Reduce, Template, axes_of, leaf
+from einsmith.ir.nodes import Axis, Piece, Read, Reduce, Template, axes_of
 from einsmith.schedule.kernel import Member, Rows
 from einsmith.schedule.online import followers
-from einsmith.schedule.row_forms import RowForm, nested_forms, reads_of
-from einsmith.schedule.row_fusion import RowPart
+from einsmith.schedule.row_forms import reads_of
 from einsmith.schedule.split_axes import split_kernels
 from einsmith.tiles.chains import MOST_COLUMNS, Chain, Following, SweepPhase, read_places, wide
 
@@ -351,53 +350,18 @@ def _joins(chain: Chain, held: int, n: int, sinks: Sequence[int], own: set[int],
 
 def _find_following(chain: Chain, held: int, sinks: Sequence[int]) -> dict[int, Following] | None:
     """Return how sums of a sweep follow running results of it; None where a value depends on one otherwise."""
-    swept = chain.sides[1 - held]
-    if len(swept) > 1:
+    if len(chain.sides[1 - held]) > 1:
         return None
     members = sorted({k for n in sinks for k in chain.closure(n)})
-    shapes: dict[int, tuple] = {}
-    for m in chain.members:
-        for p, b in zip(m.places, m.kernel.buffers, strict=True):
-            shapes.setdefault(p, (b.shape, b.dtype))
-    leaves = {p: leaf(shape, dtype) for p, (shape, dtype) in shapes.items()}
-    parts = []
-    for n, m in enumerate(chain.members):
-        written = {*chain.results(n)}
-        parts.append(RowPart(m.kernel, tuple(leaves[p] for p in m.places), tuple(p in written for p in m.places)))
-    forms = {}
-    for n in members:
-        form = _form_along(chain, n, swept[0])
-        if form is None:
-            return None
-        forms[n] = form
-    scales = followers(parts, members, forms, {leaves[p] for p in chain.stored})
+    scales = followers({n: chain.swept(n) for n in members}, {chain.tensors[p] for p in chain.stored})
     if scales is None:
         return None
     out = {}
     for n, scale in scales.items():
-        place = next(p for p, t in leaves.items() if t is scale.result)
-        reducer = next(k for k in range(len(chain.members)) if place in chain.results(k))
+        place = next(p for p, t in chain.tensors.items() if t is scale.result)
+        reducer = chain.writers[place]
         body = chain.members[reducer].kernel.root.parts[0].body
         if reducer not in sinks or not isinstance(body, Reduce) or body.combiner not in ("max", "min"):
             return None
         out[n] = Following(reducer, place)
     return out
-
-
-def _form_along(chain: Chain, n: int, swept: int) -> RowForm | None:
-    """Return the row form of a member whose rows are the points of class `swept`; None where there is none."""
-    m = chain.members[n]
-    for form in nested_forms(m.kernel).get(chain.extents[swept], ()):
-        if form.reduces != (n in chain.sinks):
-            continue
-        shapes = [b.shape for b in form.of(m.kernel.buffers)]
-        if [b.shape for b in form.kernel.buffers] != shapes:
-            continue
-        tiles = [
-            (p, b.shape, code)
-            for p, b, code in zip(form.of(m.places), form.kernel.buffers, form.by_row, strict=True)
-            if p in chain.makers
-        ]
-        if all(code and chain.class_of_view(p, shape, code - 1) == swept for p, shape, code in tiles):
-            return form
-    return None

@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import NamedTuple
 
-from einsmith.ir.nodes import Read, Reduce, reads
+from einsmith.ir.nodes import Read, Reduce, Tensor, leaf, reads
 from einsmith.kernels.contraction.problem import Operand, Problem, needs_exact_guards, problems
 from einsmith.schedule.kernel import Member, Rows, Stage
+from einsmith.schedule.row_forms import SweptKernel
 
 LEAST_DOT_POINTS = 8
 """Fewest points of an inner extent of a dot; tiles are padded to 16, and below half of that terms cost less."""
@@ -84,8 +85,13 @@ class Chain:
         self.shapes: dict[int, tuple[int, ...]] = {}
         """The shapes of results, as their writers have them."""
         for n, m in enumerate(self.members):
-            for b in (b for s in m.kernel.stages for b in s.outputs if b is not None):
-                self.writers[m.places[b]], self.shapes[m.places[b]] = n, m.kernel.buffers[b].shape
+            for k in (k for s in m.kernel.stages for k in s.outputs if k is not None):
+                self.writers[m.places[k]], self.shapes[m.places[k]] = n, m.kernel.buffers[k].shape
+        self.tensors: dict[int, Tensor] = {}
+        """A tensor for each place, as the first member has it."""
+        for p, b in (x for m in self.members for x in zip(m.places, m.kernel.buffers, strict=True)):
+            if p not in self.tensors:
+                self.tensors[p] = leaf(b.shape, b.dtype)
 
     def count(self, classes: Iterable[int]) -> int:
         """Return the number of points of classes."""
@@ -115,9 +121,10 @@ class Chain:
         m = self.members[n]
         return [m.places[b] for s in m.kernel.stages for b in s.outputs if b is not None]
 
-    def class_of_view(self, place: int, shape: Sequence[int], d: int) -> int:
-        """Return the class of a dimension of more than one point of a view of a result."""
-        return self.classes[self.writers[place], wide(self.shapes[place])[wide(shape).index(d)]]
+    def swept(self, n: int) -> SweptKernel:
+        """Return a member as part of a sweep over a side."""
+        m = self.members[n]
+        return SweptKernel(m.kernel, [self.tensors[p] for p in m.places], n in self.sinks)
 
     def is_swept(self, n: int) -> bool:
         """Return whether a sweep leaves a member's results in memory: sums of a sink, or a stored tile tensor."""
@@ -181,18 +188,6 @@ def read_places(m: Member, stages: Sequence[Stage] | None = None) -> set[int]:
     """Return the places that a member's stages read."""
     considered = m.kernel.stages if stages is None else stages
     return {m.places[where[0]] for s in considered for kind, *where in s.args if kind == "buffer"}
-
-
-# --------------------------------------------------------------------------------------------------- classes of axes
-
-
-# -------------------------------------------------------------------------------------------------------- the sides
-
-
-# --------------------------------------------------------------------------------------------------- tiles and sinks
-
-
-# -------------------------------------------------------------------------------------------------- phases and sweeps
 
 
 def wide(shape: Sequence[int]) -> list[int]:

@@ -35,9 +35,9 @@ from einsmith.schedule.fusion import (
 )
 from einsmith.schedule.kernel import Kernel
 from einsmith.schedule.kernel_calls import kernel_call
-from einsmith.schedule.plan import Plan
+from einsmith.schedule.plan import KernelCall, Plan
 from einsmith.schedule.planner import fuse
-from einsmith.schedule.row_fusion import MAX_MEMBERS, RowPart, consistent_forms, join_forms, rows_of
+from einsmith.schedule.row_fusion import MAX_MEMBERS, consistent_forms, join_forms, rows_of
 from einsmith.schedule.slices import slice_kernel
 
 VARIANTS = 64
@@ -174,13 +174,12 @@ def _kernels(inside: Sequence[Compute], stored: Collection[Tensor], rows: bool) 
             continue
         for n in frozenset.intersection(*map(rows_of, made)):
             if (found := consistent_forms(made, n)) is not None:
-                yield join_forms(made, n, found, stored)[0]
+                yield join_forms(made, n, found, stored).kernel
 
 
-def _part(group: Sequence[Compute], inside: Sequence[Compute], stored: Collection[Tensor]) -> RowPart:
+def _part(group: Sequence[Compute], inside: Sequence[Compute], stored: Collection[Tensor]) -> KernelCall:
     near = {storage(a) for n in inside if n not in group for a in n.args}
-    call = kernel_call(group, {*stored, *near}, {}, ())
-    return RowPart(call.kernel, call.tensors, call.written)
+    return kernel_call(group, {*stored, *near}, {}, ())
 
 
 def _group(nodes: Sequence[Compute]) -> list[Compute] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from math import inf
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ from einsmith.cost.roofline import HIDDEN, in_turn
 from einsmith.kernels.composite.limited_parts import beyond_of_parts, limit_parts
 from einsmith.kernels.genes import Space, add_values, genes
 from einsmith.kernels.pattern import Chooser, Cost, Launch, Lowered, Pattern
-from einsmith.schedule.kernel import Kernel
+from einsmith.schedule.kernel import Kernel, MemberKernel
 
 MAX_PART_CONFIGS = 4
 """Most configurations of a part that are worth a measurement, where a kernel has several parts."""
@@ -142,6 +143,28 @@ class Composite(Pattern):
             out.add(lowered, places)
         out.lowered.beyond = beyond_of_parts(kernel, kernels, [x.beyond for x in lowered_parts])
         return out.lowered
+
+
+class InTurn(Pattern):
+    """A pattern of kernels whose members run one after the other on one thread, within one launch; the chooser picks
+    the pattern and configuration of each member for one core, so that there is one configuration."""
+
+    def __init__(self, chooser: Chooser):
+        self.chooser = chooser
+
+    def configs(self, kernel: MemberKernel, target: Target) -> Sequence[str]:
+        return ["in turn"]
+
+    def cost_in_turn(self, kernel: MemberKernel, target: Target) -> Cost:
+        """Return the cost of the members on one core, without launches."""
+        return in_turn([x.cost._replace(launch=0.0) for x in self._choices(kernel, target)])
+
+    def lower_members(self, kernel: MemberKernel, target: Target) -> list[Lowered]:
+        """Return each member, lowered by its own pattern."""
+        return [c.pattern.lower(c.kernel, c.config, c.target) for c in self._choices(kernel, target)]
+
+    def _choices(self, kernel: MemberKernel, target: Target) -> list[Any]:
+        return [self.chooser.choose(m.kernel, replace(target, cores=1)) for m in kernel.members]
 
 
 class BufferPlace(NamedTuple):

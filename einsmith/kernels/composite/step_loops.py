@@ -7,46 +7,33 @@ instructions outside of inner loops: a recurrence of a few numbers waits for ari
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from einsmith.codegen.loopnest.nest import Builder, Function, Op, SSAValue, elem_of
 from einsmith.codegen.loopnest.splice import splice
 from einsmith.cost.facts import Target
-from einsmith.cost.roofline import in_turn, launch_overhead
-from einsmith.kernels.pattern import Chooser, Cost, Launch, Lowered, Pattern
+from einsmith.cost.roofline import launch_overhead
+from einsmith.kernels.composite.parts import InTurn
+from einsmith.kernels.pattern import Cost, Launch, Lowered
 from einsmith.schedule.step_loops import StepLoop, StepPlace
 
-IN_TURN = "in turn"
-"""The only configuration: each kernel is lowered as it is chosen for one core."""
 
-
-class StepLoops(Pattern):
-    """The pattern of a `StepLoop`. Its chooser selects the pattern and configuration of each kernel of a step."""
+class StepLoops(InTurn):
+    """The pattern of a `StepLoop`."""
 
     name = "steps"
-
-    def __init__(self, chooser: Chooser):
-        self.chooser = chooser
 
     def match(self, kernel: Any) -> bool:
         return isinstance(kernel, StepLoop)
 
-    def configs(self, kernel: StepLoop, target: Target) -> Sequence[str]:
-        return [IN_TURN]
-
     def cost(self, kernel: StepLoop, config: str, target: Target) -> Cost:
         """Return the cost of all steps on one core, and of a single launch."""
-        step = in_turn([x.cost._replace(launch=0.0) for x in self._choices(kernel, target)])
-        arithmetic, n = max(step.arithmetic, step.memory), kernel.steps
+        step, n = self.cost_in_turn(kernel, target), kernel.steps
+        arithmetic = max(step.arithmetic, step.memory)
         return Cost(n * (arithmetic + target.overheads.step_seconds), 0.0, n * step.special, launch_overhead(1, target))
 
     def lower(self, kernel: StepLoop, config: str, target: Target) -> Lowered:
-        lowered = [c.pattern.lower(c.kernel, c.config, c.target) for c in self._choices(kernel, target)]
-        return Lowered([Launch(_StepsEmitter(kernel, lowered).emit(), 1)])
-
-    def _choices(self, kernel: StepLoop, target: Target) -> list[Any]:
-        return [self.chooser.choose(m.kernel, replace(target, cores=1)) for m in kernel.members]
+        return Lowered([Launch(_StepsEmitter(kernel, self.lower_members(kernel, target)).emit(), 1)])
 
 
 class _StepsEmitter:

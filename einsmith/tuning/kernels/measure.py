@@ -21,8 +21,7 @@ from einsmith.ir.nodes import Expr, Read, Scatter, cached_postorder
 from einsmith.runtime import buffers
 from einsmith.runtime.program import Program
 from einsmith.runtime.steps import RunLaunch
-from einsmith.schedule.kernel import Kernel, Rows, Stage
-from einsmith.schedule.step_loops import StepLoop
+from einsmith.schedule.kernel import Kernel, MemberKernel, Stage
 from einsmith.tuning.calibration import load
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ def _limits(kernel: Kernel) -> dict[int, int]:
     """Return, by buffer number, the smallest extent that a buffer of indices addresses. The limit is 1, so that all
     elements are zeros, where an index is computed from the elements first."""
     out: dict[int, int] = {}
-    if isinstance(kernel, Rows | StepLoop):
+    if isinstance(kernel, MemberKernel):
         for member in kernel.members:
             for n, limit in _limits(member.kernel).items():
                 out[member.places[n]] = min(limit, out.get(member.places[n], limit))

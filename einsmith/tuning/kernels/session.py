@@ -21,8 +21,7 @@ from einsmith.base.workers import Failed, Lost
 from einsmith.cost.facts import REUSED_L3_FRACTION, Target
 from einsmith.kernels import autoconfig
 from einsmith.schedule.footprint import bytes_by_buffer
-from einsmith.schedule.kernel import Kernel, Rows
-from einsmith.schedule.step_loops import StepLoop
+from einsmith.schedule.kernel import Kernel, MemberKernel
 from einsmith.tuning.kernels import farm
 from einsmith.tuning.kernels.bench import CHOICE, BenchProcess, MakeRunner
 from einsmith.tuning.kernels.genetic import Candidate, Search
@@ -44,7 +43,7 @@ FirstGuesses = Callable[[Kernel], Sequence[Candidate]]
 
 def least(kernel: Kernel, target: Target) -> float:
     """Return the fewest seconds in which a kernel's bytes can be moved."""
-    if isinstance(kernel, Rows | StepLoop):
+    if isinstance(kernel, MemberKernel):
         moved = sum(b.nbytes for b in kernel.buffers)
     else:
         moved = sum(bytes_by_buffer(kernel))
