@@ -10,8 +10,8 @@ import pytest
 
 from einsmith.codegen.cache.native import compile_functions
 from einsmith.codegen.llvm import jit
+from einsmith.codegen.loopnest.lanes import combine_lanes
 from einsmith.codegen.loopnest.nest import Builder
-from einsmith.codegen.loopnest.shuffle import combine_lanes
 
 CPU, FEATURES, TRIPLE = jit.host()
 TARGET = SimpleNamespace(

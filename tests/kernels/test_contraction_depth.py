@@ -11,7 +11,7 @@ import pytest
 
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import CompileError
-from einsmith.codegen.loopnest.shuffle import transpose
+from einsmith.codegen.loopnest.lanes import transpose
 from einsmith.kernels.contraction.config import Tiled
 from einsmith.kernels.contraction.k_vectorization import choose_depth
 from einsmith.kernels.contraction.pattern import CONTRACTION, Configs

@@ -10,8 +10,8 @@ from einsmith.codegen.llvm.faults import LANES_KEPT, only_lane
 from einsmith.codegen.llvm.operands import ValueOperands
 from einsmith.codegen.llvm.ops import Ops
 from einsmith.codegen.llvm.text import LLVM_ELEM, FunctionText, constant, mangle, spell
+from einsmith.codegen.loopnest.lanes import whole_powers
 from einsmith.codegen.loopnest.nest import BYTES, Op, SSAValue, Type
-from einsmith.codegen.loopnest.shuffle import whole_powers
 
 _SIZE = BYTES | {"ptr": 8}
 

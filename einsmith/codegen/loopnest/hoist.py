@@ -74,6 +74,10 @@ class Hoisting:
         """Emit a choice of lanes of two vectors in the outermost region that has both."""
         return self.hoist(("shuffle", a.id, c.id, tuple(lanes)), [a, c], lambda: self.b.shuffle(a, c, lanes))
 
+    def extract(self, x: SSAValue, lane: int) -> SSAValue:
+        """Emit one lane of a vector as a scalar."""
+        return self.b.extract(x, lane)
+
     def literal(self, values: Sequence[float | int | bool], elem: str) -> SSAValue:
         """Return a vector of literals."""
         out = self.b.literal(values, elem) if len(set(values)) > 1 else self.b.const(values[0], elem, len(values))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from einsmith.base.dtypes import DType
+from einsmith.codegen.loopnest.lanes import merge_lanes
 from einsmith.codegen.loopnest.nest import SSAValue, elem_of
 from einsmith.ir.functions import COMBINING, identity
 from einsmith.ir.nodes import Apply, Expr
@@ -84,15 +85,5 @@ class Combine:
         return [self.em.op("where", mask, n, o) for n, o in zip(new, old, strict=True)]
 
     def across(self, state: Accumulators) -> Accumulators:
-        """Merge the lanes of a state in a fixed tree: halves, then quarters, down to scalars."""
-        n = state[0].type.lanes
-        while n > 1:
-            half = n // 2
-            if half == 1:
-                low = [self.em.b.extract(v, 0) for v in state]
-                high = [self.em.b.extract(v, 1) for v in state]
-            else:
-                low = [self.em.shuffle(v, v, range(half)) for v in state]
-                high = [self.em.shuffle(v, v, range(half, n)) for v in state]
-            state, n = self.merge(low, high), half
-        return state
+        """Merge the lanes of a state into scalars."""
+        return merge_lanes(self.em, state, self.merge)

@@ -13,8 +13,8 @@ from math import prod
 from einsmith.base.errors import CompileError
 from einsmith.codegen.loopnest.dots import WORD
 from einsmith.codegen.loopnest.expressions import ExpressionEmitter, Memo
-from einsmith.codegen.loopnest.nest import BYTES, Builder, SSAValue, elem_of
-from einsmith.codegen.loopnest.shuffle import covering, pick_lanes, place_lanes, transpose_blocks
+from einsmith.codegen.loopnest.lanes import between, conjoin, covering, pick_lanes, place_lanes, transpose_blocks
+from einsmith.codegen.loopnest.nest import BYTES, SSAValue, elem_of
 from einsmith.codegen.loopnest.walk import digits
 from einsmith.ir.nodes import Apply, Axis, Const, Expr, Read, outermost
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
@@ -24,11 +24,6 @@ _COMPUTED_BYTES = 4
 _MASK_REGISTERS_BYTES = 64
 """Bytes of vectors whose masks have registers of their own, so that masked stores are as fast as others. A Zen 3, whose
 vectors have 32 bytes, takes 12 to 20 cycles for each."""
-
-
-def conjoin(b: Builder, x: SSAValue | None, y: SSAValue | None) -> SSAValue | None:
-    """Emit the conjunction of two conditions; None means true."""
-    return x if y is None else y if x is None else b.op("and", x, y)
 
 
 class LaneCursor(ExpressionEmitter):
@@ -75,7 +70,7 @@ class LaneCursor(ExpressionEmitter):
         self.memo: Memo = {}
         self.unsafe = {}
         if count is not None:
-            self.mask = b.op("lt", b.iota(n, "i32"), b.const(count, "i32", n))
+            self.mask = between(b, None, b.iota(n, "i32"), count)
         x = b.index(start)
         if n and limit is not None:
             self.mask = self._tail_mask(x, limit)
@@ -128,10 +123,9 @@ class LaneCursor(ExpressionEmitter):
         coordinates = digits(b, flat, [b.const(n, elem) for n in s.lane_extents])
         return {g.inner: at for g, at in zip(s.lane_groups, coordinates, strict=True)}
 
-    def _tail_mask(self, x: SSAValue, limit: int | SSAValue) -> SSAValue:
+    def _tail_mask(self, x: SSAValue, limit: int | SSAValue) -> SSAValue | None:
         b, n = self.b, self.s.lanes
-        remaining = b.cast(b.op("min", b.sub(limit, x), n), "i32")
-        return b.op("lt", b.iota(n, "i32"), b.splat(remaining, n))
+        return between(b, None, b.iota(n, "i32"), b.op("min", b.sub(limit, x), n))
 
     def _compute_runs(self, x: SSAValue, align: int) -> None:
         """Compute the lane mask and the offset of each run: run j holds the lanes in row `x // e + j`.
@@ -142,17 +136,11 @@ class LaneCursor(ExpressionEmitter):
         count = s.runs(align)
         row = b.op("floordiv", x, e)
         first = b.sub(b.mul(row, e), x)  # lane where row 0 begins, at most 0
-        iota = b.iota(n, "i32")
         self.run_masks, self.is_in_one_run = [], b.op("le", n, b.add(first, e)) if e >= n else None
         for j in range(count):
             low = b.add(first, j * e)
-            mask = None
-            if j:
-                mask = b.op("le", b.splat(b.cast(low, "i32"), n), iota)
-            if j < count - 1:
-                high = b.cast(b.add(low, e), "i32")
-                mask = conjoin(b, mask, b.op("lt", iota, b.splat(high, n)))
-            self.run_masks.append(mask)
+            ends = low if j else None, b.add(low, e) if j < count - 1 else None
+            self.run_masks.append(between(b, ends[0], b.iota(n, "i32"), ends[1]))
             values = digits(b, b.add(row, j), s.lane_extents[:-1])
             part = s.part(s.lane_groups[:-1], values)
             for i, kind in self.kinds.items():

@@ -11,8 +11,8 @@ from math import prod
 from typing import NamedTuple
 
 from einsmith.codegen.loopnest.address import BufferMemory, leaves
+from einsmith.codegen.loopnest.lanes import conjoin, transpose
 from einsmith.codegen.loopnest.nest import Builder, SSAValue
-from einsmith.codegen.loopnest.shuffle import transpose
 from einsmith.codegen.loopnest.walk import (
     Range,
     State,
@@ -64,6 +64,16 @@ def load_limit(b: Builder, kernel: Kernel, axis: int = 0) -> SSAValue | None:
     """Return the number of points of an output axis that count in this run; None where all do."""
     buffer = limits_of(kernel).get(axis)
     return None if buffer is None else b.cast(b.load(b.buffers[buffer], 0, "i32"), "i64")
+
+
+def is_below_limits(b: Builder, kernel: Kernel, position: Mapping[int, SSAValue]) -> SSAValue | None:
+    """Return whether a position, by output axis, lies below the kernel's limits; None where no axis has one."""
+    below = None
+    for a, x in position.items():
+        limit = load_limit(b, kernel, a)
+        if limit is not None:
+            below = conjoin(b, below, b.op("lt", x, limit))
+    return below
 
 
 def _split_limited(b: Builder, count: SSAValue, number: SSAValue | None, parts: int) -> Range:

@@ -18,8 +18,8 @@ from einsmith.base.errors import CompileError
 from einsmith.codegen.loopnest.address import BufferMemory, address
 from einsmith.codegen.loopnest.expressions import ExpressionEmitter, Memo
 from einsmith.codegen.loopnest.hoist import Hoisting
+from einsmith.codegen.loopnest.lanes import between, covering, pick_lanes, place_lanes, take_lanes, whole_powers
 from einsmith.codegen.loopnest.nest import Builder, SSAValue
-from einsmith.codegen.loopnest.shuffle import covering, pick_lanes, place_lanes, whole_powers
 from einsmith.ir.analysis.bounds import Facts
 from einsmith.ir.analysis.linear import LinearForm, linear
 from einsmith.ir.analysis.ranges import leaves, wrapped
@@ -339,17 +339,13 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
             vectors.append(self.load(source.pointer, at, elem, n, self.first_lanes(high + 1 - k) if is_short else mask))
         return pick_lanes(self, vectors, starts, used)
 
-    def _lanes_inside(self, x: Read, source: BufferMemory, at: SSAValue) -> SSAValue:
+    def _lanes_inside(self, x: Read, source: BufferMemory, at: SSAValue) -> SSAValue | None:
         """Return the mask of the lanes of a vector at an offset that lie inside of the memory that x reads."""
-        n, iota = self.lanes, self.literal(range(self.lanes), "i32")
-
-        def limit(x: SSAValue) -> SSAValue:
-            return self.splat(self.cast(self.op("min", self.op("max", x, 0), n), "i32"))
-
-        row = self.row_sizes.get(x.slot)
+        row, lanes = self.row_sizes.get(x.slot), self.literal(range(self.lanes), "i32")
         size = source.buffer.size if row is None or self.limit is None else self.op("mul", self.limit, row)
-        first, end = limit(self.op("neg", at)), limit(self.op("sub", size, at))
-        return self.op("and", self.op("le", first, iota), self.op("lt", iota, end))
+        ends = self.op("neg", at), self.op("sub", size, at)
+        first, end = (self.op("min", self.op("max", x, 0), self.lanes) for x in ends)
+        return between(self, first, lanes, end)
 
     def _gather(self, x: Read, source: BufferMemory, elem: str, guard: SSAValue | None) -> SSAValue:
         """Gather a read whose lane offsets are known only at run time."""
@@ -413,8 +409,7 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
     def _store_first_lanes(self, value: SSAValue, count: int, target: BufferMemory, at: SSAValue) -> None:
         """Store the first `count` lanes as vectors of whole powers of two."""
         for first, n in whole_powers([True] * count):
-            part = self.shuffle(value, value, range(first, first + n)) if n > 1 else self.b.extract(value, first)
-            self.b.store(part, target.pointer, self.b.add(at, first))
+            self.b.store(take_lanes(self, value, first, n), target.pointer, self.b.add(at, first))
 
     def _store_ascending(self, value: SSAValue, target: BufferMemory, part: Split) -> bool:
         """Store an ascending lane pattern by shuffles and masked stores of whole vectors over its span.

@@ -12,8 +12,8 @@ from functools import reduce
 from math import ceil, prod
 from typing import NamedTuple
 
+from einsmith.codegen.loopnest.lanes import combine_lanes
 from einsmith.codegen.loopnest.nest import Builder, SSAValue
-from einsmith.codegen.loopnest.shuffle import combine_lanes
 from einsmith.codegen.loopnest.walk import Bound, digits, part_range
 from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Const, Piece
@@ -21,7 +21,7 @@ from einsmith.kernels.contraction.epilogue import Epilogue
 from einsmith.kernels.contraction.problem import Operand, Problem
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.kernels.emit.epilogue_sums import EpilogueSums, SumElements, SumPlaces
-from einsmith.kernels.emit.loops import is_limited, load_limit
+from einsmith.kernels.emit.loops import is_below_limits, is_limited, load_limit
 from einsmith.kernels.stencil.loads import AxisPoint, Reader, StencilTiling
 from einsmith.kernels.stencil.terms import Span, Stencil, Term
 from einsmith.kernels.stencil.write_combining import PhasePlanes, combined_buffers
@@ -159,7 +159,7 @@ class StencilLowering:
         with b.loop(*part_range(b, task, self.tasks, count)) as points:
             axis_points = zip(s.outer, digits(b, points.var, extents), strict=True)
             self.values = {a: b.mul(x, self.reader.step(a)) for a, x in axis_points}
-            below = self._is_below_limits()
+            below = is_below_limits(b, self.kernel, {a: x for a, x in self.values.items() if a != 0})
             with nullcontext() if below is None else b.if_(below):
                 for a, x in self.values.items():
                     self.reader.bind(a, x)
@@ -168,17 +168,6 @@ class StencilLowering:
                         self._emit_sums(group)
                 else:
                     self._emit_results()
-
-    def _is_below_limits(self) -> SSAValue | None:
-        """Return whether the point of the outer axes but axis 0 lies below the kernel's limits; None where it has
-        none."""
-        b, below = self.b, None
-        for a, x in self.values.items():
-            limit = None if a == 0 else load_limit(b, self.kernel, a)
-            if limit is not None:
-                inside = b.op("lt", x, limit)
-                below = inside if below is None else b.op("and", below, inside)
-        return below
 
     def _emit_results(self) -> None:
         """Emit the rows of results at one point of the outer axes, and its part of the epilogue's sums."""

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from einsmith.codegen.loopnest.address import arguments_of, memories_of
+from einsmith.codegen.loopnest.lanes import between, conjoin
 from einsmith.codegen.loopnest.nest import BYTES, Builder, SSAValue, elem_of
 from einsmith.cost.facts import LINE, Target
 from einsmith.ir.analysis.linear import LinearForm
@@ -246,20 +247,16 @@ class Reader(VectorEmitter):
             return None
         if first == last:
             return self.literal([span.lo <= first + i <= span.hi for i in range(n)], "i1")
-        iota, out = self.literal(range(n), "i32"), None
 
-        def start(edge: int) -> SSAValue:
+        def lane_of(edge: int) -> SSAValue:
             x = self.op("sub", self.const(edge - more), self.op("mul", w.value, self.const(scale)))
-            if max(abs(edge - first), abs(edge - last)) + n >= 2**31:
-                x = self.op("max", self.const(-1), self.op("min", x, self.const(n)))
-            return self.splat(self.cast(x, "i32"))
+            if max(abs(edge - first), abs(edge - last)) + n < 2**31:
+                return x
+            return self.op("max", self.const(-1), self.op("min", x, self.const(n)))
 
-        if span.lo > first:
-            out = self.op("not", self.op("lt", iota, start(span.lo)))
-        if span.hi < last + n - 1:
-            below = self.op("lt", iota, start(span.hi + 1))
-            out = below if out is None else self.op("and", out, below)
-        return out
+        low = lane_of(span.lo) if span.lo > first else None
+        high = lane_of(span.hi + 1) if span.hi < last + n - 1 else None
+        return between(self, low, self.literal(range(n), "i32"), high)
 
     # -- loads
 
@@ -417,16 +414,15 @@ class Reader(VectorEmitter):
             on = self._mask_of_span(t.lanes)
         else:
             on = self.literal([t.lanes.lo <= i % (n // 2) <= t.lanes.hi for i in range(n)], "i1")
-        return self.op("and", on, self._all_lanes()) if on is not None and known and self.predicates else on
+        return conjoin(self, on, self._all_lanes()) if on is not None and known and self.predicates else on
 
-    def _all_lanes(self) -> SSAValue:
+    def _all_lanes(self) -> SSAValue | None:
         """Return a mask of all lanes that the compiler cannot know to be constant.
 
         Of a multiply-add with a constant mask LLVM makes three instructions instead of one: an unmasked multiply-add, a
         copy and a blend. The mask depends on the task number, which is never below 0."""
         b, n = self.b, self.lanes
-        more = b.cast(b.op("min", b.task, 0), "i32")
-        return b.op("lt", b.iota(n, "i32"), b.splat(b.add(more, b.const(n, "i32")), n))
+        return between(b, None, b.iota(n, "i32"), b.add(b.op("min", b.task, 0), n))
 
     def weight(self, t: Term) -> SSAValue:
         """Return the weight of a term as a vector, the same in all lanes."""

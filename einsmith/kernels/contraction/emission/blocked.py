@@ -25,7 +25,7 @@ from einsmith.kernels.contraction.emission.frame import (
     Strip,
     TaskFrame,
     Tile,
-    is_below_limits,
+    is_batch_below,
     is_tile_below,
     k_blocks,
     limited_axes,
@@ -86,8 +86,7 @@ class Blocked:
         """Emit a task."""
         g, b = self.g, self.b
         if limited_axes(g.kernel, g.p, g.p.batch):
-            batch = digits(b, b.op("floordiv", task, g.tasks // g.B), [g.p.extents[a] for a in g.p.batch])
-            below = is_below_limits(b, g.kernel, g.p, g.p.batch, dict(zip(g.p.batch, batch, strict=True)))
+            below = is_batch_below(b, g, b.op("floordiv", task, g.tasks // g.B))
             assert below is not None
             with b.if_(below):
                 self._run(task)

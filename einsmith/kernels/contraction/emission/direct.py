@@ -21,8 +21,8 @@ from itertools import product
 from math import inf, prod
 from typing import Any, NamedTuple
 
+from einsmith.codegen.loopnest.lanes import combine_lanes
 from einsmith.codegen.loopnest.nest import Builder, SSAValue
-from einsmith.codegen.loopnest.shuffle import combine_lanes
 from einsmith.codegen.loopnest.walk import Bound, digits, part_bounds, part_range, strips, tiles
 from einsmith.cost.facts import LINE
 from einsmith.kernels.contraction.config import Direct
@@ -34,7 +34,7 @@ from einsmith.kernels.contraction.direct_boxes import (
     tiles_along,
 )
 from einsmith.kernels.contraction.direct_loads import find_inner_strips, guards_inside
-from einsmith.kernels.contraction.emission.frame import Operands, clear, is_below_limits, limited_points, workspace
+from einsmith.kernels.contraction.emission.frame import Operands, clear, limited_axes, limited_points, workspace
 from einsmith.kernels.contraction.emission.nan_repair import NanRepair
 from einsmith.kernels.contraction.epilogue import Epilogue
 from einsmith.kernels.contraction.geometry import PartialSums
@@ -42,6 +42,7 @@ from einsmith.kernels.contraction.halo import can_read_past
 from einsmith.kernels.contraction.problem import Problem, k_limit
 from einsmith.kernels.emit.access import OperandAccess
 from einsmith.kernels.emit.cursor import LaneCursor
+from einsmith.kernels.emit.loops import is_below_limits
 from einsmith.schedule.kernel import Kernel
 
 
@@ -123,7 +124,8 @@ class DirectLowering(Operands):
         count: Bound = prod(extents) if limited is None else limited
         with b.loop(*part_range(b, task, d.tasks, count)) as points:
             self.values = dict(zip(d.outer, digits(b, points.var, extents) if extents else [], strict=True))
-            below = is_below_limits(b, self._kernel, p, d.outer[int(limited is not None) :], self.values)
+            limited_outer = limited_axes(self._kernel, p, d.outer[int(limited is not None) :])
+            below = is_below_limits(b, self._kernel, {a: self.values[a] for a in limited_outer})
             with nullcontext() if below is None else b.if_(below):
                 self._emit_point(zero)
 

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 
 from einsmith.base.dtypes import DType
 from einsmith.codegen.loopnest.address import BufferMemory, arguments_of, memories_of
+from einsmith.codegen.loopnest.lanes import conjoin
 from einsmith.codegen.loopnest.nest import Builder, SSAValue, elem_of
-from einsmith.codegen.loopnest.walk import Bound, Range, tiles
+from einsmith.codegen.loopnest.walk import Bound, Range, digits, tiles
 from einsmith.kernels.contraction.config import Side, make_access
 from einsmith.kernels.contraction.geometry import Geometry, OperandTiles
 from einsmith.kernels.contraction.halo import SLACK_VECTORS, SLOT, HaloCopy, fill
@@ -21,7 +22,7 @@ from einsmith.kernels.contraction.problem import Problem, k_limit
 from einsmith.kernels.contraction.words import with_views
 from einsmith.kernels.emit.access import PartialAddress
 from einsmith.kernels.emit.cursor import LaneCursor
-from einsmith.kernels.emit.loops import load_limit
+from einsmith.kernels.emit.loops import is_below_limits, load_limit
 from einsmith.schedule.kernel import Kernel, LimitedKernel, limits_of
 
 
@@ -47,17 +48,13 @@ def limited_points(b: Builder, kernel: Kernel, p: Problem, axes: Sequence[int]) 
     return None if limit is None else b.mul(limit, p.count(axes[1:]))
 
 
-def is_below_limits(
-    b: Builder, kernel: Kernel, p: Problem, axes: Sequence[int], position: Mapping[int, SSAValue]
-) -> SSAValue | None:
-    """Return whether a position lies below the limits of all of `axes`; None where no axis has one."""
-    below = None
-    for a in limited_axes(kernel, p, axes):
-        limit = load_limit(b, kernel, a)
-        assert limit is not None
-        inside = b.op("lt", position[a], limit)
-        below = inside if below is None else b.op("and", below, inside)
-    return below
+def is_batch_below(b: Builder, g: Geometry, batch: SSAValue) -> SSAValue | None:
+    """Return whether a point of the batch lies below the limits of all of its axes; None where no axis has one."""
+    limited, axes = limited_axes(g.kernel, g.p, g.p.batch), g.p.batch
+    if not limited:
+        return None
+    position = dict(zip(axes, digits(b, batch, [g.p.extents[a] for a in axes]), strict=True))
+    return is_below_limits(b, g.kernel, {a: position[a] for a in limited})
 
 
 def limited_side(b: Builder, g: Geometry, side: Side) -> SSAValue | None:
@@ -81,8 +78,7 @@ def is_tile_below(b: Builder, g: Geometry, x: OperandTiles, number: SSAValue) ->
         first = b.op("mod", b.mul(number, x.points), period)
         begins = b.op("lt", first, b.mul(limit, period // g.p.extents[a]))
         reaches = b.op("lt", period, b.add(first, x.points))  # the beginning of the next positions
-        inside = b.op("or", begins, reaches)
-        out = inside if out is None else b.op("and", out, inside)
+        out = conjoin(b, out, b.op("or", begins, reaches))
     return out
 
 

@@ -9,8 +9,8 @@ from math import gcd, prod
 from typing import Any, NamedTuple
 
 from einsmith.base.errors import CompileError
+from einsmith.codegen.loopnest.lanes import merge_in_tree
 from einsmith.codegen.loopnest.nest import Builder, SSAValue, elem_of
-from einsmith.codegen.loopnest.shuffle import merge_in_tree
 from einsmith.codegen.loopnest.walk import Bound, digits, part_range, strips, task_range
 from einsmith.cost.roofline import may_be_one_task
 from einsmith.kernels.contraction.config import Config, Direct, Tiled, sides, with_halos

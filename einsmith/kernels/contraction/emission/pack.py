@@ -12,16 +12,15 @@ from math import gcd, prod
 from typing import Any
 
 from einsmith.codegen.loopnest.dots import TILE_ROWS
+from einsmith.codegen.loopnest.lanes import transpose
 from einsmith.codegen.loopnest.nest import Builder, SSAValue
-from einsmith.codegen.loopnest.shuffle import transpose
 from einsmith.codegen.loopnest.walk import Bound, digits, strips, sweep, task_range
 from einsmith.kernels.contraction.emission.frame import (
     Frame,
     Strip,
     TaskFrame,
-    is_below_limits,
+    is_batch_below,
     is_tile_below,
-    limited_axes,
     limited_side,
     tiles_of,
 )
@@ -77,9 +76,8 @@ def _conditions_below(g: Geometry, b: Builder, x: OperandTiles, batch: SSAValue,
     """Return the conditions that a tile has points below the limits of the kernel."""
     points = limited_side(b, g, x.side)
     out = [None if points is None else b.op("lt", b.mul(number, x.points), points), is_tile_below(b, g, x, number)]
-    if x.batches > 1 and limited_axes(g.kernel, g.p, g.p.batch):
-        position = zip(g.p.batch, digits(b, batch, [g.p.extents[a] for a in g.p.batch]), strict=True)
-        out.append(is_below_limits(b, g.kernel, g.p, g.p.batch, dict(position)))
+    if x.batches > 1:
+        out.append(is_batch_below(b, g, batch))
     return [c for c in out if c is not None]
 
 

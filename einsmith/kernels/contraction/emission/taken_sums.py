@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
+from einsmith.codegen.loopnest.lanes import between
 from einsmith.codegen.loopnest.nest import SSAValue
 from einsmith.codegen.loopnest.walk import ceil_div, digits
 from einsmith.kernels.contraction.emission.frame import Frame, TaskFrame, Tile
@@ -72,8 +73,8 @@ class TakenSums:
                 width = g.p.extents[g.n_side.axes[-1]]
                 row, column = b.op("floordiv", at, g.row), b.op("mod", at, g.row)
                 left, at = b.sub(width, column), b.add(b.mul(row, width), column)
-            left = b.cast(b.op("min", left, g.lanes), "i32")
-            mask = b.op("lt", b.iota(g.lanes, "i32"), b.splat(left, g.lanes))
+            mask = between(b, None, b.iota(g.lanes, "i32"), b.op("min", left, g.lanes))
+            assert mask is not None
             element = b.add(self.at.element(batch), at)
             if self.side == "m":  # all tiles of M meet all lanes of the task's panels
                 self.sums.finish_slots(loop.var, part, element, mask)

@@ -11,8 +11,8 @@ from functools import partial
 from itertools import chain
 from math import gcd
 
+from einsmith.codegen.loopnest.lanes import transpose
 from einsmith.codegen.loopnest.nest import SSAValue
-from einsmith.codegen.loopnest.shuffle import transpose
 from einsmith.codegen.loopnest.walk import ceil_div
 from einsmith.kernels.contraction import epilogue
 from einsmith.kernels.contraction.emission.frame import Frame, Rows, TaskFrame, Tile, TileSums

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from einsmith.codegen.loopnest.lanes import between, conjoin
 from einsmith.codegen.loopnest.nest import SSAValue
 from einsmith.codegen.loopnest.walk import ceil_div
 from einsmith.kernels.contraction.emission.frame import Frame, TaskFrame, Tile
@@ -138,12 +139,10 @@ class LineBuffer:
 
     def _mask(self, lanes: Vector, part: tuple[SSAValue, SSAValue] | None) -> SSAValue | None:
         """Return the mask of a vector's lanes that are stored; None where all are."""
-        b, n = self.b, self.lanes
+        b = self.b
         present = [x is not None for x in lanes]
         mask = None if all(present) else b.literal(present, "i1")
         if part is None:
             return mask
         points = b.literal([x[1] if x is not None else -1 for x in lanes], "i32")
-        low, high = (b.splat(b.cast(x, "i32"), n) for x in part)
-        in_range = b.op("and", b.op("le", low, points), b.op("lt", points, high))
-        return in_range if mask is None else b.op("and", mask, in_range)
+        return conjoin(b, mask, between(b, part[0], points, part[1]))

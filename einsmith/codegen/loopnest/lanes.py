@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, TypeVar
 
-from einsmith.base.errors import CompileError
 from einsmith.codegen.loopnest.hoist import Hoisting
 from einsmith.codegen.loopnest.nest import BYTES, Builder, SSAValue
 
@@ -113,24 +112,45 @@ def whole_powers(mask: Sequence[Any]) -> Iterator[tuple[int, int]]:
             first, left = first + count, left - count
 
 
-_HORIZONTAL = {"add", "mul", "min", "max"}
+def take_lanes(b: Builder | Hoisting, x: SSAValue, first: int, count: int) -> SSAValue:
+    """Return `count` lanes of a vector from lane `first` on; one lane is a scalar."""
+    return b.shuffle(x, x, range(first, first + count)) if count > 1 else b.extract(x, first)
+
+
+def merge_lanes(
+    b: Builder | Hoisting, vectors: list[SSAValue], merge: Callable[[list[SSAValue], list[SSAValue]], list[SSAValue]]
+) -> list[SSAValue]:
+    """Merge all lanes of some vectors into a scalar each, in a fixed tree: halves, then quarters, down to one lane.
+
+    merge: merges the lower and the upper lanes of all vectors."""
+    n = vectors[0].type.lanes
+    assert n & (n - 1) == 0
+    while n > 1:
+        n //= 2
+        low, high = ([take_lanes(b, x, first, n) for x in vectors] for first in (0, n))
+        vectors = merge(low, high)
+    return vectors
 
 
 def combine_lanes(b: Builder, fn: str, x: SSAValue) -> SSAValue:
-    """Combine all lanes by add, mul, min or max, in a fixed tree (halves, then quarters, ...).
+    """Combine all lanes of a vector by a function of two arguments, in the order of `merge_lanes`."""
+    return merge_lanes(b, [x], lambda low, high: [b.op(fn, *low, *high)])[0]
 
-    Raises:
-        CompileError: another function, or the number of lanes is not a power of two."""
-    if fn not in _HORIZONTAL:
-        raise CompileError(f"no horizontal {fn}")
-    n = x.type.lanes
-    while n > 1:
-        half = n // 2
-        if n % 2:
-            raise CompileError("horizontal needs a power of two lanes")
-        if half == 1:
-            return b.op(fn, b.extract(x, 0), b.extract(x, 1))
-        low = b.shuffle(x, x, range(half))
-        high = b.shuffle(x, x, range(half, n))
-        x, n = b.op(fn, low, high), half
-    return x
+
+def conjoin(b: Builder | Hoisting, x: SSAValue | None, y: SSAValue | None) -> SSAValue | None:
+    """Emit the conjunction of two conditions; None means true."""
+    return x if y is None else y if x is None else b.op("and", x, y)
+
+
+def between(
+    b: Builder | Hoisting, low: SSAValue | int | None, x: SSAValue, high: SSAValue | int | None
+) -> SSAValue | None:
+    """Emit the mask of the lanes in which low <= x < high; None means unbounded, and all lanes where both ends are.
+
+    x: a vector of i32. low, high: integers that fit i32."""
+
+    def end(value: SSAValue | int) -> SSAValue:
+        return b.const(value, "i32") if isinstance(value, int) else b.cast(value, "i32")
+
+    mask = None if low is None else b.op("le", end(low), x)
+    return mask if high is None else conjoin(b, mask, b.op("lt", x, end(high)))
