@@ -39,7 +39,7 @@ from einsmith.ir.nodes import (
     size,
     template,
 )
-from einsmith.ir.rebuild import guarded, map_parts, operands, rebuild, replace
+from einsmith.ir.rebuild import guarded, map_parts, operands, rebuild, replace, types_of
 from einsmith.ir.rewrite.simplify import canonical
 
 MIN_POINTS = 1 << 14
@@ -102,7 +102,7 @@ class _LengthRewriter:
             if any(args[s] not in self.lengths for s in slots):
                 return None
             at = apply("min", apply("max", end.at, Const(0, dt.i64)), Const(extent, dt.i64))
-            limit = canonical(template((), [(a.dtype, a.shape) for a in args], cast(at, dt.i32)), args)
+            limit = canonical(template((), types_of(args), cast(at, dt.i32)), args)
             self.limits.setdefault(limit, len(self.limits))
             return _below(axis, limit, args)
 
@@ -193,4 +193,4 @@ def _rewrite_parts(node: Compute, rule: Callable[[Piece | Scatter, list[Tensor]]
     if all(b == p.bodies for b, p in zip(bodies, t.parts, strict=True)):
         return node
     new = iter(bodies)
-    return canonical(map_parts(t, lambda _: next(new), [(a.dtype, a.shape) for a in args]), args)
+    return canonical(map_parts(t, lambda _: next(new), types_of(args)), args)
