@@ -354,7 +354,7 @@ def report_exponentials(graph: Graph) -> list[str]:
 
 
 def _permissible(node: Compute | Recurrence) -> dict[Any, Separation]:
-    """Return what separates in a node by permission alone, by what identifies the exponential."""
+    """Return the separations of a node that need permission, by a key of the exponential that is separated."""
     if isinstance(node, Recurrence):
         members, args = node.members, (*node.args, *(Item(node, n) for n in range(len(node.members))))
         key: Any = node

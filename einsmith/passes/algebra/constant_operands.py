@@ -189,7 +189,7 @@ def _unroll(node: Compute, arrays: Mapping[int, np.ndarray]) -> Compute | None:
 
 
 def _unroll_piece(part: Piece, arrays: Mapping[int, np.ndarray]) -> list[Piece] | None:
-    """Return the pieces of a sum, one for each position of the output axes of constants."""
+    """Return a sum as pieces, one for each position of the output axes along which constants are read."""
     r = part.body
     if not isinstance(r, Reduce) or r.combiner != "sum" or len(r.bodies) != 1:
         return None

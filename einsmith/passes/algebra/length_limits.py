@@ -121,7 +121,7 @@ class _LengthRewriter:
         return (*index, *(guarded([g for g in guards if g not in dict(guards_around(x, 0))], x) for x in terms))
 
     def _find_row_ends(self, node: Compute) -> Ends:
-        """Return where the elements of a node are zero, by dimension."""
+        """Return the positions from which on all elements of a node are zero, by dimension of the node."""
         t = node.template
         part = t.parts[0]
         if len(t.parts) > 1 or len(t.dtypes) > 1 or not isinstance(part, Piece) or part.extents != t.shape:
@@ -132,7 +132,7 @@ class _LengthRewriter:
         return ends and frozenset((a, c) for a, c in ends if a < t.rank)
 
     def _find_ends(self, body: Expr, args: Sequence[Tensor]) -> Ends:
-        """Return where a body is zero, by axis of its part."""
+        """Return the positions from which on a body is zero, by axis of its part."""
         ends: dict[Expr, Ends] = {}
         for e in postorder([body]):
             ends[e] = self._derive_ends(e, [ends[a] for a in e.args], args)
