@@ -197,7 +197,7 @@ class Target:
 
     @property
     def last_level(self) -> int:
-        """Bytes of L3 that data of this process gets."""
+        """Bytes of L3 that this process can fill; other processes have the rest."""
         return int(self.l3_share * self.l3)
 
     def fits_l2(self, nbytes: int) -> bool:

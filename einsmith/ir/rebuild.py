@@ -44,6 +44,11 @@ def readers_of(nodes: Iterable[Tensor]) -> defaultdict[Tensor, list[Tensor]]:
     return out
 
 
+def types_of(tensors: Iterable[Any]) -> tuple[tuple[DType, tuple[int, ...]], ...]:
+    """Return the element type and the shape of each tensor, as `Template.params` has them."""
+    return tuple([(t.dtype, t.shape) for t in tensors])
+
+
 def with_args(node: Any, args: tuple) -> Any:
     """Return `node` with other arguments (`node` itself if they are equal)."""
     if args == node.args:
@@ -219,7 +224,7 @@ def prune_args(t: Template, args: tuple[Tensor, ...]) -> Compute:
     if len(order) == len(args) and read == tuple(range(len(args))):
         return Compute(t, args)
     slots = tuple((s, order[args[s]]) for s in read)
-    return Compute(renumber(t, slots, tuple((a.dtype, a.shape) for a in order)), tuple(order))
+    return Compute(renumber(t, slots, types_of(order)), tuple(order))
 
 
 def prune_recurrence(node: Recurrence) -> Recurrence:
@@ -231,7 +236,7 @@ def prune_recurrence(node: Recurrence) -> Recurrence:
         return node
     slots = {s: args.index(a) for s, a in enumerate(node.args) if s in read}
     slots |= {len(node.args) + i: len(args) + i for i in range(len(node.members))}
-    params = tuple((a.dtype, a.shape) for a in args) + node.results
+    params = types_of(args) + node.results
     members = tuple(map_bodies(t, lambda b: substitute(b, {}, slots), params) for t in node.members)
     return Recurrence(node.steps, node.reverse, node.origins, members, args, node.options)
 

@@ -10,8 +10,8 @@ from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.ops.common import ints, tensor
-from einsmith.ops.operator import operator
 from einsmith.ops.random import rand
+from einsmith.ops.rank import by_rank
 from einsmith.ops.window import Ints
 
 
@@ -48,16 +48,22 @@ def _starts(sample: Value, extent: int, count: int, kernel: int) -> Value:
     return builder.compute((*sample.shape, count), body).astype(dt.i64)
 
 
-def _pool(
+def _fractional_max_pool(
+    name: str,
     n: int,
     input: Any,
     kernel_size: Ints,
-    output_size: Ints | None,
-    output_ratio: float | Sequence[float] | None,
-    return_indices: bool,
-    samples: Any,
+    output_size: Ints | None = None,
+    output_ratio: Any = None,
+    return_indices: bool = False,
+    _random_samples: Any = None,
 ) -> Any:
-    name = f"fractional_max_pool{n}d"
+    """Return the maxima of windows at random distances, as many as fill `output_size`: [B, C, {space}] or [C, {space}].
+
+    output_ratio: the result's extents as parts of the input's, instead. return_indices: also return the row-major
+    places of the maxima. _random_samples: numbers from 0 to 1 that choose the distances, one for each dimension of
+    space, [B, C, n]; drawn at each call if None.
+    """
     whole = tensor(input, name, "input", rank=(n + 1, n + 2), kind="float")
     x = whole if whole.ndim == n + 2 else whole.reshape((1, *whole.shape))
     kernel, count = ints(kernel_size, n, name, "kernel_size"), _output_extents(name, n, x, output_size, output_ratio)
@@ -68,6 +74,7 @@ def _pool(
                 f"{max(0, e - k + 1)}"
             )
     shape = (*x.shape[:2], n)
+    samples = _random_samples
     u = rand(*shape, dtype=x.dtype) if samples is None else tensor(samples, name, "_random_samples", kind="float")
     u = u[:1] if whole.ndim == n + 1 and u.ndim == 3 and u.shape[0] else u  # without a batch, the first ones
     if u.shape != shape:
@@ -104,35 +111,4 @@ def _pool(
     return result, builder.compute(out, place).reshape(result.shape)
 
 
-@operator()
-def fractional_max_pool2d(
-    input: Any,
-    kernel_size: Ints,
-    output_size: Ints | None = None,
-    output_ratio: Any = None,
-    return_indices: bool = False,
-    _random_samples: Any = None,
-) -> Any:
-    """Return the maxima of windows at random distances, as many as fill `output_size`: [B, C, H, W] or [C, H, W].
-
-    output_ratio: the result's extents as parts of the input's, instead. return_indices: also return the row-major
-    places of the maxima. _random_samples: numbers from 0 to 1 that choose the distances, [B, C, 2]; drawn at each call
-    if None.
-    """
-    return _pool(2, input, kernel_size, output_size, output_ratio, return_indices, _random_samples)
-
-
-@operator()
-def fractional_max_pool3d(
-    input: Any,
-    kernel_size: Ints,
-    output_size: Ints | None = None,
-    output_ratio: Any = None,
-    return_indices: bool = False,
-    _random_samples: Any = None,
-) -> Any:
-    """Return the maxima of windows at random distances, as many as fill `output_size`: [B, C, D, H, W] or [C, D, H, W].
-
-    See `fractional_max_pool2d`; _random_samples are [B, C, 3].
-    """
-    return _pool(3, input, kernel_size, output_size, output_ratio, return_indices, _random_samples)
+fractional_max_pool2d, fractional_max_pool3d = by_rank(_fractional_max_pool, ranks=(2, 3))

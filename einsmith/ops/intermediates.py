@@ -25,7 +25,7 @@ from einsmith.ir.nodes import (
     read_whole,
     template,
 )
-from einsmith.ir.rebuild import map_bodies, rebuild, with_args
+from einsmith.ir.rebuild import map_bodies, rebuild, types_of, with_args
 from einsmith.lang.builder import Value, traced_tensors
 
 
@@ -110,7 +110,7 @@ def _reading(node: Compute, args: tuple[Tensor, ...], change: Callable[[Expr], E
     def body(b: Expr) -> Expr:
         return rebuild([change(b)], rule)[0]
 
-    return Compute(map_bodies(node.template, body, [(a.dtype, a.shape) for a in args]), args)
+    return Compute(map_bodies(node.template, body, types_of(args)), args)
 
 
 def _unrounded(body: Expr) -> Expr:

@@ -23,6 +23,7 @@ from einsmith.lang.torch_types import check_device
 from einsmith.lang.trace import Trace, current_trace, provide_random_key
 from einsmith.ops.common import extents, pointwise, tensor
 from einsmith.ops.operator import Floats, operator
+from einsmith.ops.rank import by_rank
 from einsmith.runtime.memory import Memory
 
 WORDS = 2**31
@@ -220,31 +221,19 @@ def dropout(input: Any, p: Share = 0.5, training: bool = True, inplace: bool = F
     return drop(x, p) if training else x
 
 
-def _drop_channels(name: str, n: int, input: Any, p: Share, training: bool) -> Value:
+def _dropout(name: str, n: int, input: Any, p: Share = 0.5, training: bool = True, inplace: bool = False) -> Value:
+    """Set each channel of input [B, C, {space}] to zero with probability p and divide the others by 1 - p, if
+    `training`.
+
+    Input of one dimension less is [C, {space}], but to `dropout2d` [B, C, L], as in torch. Source: Tompson et al. 2015,
+    arXiv 1411.4280.
+    """
     x = tensor(input, name, "input", kind="float")
     whole = channel_dims(x, n, name)
     return drop(x, p, whole=whole) if training else x
 
 
-@operator()
-def dropout1d(input: Any, p: Share = 0.5, training: bool = True, inplace: bool = False) -> Value:
-    """Set each channel of input [B, C, L] or [C, L] to zero with probability p; see `dropout2d`."""
-    return _drop_channels("dropout1d", 1, input, p, training)
-
-
-@operator()
-def dropout2d(input: Any, p: Share = 0.5, training: bool = True, inplace: bool = False) -> Value:
-    """Set each channel of input [B, C, H, W] to zero with probability p and divide the others by 1 - p, if `training`.
-
-    Input of three dimensions is [B, C, L], as in torch. Source: Tompson et al. 2015, arXiv 1411.4280.
-    """
-    return _drop_channels("dropout2d", 2, input, p, training)
-
-
-@operator()
-def dropout3d(input: Any, p: Share = 0.5, training: bool = True, inplace: bool = False) -> Value:
-    """Set each channel of input [B, C, D, H, W] or [C, D, H, W] to zero with probability p; see `dropout2d`."""
-    return _drop_channels("dropout3d", 3, input, p, training)
+dropout1d, dropout2d, dropout3d = by_rank(_dropout)
 
 
 @operator()

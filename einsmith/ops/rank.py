@@ -13,8 +13,11 @@ SPACE = {1: "L", 2: "H, W", 3: "D, H, W"}
 
 
 def by_rank(
-    of: Callable[..., Any], without: Mapping[int, Sequence[str]] | None = None, **names: Any
-) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
+    of: Callable[..., Any],
+    without: Mapping[int, Sequence[str]] | None = None,
+    ranks: Sequence[int] = tuple(SPACE),
+    **names: Any,
+) -> tuple[Callable[..., Any], ...]:
     """Return the operators of one, two and three dimensions, as `conv1d`, `conv2d` and `conv3d` from `_conv`. Their
     attribute `dims` is that number.
 
@@ -22,10 +25,10 @@ def by_rank(
         of: function of an operator's name (for messages), of its dimensions of space, and of the operator's arguments;
             in its docstring, "{space}" stands for these dimensions
         without: numbers of dimensions -> names of arguments that the operator does not have, whose default is used
+        ranks: numbers of dimensions that there are operators of
         names: the operators' rows in the table, as in `operator`; "{n}" in a text stands for the number of dimensions
     """
-    one, two, three = (_of_rank(of, n, (without or {}).get(n, ()), names) for n in SPACE)
-    return one, two, three
+    return tuple(_of_rank(of, n, (without or {}).get(n, ()), names) for n in ranks)
 
 
 def _of_rank(of: Callable[..., Any], n: int, without: Sequence[str], names: Mapping[str, Any]) -> Callable[..., Any]:

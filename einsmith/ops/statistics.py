@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from einsmith.base import dtypes as dt
@@ -68,62 +68,45 @@ def _moments(
     return _keep_dims(variance, x, dims, keepdim), _keep_dims(mean, x, dims, keepdim)
 
 
-@operator(aten="var.correction", converts=False)
-def var(
-    input: Floats,
-    dim: Dim = None,
-    unbiased: bool | None = None,
-    keepdim: bool = False,
-    *,
-    correction: float | None = None,
-) -> Value:
-    """Return the mean squared difference from the mean over `dim`, dividing by the count less `correction`, 1 if not
-    given.
+def _of_moments(name: str, meaning: str, result: Callable[[Value, Value], tuple[Value, ...]]) -> Callable[..., Any]:
+    """Add an operator of a variance and a mean in float64 to the table, and return it.
 
-    unbiased=False means correction=0.
+    Args:
+        name: the operator's name
+        meaning: its docstring without "Return"
+        result: what it returns for (variance, mean), to be converted to the input's type; alone where it is one tensor
     """
-    return _moments("var", input, dim, unbiased, correction, keepdim)[0].astype(input.dtype)
+
+    def call(
+        input: Floats,
+        dim: Dim = None,
+        unbiased: bool | None = None,
+        keepdim: bool = False,
+        *,
+        correction: float | None = None,
+    ) -> Any:
+        values = result(*_moments(name, input, dim, unbiased, correction, keepdim))
+        converted = tuple(x.astype(input.dtype) for x in values)
+        return converted if len(converted) > 1 else converted[0]
+
+    call.__name__ = call.__qualname__ = name
+    call.__doc__ = f"Return {meaning}"
+    return operator(aten=f"{name}.correction", converts=False)(call)
 
 
-@operator(aten="std.correction", converts=False)
-def std(
-    input: Floats,
-    dim: Dim = None,
-    unbiased: bool | None = None,
-    keepdim: bool = False,
-    *,
-    correction: float | None = None,
-) -> Value:
-    """Return the square root of `var`; its derivative is taken to be 0 where it is 0."""
-    return root(_moments("std", input, dim, unbiased, correction, keepdim)[0]).astype(input.dtype)
-
-
-@operator(aten="var_mean.correction", converts=False)
-def var_mean(
-    input: Floats,
-    dim: Dim = None,
-    unbiased: bool | None = None,
-    keepdim: bool = False,
-    *,
-    correction: float | None = None,
-) -> tuple[Value, Value]:
-    """Return (`var`, the mean)."""
-    variance, mean = _moments("var_mean", input, dim, unbiased, correction, keepdim)
-    return variance.astype(input.dtype), mean.astype(input.dtype)
-
-
-@operator(aten="std_mean.correction", converts=False)
-def std_mean(
-    input: Floats,
-    dim: Dim = None,
-    unbiased: bool | None = None,
-    keepdim: bool = False,
-    *,
-    correction: float | None = None,
-) -> tuple[Value, Value]:
-    """Return (`std`, the mean)."""
-    variance, mean = _moments("std_mean", input, dim, unbiased, correction, keepdim)
-    return root(variance).astype(input.dtype), mean.astype(input.dtype)
+var = _of_moments(
+    "var",
+    "the mean squared difference from the mean over `dim`, dividing by the count less `correction`, 1 if not given.\n\n"
+    "unbiased=False means correction=0.",
+    lambda variance, mean: (variance,),
+)
+std = _of_moments(
+    "std",
+    "the square root of `var`; its derivative is taken to be 0 where it is 0.",
+    lambda variance, mean: (root(variance),),
+)
+var_mean = _of_moments("var_mean", "(`var`, the mean).", lambda variance, mean: (variance, mean))
+std_mean = _of_moments("std_mean", "(`std`, the mean).", lambda variance, mean: (root(variance), mean))
 
 
 def _count(name: str, input: Any, dim: Dim, keepdim: bool, wanted: bool) -> Value:

@@ -13,6 +13,7 @@ from einsmith.base.dtypes import promote
 from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.base.symbolic import count_steps
 from einsmith.ir.nodes import Axis, Compute, Piece, Read, Template, cast
+from einsmith.ir.rebuild import types_of
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.lang.torch_types import check_device
@@ -92,8 +93,7 @@ def _join(name: str, values: Sequence[Value], dim: int, shape: tuple[int, ...], 
         box = tuple(n if d == dim else e for d, e in enumerate(shape))
         pieces.append(Piece(offset, (1,) * rank, box, cast(Read(slot, tuple(axes), v.dtype), dtype)))
         start += n
-    params = tuple((v.dtype, v.shape) for v in values)
-    return Value(Compute(Template(shape, params, tuple(pieces)), tuple(v.tensor for v in values)))
+    return Value(Compute(Template(shape, types_of(values), tuple(pieces)), tuple(v.tensor for v in values)))
 
 
 def _several(name: str, tensors: Sequence[Any]) -> list[Value]:

@@ -12,7 +12,7 @@ from einsmith.base.dtypes import DType
 from einsmith.base.errors import ArgumentError, FormulaError, KindError, ShapeError
 from einsmith.ir.functions import FUNCTIONS
 from einsmith.ir.nodes import Apply, Compute, Const, Expr, Read, Tensor, postorder, template
-from einsmith.ir.rebuild import map_bodies, prune_args, rebuild, substitute
+from einsmith.ir.rebuild import map_bodies, prune_args, rebuild, substitute, types_of
 from einsmith.lang.builder import Value
 from einsmith.lang.op import op
 from einsmith.optim.lr_scheduler import Schedule
@@ -237,14 +237,12 @@ def _lift_node(node: Compute) -> Compute:
             for e in _maximal(body):
                 slots = {r.slot: n for n, r in enumerate(_reads(e))}
                 used = tuple(node.args[s] for s in slots)
-                small = template((), [(a.dtype, a.shape) for a in used], substitute(e, {}, slots))
+                small = template((), types_of(used), substitute(e, {}, slots))
                 new[e] = Read(len(args), (), e.dtype)
                 args.append(prune_args(small, used))
     if not new:
         return node
-    params = tuple((a.dtype, a.shape) for a in args)
-    t = map_bodies(node.template, lambda b: rebuild([b], new.get)[0], params)
-    return prune_args(t, tuple(args))
+    return prune_args(map_bodies(node.template, lambda b: rebuild([b], new.get)[0], types_of(args)), tuple(args))
 
 
 def _reads(e: Expr) -> list[Read]:

@@ -101,7 +101,7 @@ class Move(NamedTuple):
     start: int = 0
 
     def bytes_in_turn(self, turn: int) -> int:
-        """Return the bytes from the base to the address in a turn."""
+        """Return the offset from the base (bytes) of the address that the pointer has in a turn of the loop."""
         way = self.start + self.delta * turn
         return self.offset + (way % self.ring if self.ring else way)
 

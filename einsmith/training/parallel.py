@@ -328,7 +328,7 @@ class GroupTraining(StepRunner):
         interrupts: list[BaseException] = []
 
         def complete(stage: slice, shards: bool, norm: float | None) -> list[np.ndarray]:
-            """Run a program to its end: the other ranks make this step, whatever signal comes here."""
+            """Run a program to its end even if a signal arrives, as the other ranks complete this step, too."""
             chosen = self._buckets.shards(self.group.rank if shards else None, stage)
             pieces = [piece for piece in chosen if piece.name in trained]
             if not pieces:

@@ -194,7 +194,7 @@ class _RecomputedAdjoint:
         self.needed = [x for x, a in zip(self.args, node.args, strict=True) if a in needed and a.dtype.is_float]
 
     def run(self) -> tuple[list[tuple[Tensor, Tensor]], dict[int, Tensor]]:
-        """Return the contributions to the arguments' cotangents, and the members."""
+        """Return (contributions to the arguments' cotangents, the recomputed tensor of each member, by number)."""
         node, seg = self.node, self.seg
         sources: dict[Leaf, tuple[Tensor, int | None]] = {x: (x, None) for x in self.args}
         sources |= {x: (t, 0) for x, t in seg.slices.items()}

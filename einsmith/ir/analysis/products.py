@@ -150,7 +150,7 @@ def _product(a: _Polynomial, b: _Polynomial) -> _Polynomial:
 
 
 def without_bounds(x: Any) -> tuple[Any, float, float]:
-    """Return (integer, lower bound, upper bound) of an expression that keeps an integer between constants."""
+    """Strip clamps by constants from an integer: min(max(x, a), b) is (x, a, b); the bounds are infinite without."""
     low, high = -math.inf, math.inf
     while isinstance(x, Apply) and x.dtype.is_int:
         if x.fn == "cast" and x.args[0].dtype.is_int:

@@ -14,7 +14,7 @@ from math import prod
 
 from einsmith.base.symbolic import hint
 from einsmith.ir.nodes import Apply, Compute, Item, Recurrence, Template, Tensor, postorder, reads
-from einsmith.ir.rebuild import map_bodies, prune_recurrence, substitute
+from einsmith.ir.rebuild import map_bodies, prune_recurrence, substitute, types_of
 from einsmith.ir.rewrite.products import Factor
 from einsmith.ir.rewrite.simplify import canonical
 from einsmith.ir.rewrite.sum_steps import SumSteps, apply_steps, may_leave, reading, sums_of, with_body
@@ -52,13 +52,13 @@ def name_in_steps(node: Recurrence, name: Callable[[Template], tuple[Template, .
             members[n] = named[-1]
     if not operands:
         return None
-    params = [(a.dtype, a.shape) for a in (*node.args, *operands)] + list(node.results)
+    params = types_of((*node.args, *operands)) + node.results
     for n, (t, place) in enumerate(zip(members, places, strict=True)):
         slots = {s: s for s in range(count)}
         slots |= {count + k: count + len(operands) + k for k in range(len(members))}
         slots |= {s: count + place + s - first for s in range(first, len(t.params))}
         bodies = {b: substitute(b, {}, slots) for p in t.parts for b in p.bodies}
-        members[n] = map_bodies(t, bodies.__getitem__, tuple(params))
+        members[n] = map_bodies(t, bodies.__getitem__, params)
     args = (*node.args, *operands)
     return prune_recurrence(Recurrence(node.steps, node.reverse, node.origins, tuple(members), args, node.options))
 

@@ -35,7 +35,7 @@ from einsmith.ir.nodes import (
     template,
 )
 from einsmith.ir.printer import show
-from einsmith.ir.rebuild import exchange, operands, rebuild, substitute
+from einsmith.ir.rebuild import exchange, operands, rebuild, substitute, types_of
 from einsmith.ir.rewrite.simplify import canonical
 from einsmith.ir.rewrite.windows import Bounded, DigitWindow, digit_of, find_windows, in_int32, value_of_digits
 
@@ -134,8 +134,8 @@ class _Narrowing:
                     for d, n in enumerate(node.shape)
                     for k in range(len(digits.get(d, (n,))))
                 ]
-                params = [(view.dtype, view.shape)]
-                out[node] = Compute(template(node.shape, params, Read(0, tuple(index), view.dtype)), (view,))
+                read = Read(0, tuple(index), view.dtype)
+                out[node] = Compute(template(node.shape, types_of((view,)), read), (view,))
         return dict(reversed(out.items()))
 
     # -------------------------------------------------------------------------------------------------- the search
@@ -282,7 +282,7 @@ class _Narrowing:
         if isinstance(piece.body, Reduce):
             inner = tuple(n for a in range(t.rank, len(piece.domain)) for n in coordinates.extents[a])
             body = Reduce(piece.body.combiner, inner, bodies)
-        return canonical(template(shape, [(a.dtype, a.shape) for a in args], body), args)
+        return canonical(template(shape, types_of(args), body), args)
 
 
 class _Coordinates:
@@ -342,7 +342,7 @@ def _split(x: Tensor, digits: Mapping[int, tuple[int, ...]]) -> Compute:
     coordinates = _Coordinates(x.shape, _Form(tuple(digits.items())))
     shape = [n for d in range(len(x.shape)) for n in coordinates.extents[d]]
     index = tuple(coordinates.values[d] for d in range(len(x.shape)))
-    return Compute(template(shape, [(x.dtype, x.shape)], Read(0, index, x.dtype)), (x,))
+    return Compute(template(shape, types_of((x,)), Read(0, index, x.dtype)), (x,))
 
 
 def _whole_piece(t: Template) -> Piece | None:

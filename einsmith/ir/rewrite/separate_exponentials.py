@@ -43,7 +43,7 @@ from einsmith.ir.nodes import (
     postorder,
     template,
 )
-from einsmith.ir.rebuild import guarded, substitute
+from einsmith.ir.rebuild import guarded, substitute, types_of
 from einsmith.ir.rewrite.contraction_order import KERNEL_COST, LOAD_COST, TRANSFER_COST
 from einsmith.ir.rewrite.inlining import inline_arguments
 from einsmith.ir.rewrite.named_operands import name_operands
@@ -197,9 +197,8 @@ def separate(node: Tensor | Recurrence) -> Tensor | Recurrence | None:
                 added, free = balance.tensors, free + others
     if not factors:
         return None
-    params = (*whole.template.params, *((x.dtype, x.shape) for x in added))
     args = (*whole.args, *added)
-    total: Any = canonical(_with_factors(whole.template, factors, params), args)
+    total: Any = canonical(_with_factors(whole.template, factors, types_of(args)), args)
     total = name_operands(total) or total
     return _times(total, free, args) if free else total
 
@@ -212,9 +211,9 @@ def _times(total: Tensor, free: Sequence[Expr], args: Sequence[Tensor]) -> Tenso
     for x in free:
         product = apply("mul", product, apply("exp", x))
     zero = Const(0.0, total.dtype)
-    params = tuple((x.dtype, x.shape) for x in (*args, total))
-    t = template(total.shape, params, apply("where", apply("eq", at, zero), zero, product))
-    return None if may_leave(t) else canonical(t, (*args, total))
+    args = (*args, total)
+    t = template(total.shape, types_of(args), apply("where", apply("eq", at, zero), zero, product))
+    return None if may_leave(t) else canonical(t, args)
 
 
 def _separate_in_steps(node: Recurrence) -> Any:
@@ -323,8 +322,7 @@ class _Balance:
         places: dict[int, Expr] = {a: Axis(n) for n, a in enumerate(order)}
         shape, extents = (tuple(self.domain[a] for a in x) for x in (kept, order[len(kept) :]))
         args = (*self.args, *self.tensors)
-        params = tuple((x.dtype, x.shape) for x in args)
-        own = template(shape, params, Reduce("max", extents, (substitute(total, places),)))
+        own = template(shape, types_of(args), Reduce("max", extents, (substitute(total, places),)))
         if may_leave(own):
             return None
         most = canonical(own, args)
@@ -356,7 +354,7 @@ def report_exponentials(graph: Graph) -> list[str]:
 
 
 def _permissible(node: Compute | Recurrence) -> dict[Any, Separation]:
-    """Return what separates in a node by permission alone, by what identifies the exponential."""
+    """Return the separations of a node that need permission, by a key of the exponential that is separated."""
     if isinstance(node, Recurrence):
         members, args = node.members, (*node.args, *(Item(node, n) for n in range(len(node.members))))
         key: Any = node

@@ -193,7 +193,7 @@ class OperandAccess:
 
     @cached_property
     def word_reads(self) -> dict[Read, int]:
-        """Return the reads of points of words that are neighbours in memory, with the number of points of a word."""
+        """Return the reads that `pack` joins to words of neighbours in memory, with the number of points of a word."""
         out: dict[Read, int] = {}
         for word in postorder(self.exprs):
             if not isinstance(word, Apply) or word.fn != "pack":

@@ -33,7 +33,7 @@ from einsmith.ir.nodes import (
     size,
     template,
 )
-from einsmith.ir.rebuild import exchanged, map_bodies, prune_args, whole_sum, with_args
+from einsmith.ir.rebuild import exchanged, map_bodies, prune_args, types_of, whole_sum, with_args
 from einsmith.ir.rewrite.products import Factor, Product, is_long, key_of, multiply, product_of
 
 CHEAP_FUNCTIONS = {"add", "sub", "mul", "neg", "cast", "where", "min", "max", "abs"}
@@ -203,7 +203,5 @@ def _read_stored(node: Compute, read: Tensor, stored: _Stored) -> Compute | None
     t = map_bodies(node.template, replacement.rewrite)
     if t.parts == node.template.parts:
         return None
-    new = prune_args(
-        Template(t.shape, tuple((a.dtype, a.shape) for a in replacement.args), t.parts), tuple(replacement.args)
-    )
+    new = prune_args(Template(t.shape, types_of(replacement.args), t.parts), tuple(replacement.args))
     return None if read in new.args else new

@@ -33,7 +33,7 @@ from einsmith.ir.nodes import (
     postorder,
     reads,
 )
-from einsmith.ir.rebuild import map_bodies, prune_args, rebuild, substitute, with_args
+from einsmith.ir.rebuild import map_bodies, prune_args, rebuild, substitute, types_of, with_args
 from einsmith.ir.rewrite.products import is_long
 
 
@@ -173,7 +173,7 @@ def concatenate(tensors: Sequence[Tensor], dim: int, firsts: Sequence[int], exte
         parts.append(Piece(tuple(at), (1,) * len(shape), whole, Read(args.index(a), index, a.dtype)))
         at[dim] += n
     joined = (*shape[:dim], at[dim], *shape[dim + 1 :])
-    return Compute(Template(joined, tuple((a.dtype, a.shape) for a in args), tuple(parts)), args)
+    return Compute(Template(joined, types_of(args), tuple(parts)), args)
 
 
 def no_copies(tensors: Sequence[Tensor], dim: int, firsts: Sequence[int], extents: Sequence[int]) -> None:
@@ -215,7 +215,7 @@ def join_along(
     moved = {e: by[e.slot] for p in parts for b in p.bodies for e in reads(b) if e.slot in by}
     new = [p.piece(axis, sum(extents), 0, moved) for p in parts]
     shape = tuple(sum(extents) if d == axis else n for d, n in enumerate(node.shape))
-    return prune_args(Template(shape, tuple((a.dtype, a.shape) for a in args), tuple(new)), tuple(args))
+    return prune_args(Template(shape, types_of(args), tuple(new)), tuple(args))
 
 
 def join_as_pieces(members: Sequence[Compute], axis: int) -> Compute | None:
@@ -234,7 +234,7 @@ def join_as_pieces(members: Sequence[Compute], axis: int) -> Compute | None:
             parts.append(form.piece(axis, p.extents[axis], offset, {}))
         args += m.args
     joined = (*shape[:axis], sum(m.shape[axis] for m in members), *shape[axis + 1 :])
-    return prune_args(Template(joined, tuple((a.dtype, a.shape) for a in args), tuple(parts)), tuple(args))
+    return prune_args(Template(joined, types_of(args), tuple(parts)), tuple(args))
 
 
 def is_product(t: Template) -> bool:
@@ -300,7 +300,7 @@ def stack_copies(tensors: Sequence[Tensor]) -> Compute:
         Piece((n, *(0,) * len(shape)), (1,) * (1 + len(shape)), (1, *shape), Read(slots[a], index, a.dtype))
         for n, a in enumerate(tensors)
     )
-    return Compute(Template((len(tensors), *shape), tuple((a.dtype, a.shape) for a in slots), parts), tuple(slots))
+    return Compute(Template((len(tensors), *shape), types_of(slots), parts), tuple(slots))
 
 
 def stack(
@@ -362,7 +362,7 @@ def stack(
         box = (p.offset, p.step, p.extents)
         parts.append(Piece(*((x, *b) if is_result else b for x, b in zip((0, 1, count), box, strict=True)), out))
     new_shape = (count, *shape) if is_result else shape
-    return prune_args(Template(new_shape, tuple((a.dtype, a.shape) for a in args), tuple(parts)), tuple(args))
+    return prune_args(Template(new_shape, types_of(args), tuple(parts)), tuple(args))
 
 
 def _rank_of(p: Any) -> int:

@@ -32,7 +32,7 @@ from einsmith.ir.nodes import (
     reads,
     template,
 )
-from einsmith.ir.rebuild import exchanged, prune_args, rebuild, substitute, with_args
+from einsmith.ir.rebuild import exchanged, prune_args, rebuild, substitute, types_of, with_args
 from einsmith.passes.context import PassContext
 
 
@@ -145,7 +145,7 @@ def _keep_outermost(place: _SharedPlace, shared: set[_Value]) -> dict[Expr, _Val
 
 
 def _materialize(v: _Value) -> Compute:
-    return Compute(template(v.extents, [(a.dtype, a.shape) for a in v.args], v.expr), v.args)
+    return Compute(template(v.extents, types_of(v.args), v.expr), v.args)
 
 
 def _read_values(node: Compute, exprs: Mapping[tuple[Piece, Expr], _Value]) -> Compute:

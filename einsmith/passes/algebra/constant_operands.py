@@ -48,8 +48,8 @@ from einsmith.ir.nodes import (
     reads,
     template,
 )
-from einsmith.ir.rebuild import guarded, prune_args, rebuild, replace, whole_sum, with_args
-from einsmith.ir.rewrite.simplify import simplify, simplify_template
+from einsmith.ir.rebuild import guarded, prune_args, rebuild, replace, types_of, whole_sum, with_args
+from einsmith.ir.rewrite.simplify import simplified, simplify
 from einsmith.ir.template_evaluator import apply_function, read_elements, to_wide
 from einsmith.passes.context import PassContext
 
@@ -185,15 +185,11 @@ def _unroll(node: Compute, arrays: Mapping[int, np.ndarray]) -> Compute | None:
         parts += [part] if unrolled is None else unrolled
     if parts == list(t.parts) or len(parts) > MAX_PIECES:
         return None
-    return _simplified(Template(t.shape, t.params, tuple(parts)), node.args)
-
-
-def _simplified(t: Template, args: Sequence[Tensor]) -> Compute:
-    return prune_args(simplify_template(t), tuple(args))
+    return simplified(Template(t.shape, t.params, tuple(parts)), node.args)
 
 
 def _unroll_piece(part: Piece, arrays: Mapping[int, np.ndarray]) -> list[Piece] | None:
-    """Return the pieces of a sum, one for each position of the output axes of constants."""
+    """Return a sum as pieces, one for each position of the output axes along which constants are read."""
     r = part.body
     if not isinstance(r, Reduce) or r.combiner != "sum" or len(r.bodies) != 1:
         return None
@@ -282,12 +278,12 @@ def _unroll_scatter(node: Compute, s: Scatter, arrays: Mapping[int, np.ndarray])
         offset = (*(0,) * len(left), *position)
         body = _add(at.get(position, []), s.body.dtype)
         pieces.append(Piece(offset, (1,) * len(whole), (*extents, *(1,) * len(literal)), body))
-    source = _simplified(Template(whole, node.template.params, tuple(pieces)), node.args)
+    source = simplified(Template(whole, node.template.params, tuple(pieces)), node.args)
     indices = iter(index)
     to = tuple(Axis(place[d]) if d in place else next(indices) for d in range(len(shape)))
-    params = (*node.template.params, (source.dtype, whole))
-    scatter = Scatter("sum", whole, to, read_whole(len(params) - 1, whole, source.dtype))
-    return prune_args(Template(shape, params, (scatter, *node.template.parts[1:])), (*node.args, source))
+    args = (*node.args, source)
+    scatter = Scatter("sum", whole, to, read_whole(len(node.args), whole, source.dtype))
+    return prune_args(Template(shape, types_of(args), (scatter, *node.template.parts[1:])), args)
 
 
 def _gather(
@@ -316,7 +312,7 @@ def _gather(
         offset = tuple(first.get(d, 0) for d in range(rank))
         here = tuple(1 if d in first else shape[d] for d in range(rank))
         pieces.append(Piece(offset, (1,) * rank, here, _sum(body, tuple(extents[a] for a in summed))))
-    return _simplified(Template(shape, node.template.params, tuple(pieces)), node.args)
+    return simplified(Template(shape, node.template.params, tuple(pieces)), node.args)
 
 
 # -------------------------------------------------------------------------------------------------------- segments
@@ -358,8 +354,7 @@ def _sum_segments(node: Compute, arrays: Mapping[int, np.ndarray]) -> tuple[Comp
         first_read, last_read = (read(x, dt.i32, at) for x in (last - counts, last))
         body = guarded([apply("and", apply("le", first_read, n), apply("lt", n, last_read))], body)
     domain = (len(terms.points), *(part.domain[a] for a in left))
-    params = [(a.dtype, a.shape) for a in args]
-    return _simplified(template(t.shape, params, Reduce("sum", domain, (body,))), args), own
+    return simplified(template(t.shape, types_of(args), Reduce("sum", domain, (body,))), args), own
 
 
 def _read_values(read: Read, columns: Mapping[int, np.ndarray], arrays: Mapping[int, np.ndarray]) -> np.ndarray:

@@ -32,7 +32,7 @@ from einsmith.ir.nodes import (
     postorder,
     template,
 )
-from einsmith.ir.rebuild import exchanged, prune_args, whole_sum, with_args
+from einsmith.ir.rebuild import exchanged, prune_args, types_of, whole_sum, with_args
 from einsmith.ir.rewrite.products import Factor, is_long, key_of, multiply, product_of
 
 MAX_TERMS = 8
@@ -142,7 +142,7 @@ def _compute_from_sums(node: Compute, known: Mapping[Any, Compute]) -> Compute |
         else:
             total = apply("sub" if minus else "add", total, term)
     assert total is not None
-    return prune_args(template(node.shape, [(a.dtype, a.shape) for a in args], total), tuple(args))
+    return prune_args(template(node.shape, types_of(args), total), tuple(args))
 
 
 def _match_mean(node: Compute, bound: tuple[Factor, ...]) -> Expr | None:

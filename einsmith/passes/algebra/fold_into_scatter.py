@@ -28,8 +28,8 @@ from einsmith.ir.nodes import (
     size,
     template,
 )
-from einsmith.ir.rebuild import exchanged, prune_args, substitute, with_args
-from einsmith.ir.rewrite.simplify import simplify_template
+from einsmith.ir.rebuild import exchanged, substitute, types_of, with_args
+from einsmith.ir.rewrite.simplify import simplified
 
 
 def fold_into_scatter(graph: Graph) -> Graph:
@@ -86,11 +86,8 @@ def _merge(node: Compute, slot: int, scatter: Compute) -> Compute | None:
             term = apply("neg", term)
     pieces = () if start is None else template(node.shape, (), start).parts
     args = (*node.args, *scatter.args)
-    params = tuple((a.dtype, a.shape) for a in args)
-    merged = prune_args(
-        Template(node.shape, params, (*pieces, Scatter(part.combiner, part.extents, index, term))), args
-    )
-    return prune_args(simplify_template(merged.template), merged.args)
+    merged = Scatter(part.combiner, part.extents, index, term)
+    return simplified(Template(node.shape, types_of(args), (*pieces, merged)), args)
 
 
 _Operation = tuple[str, Expr | None, bool]

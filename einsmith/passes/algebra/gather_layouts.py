@@ -35,7 +35,7 @@ from einsmith.ir.nodes import (
     reads,
     template,
 )
-from einsmith.ir.rebuild import exchanged, prune_args, with_args
+from einsmith.ir.rebuild import exchanged, prune_args, types_of, with_args
 from einsmith.passes.context import PassContext
 
 
@@ -91,7 +91,7 @@ def _move_to_end(t: Tensor, d: int | None) -> Tensor:
         return args[0]
     end = len(t.shape) - 1
     index = tuple(Axis(end if k == d else k - (k > d)) for k in range(end + 1))
-    return Compute(template(_reorder_last(t.shape, d), [(t.dtype, t.shape)], Read(0, index, t.dtype)), (t,))
+    return Compute(template(_reorder_last(t.shape, d), types_of((t,)), Read(0, index, t.dtype)), (t,))
 
 
 def _move_from_end(t: Tensor, d: int | None) -> Tensor:
@@ -100,7 +100,7 @@ def _move_from_end(t: Tensor, d: int | None) -> Tensor:
         return t
     shape = (*t.shape[:d], t.shape[-1], *t.shape[d:-1])
     index = _reorder_last([Axis(k) for k in range(len(shape))], d)
-    return Compute(template(shape, [(t.dtype, t.shape)], Read(0, index, t.dtype)), (t,))
+    return Compute(template(shape, types_of((t,)), Read(0, index, t.dtype)), (t,))
 
 
 def _reorder_last(x: Sequence, d: int) -> tuple:

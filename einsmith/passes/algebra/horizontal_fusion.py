@@ -28,7 +28,7 @@ from einsmith.ir.nodes import (
     reads,
     size,
 )
-from einsmith.ir.rebuild import exchanged, substitute, whole_sum, with_args
+from einsmith.ir.rebuild import exchanged, substitute, types_of, whole_sum, with_args
 from einsmith.passes.context import PassContext
 
 _MAX_SUMS = 6
@@ -129,6 +129,5 @@ def fuse_sums(group: list[Compute]) -> Compute:
         bodies.append(substitute(piece.bodies[0], {}, slots))
     assert isinstance(piece, Piece) and isinstance(piece.body, Reduce)
     body = Reduce("sum", piece.body.extents, tuple(bodies))
-    params = tuple((a.dtype, a.shape) for a in args)
     part = Piece(piece.offset, piece.step, piece.extents, body)
-    return Compute(Template(group[0].shape, params, (part,)), tuple(args))
+    return Compute(Template(group[0].shape, types_of(args), (part,)), tuple(args))

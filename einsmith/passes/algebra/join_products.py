@@ -27,7 +27,7 @@ from typing import Any
 
 from einsmith.ir.analysis.pointwise import pointwise_body
 from einsmith.ir.nodes import Apply, Compute, Expr, Graph, Leaf, Read, Tensor, apply, nbytes, postorder, reads
-from einsmith.ir.rebuild import exchanged, map_bodies, operands, prune_args, rebuild, with_args
+from einsmith.ir.rebuild import exchanged, map_bodies, operands, prune_args, rebuild, types_of, with_args
 from einsmith.passes.algebra.axis_forms import (
     concatenate,
     form_by_number,
@@ -224,5 +224,5 @@ def _replace_addends(node: Compute, members: Sequence[Compute], whole: Compute) 
         return reduce(partial(apply, "add"), [*rest, Read(len(node.args), first.index, first.dtype)])
 
     args = (*node.args, whole)
-    changed = map_bodies(node.template, lambda b: rebuild([b], rule)[0], tuple((a.dtype, a.shape) for a in args))
+    changed = map_bodies(node.template, lambda b: rebuild([b], rule)[0], types_of(args))
     return None if any(is_member(e) for b in changed.parts[0].bodies for e in reads(b)) else prune_args(changed, args)

@@ -39,7 +39,7 @@ from einsmith.ir.nodes import (
     size,
     template,
 )
-from einsmith.ir.rebuild import guarded, map_parts, operands, rebuild, replace
+from einsmith.ir.rebuild import guarded, map_parts, operands, rebuild, replace, types_of
 from einsmith.ir.rewrite.simplify import canonical
 
 MIN_POINTS = 1 << 14
@@ -102,7 +102,7 @@ class _LengthRewriter:
             if any(args[s] not in self.lengths for s in slots):
                 return None
             at = apply("min", apply("max", end.at, Const(0, dt.i64)), Const(extent, dt.i64))
-            limit = canonical(template((), [(a.dtype, a.shape) for a in args], cast(at, dt.i32)), args)
+            limit = canonical(template((), types_of(args), cast(at, dt.i32)), args)
             self.limits.setdefault(limit, len(self.limits))
             return _below(axis, limit, args)
 
@@ -121,7 +121,7 @@ class _LengthRewriter:
         return (*index, *(guarded([g for g in guards if g not in dict(guards_around(x, 0))], x) for x in terms))
 
     def _find_row_ends(self, node: Compute) -> Ends:
-        """Return where the elements of a node are zero, by dimension."""
+        """Return the positions from which on all elements of a node are zero, by dimension of the node."""
         t = node.template
         part = t.parts[0]
         if len(t.parts) > 1 or len(t.dtypes) > 1 or not isinstance(part, Piece) or part.extents != t.shape:
@@ -132,7 +132,7 @@ class _LengthRewriter:
         return ends and frozenset((a, c) for a, c in ends if a < t.rank)
 
     def _find_ends(self, body: Expr, args: Sequence[Tensor]) -> Ends:
-        """Return where a body is zero, by axis of its part."""
+        """Return the positions from which on a body is zero, by axis of its part."""
         ends: dict[Expr, Ends] = {}
         for e in postorder([body]):
             ends[e] = self._derive_ends(e, [ends[a] for a in e.args], args)
@@ -193,4 +193,4 @@ def _rewrite_parts(node: Compute, rule: Callable[[Piece | Scatter, list[Tensor]]
     if all(b == p.bodies for b, p in zip(bodies, t.parts, strict=True)):
         return node
     new = iter(bodies)
-    return canonical(map_parts(t, lambda _: next(new), [(a.dtype, a.shape) for a in args]), args)
+    return canonical(map_parts(t, lambda _: next(new), types_of(args)), args)

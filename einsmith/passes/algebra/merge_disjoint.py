@@ -33,8 +33,8 @@ from einsmith.ir.nodes import (
     read_whole,
     template,
 )
-from einsmith.ir.rebuild import exchanged, map_bodies, operands, prune_args, readers_of, rebuild, with_args
-from einsmith.ir.rewrite.simplify import simplify_template
+from einsmith.ir.rebuild import exchanged, map_bodies, operands, prune_args, readers_of, rebuild, types_of, with_args
+from einsmith.ir.rewrite.simplify import simplified
 from einsmith.passes.algebra.merge_scatters import find_start
 from einsmith.passes.algebra.piece_sums import PieceSum, absorb_producers, turn_operand
 from einsmith.passes.algebra.split_index_set import split_template
@@ -88,9 +88,7 @@ def _merge(node: Compute, private: set[Tensor], context: PassContext) -> Tensor:
             new[e] = merged
     if not new:
         return node
-    params = tuple((a.dtype, a.shape) for a in args)
-    out = prune_args(map_bodies(node.template, lambda b: rebuild([b], new.get)[0], params), tuple(args))
-    return prune_args(simplify_template(out.template), out.args)
+    return simplified(map_bodies(node.template, lambda b: rebuild([b], new.get)[0], types_of(args)), args)
 
 
 def _add_up(node: Compute, terms: Sequence[Tensor], private: set[Tensor], context: PassContext) -> Tensor | None:
@@ -125,16 +123,14 @@ def _assemble(tensors: Sequence[Tensor], scatters: Sequence[Compute]) -> Tensor:
         body: Expr = read_whole(0, shape, dtype)
         for slot in range(1, len(tensors)):
             body = apply("add", body, read_whole(slot, shape, dtype))
-        whole = template(shape, [(t.dtype, t.shape) for t in tensors], body)
-        total = prune_args(simplify_template(whole), tuple(tensors))
+        total = simplified(template(shape, types_of(tensors), body), tensors)
     for s in scatters:
         if total is None:
             total = s
             continue
-        params = (*s.template.params, (total.dtype, total.shape))
         start = template(s.shape, (), read_whole(len(s.args), s.shape, s.dtype)).parts
-        t = Template(s.shape, params, (*start, *s.template.parts))
-        total = prune_args(simplify_template(t), (*s.args, total))
+        args = (*s.args, total)
+        total = simplified(Template(s.shape, types_of(args), (*start, *s.template.parts)), args)
     assert total is not None
     return total
 
@@ -171,7 +167,7 @@ def _as_piece(t: Tensor, private: set[Tensor]) -> Compute:
     """Return a tensor in one piece: itself if nothing else needs it to be stored, or a copy."""
     if isinstance(t, Compute) and t in private and pointwise_body(t.template) is not None:
         return t
-    return Compute(template(t.shape, [(t.dtype, t.shape)], read_whole(0, t.shape, t.dtype)), (t,))
+    return Compute(template(t.shape, types_of((t,)), read_whole(0, t.shape, t.dtype)), (t,))
 
 
 def _find_start(node: Compute) -> list[Tensor] | None:

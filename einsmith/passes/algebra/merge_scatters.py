@@ -30,7 +30,7 @@ from einsmith.ir.nodes import (
     postorder,
     reads,
 )
-from einsmith.ir.rebuild import exchanged, prune_args, substitute, with_args
+from einsmith.ir.rebuild import exchanged, prune_args, substitute, types_of, with_args
 from einsmith.passes.context import PassContext
 
 
@@ -107,9 +107,8 @@ def _add_terms(node: Compute, start: int) -> Compute | None:
     if len(pieces) < len(source.template.parts) - 1:
         return None
     args = (*node.args, *source.args)
-    params = tuple((a.dtype, a.shape) for a in args)
     merged = Scatter(two.combiner, (*two.extents, count + 1), index, either(one.body, two.body))
-    return prune_args(Template(node.shape, params, (*pieces, merged)), args)
+    return prune_args(Template(node.shape, types_of(args), (*pieces, merged)), args)
 
 
 def _is_cheaper(merged: Compute, separate: list, context: PassContext) -> bool:

@@ -31,7 +31,7 @@ from einsmith.ir.nodes import (
     size,
     template,
 )
-from einsmith.ir.rebuild import exchanged, map_bodies, readers_of, rebuild, with_args
+from einsmith.ir.rebuild import exchanged, map_bodies, readers_of, rebuild, types_of, with_args
 
 BYTE_VALUES = 256
 """Most positions of a reduction that a byte distinguishes."""
@@ -65,8 +65,7 @@ def narrow_argmax(graph: Graph) -> Graph:
         for s in slots:
             bytes_of.setdefault(node.args[s], _store_as_bytes(args[s], slots[s]))
         args = tuple(bytes_of[node.args[s]] if s in slots else a for s, a in enumerate(args))
-        params = tuple((a.dtype, a.shape) for a in args)
-        new[node] = Compute(map_bodies(node.template, partial(_read_bytes, slots=slots), params), args)
+        new[node] = Compute(map_bodies(node.template, partial(_read_bytes, slots=slots), types_of(args)), args)
     return exchanged(graph, new)
 
 
@@ -101,7 +100,7 @@ def _store_as_bytes(t: Tensor, position_count: int) -> Compute:
     read: Expr = read_whole(0, t.shape, t.dtype)
     if position_count > BYTE_VALUES // 2:
         read = apply("sub", read, Const(BYTE_VALUES // 2, t.dtype))
-    return Compute(template(t.shape, [(t.dtype, t.shape)], Apply("cast", (read,), dt.i8)), (t,))
+    return Compute(template(t.shape, types_of((t,)), Apply("cast", (read,), dt.i8)), (t,))
 
 
 def _read_bytes(body: Expr, slots: dict[int, int]) -> Expr:

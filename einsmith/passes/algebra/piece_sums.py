@@ -9,7 +9,7 @@ from math import lcm
 from einsmith.ir.analysis.pointwise import is_identity, operations, pointwise_body
 from einsmith.ir.analysis.widths import placed
 from einsmith.ir.nodes import Axis, Compute, Expr, Piece, Reduce, Scatter, Template, Tensor, apply, is_zero, reads, size
-from einsmith.ir.rebuild import map_bodies, prune_args, rebuild, substitute, whole_sum
+from einsmith.ir.rebuild import map_bodies, prune_args, rebuild, substitute, types_of, whole_sum
 from einsmith.ir.rewrite.simplify import restricted, simplify_template
 
 _MAX_PIECES = 16
@@ -62,7 +62,7 @@ class PieceSum:
 
 
 def _simplified(shape: tuple[int, ...], pieces: Sequence[Piece], args: Sequence[Tensor]) -> Compute:
-    whole = Template(shape, tuple((a.dtype, a.shape) for a in args), tuple(pieces))
+    whole = Template(shape, types_of(args), tuple(pieces))
     return prune_args(simplify_template(whole), tuple(args))
 
 

@@ -34,7 +34,7 @@ from einsmith.ir.nodes import (
     size,
     template,
 )
-from einsmith.ir.rebuild import exchanged, map_bodies, rebuild, with_args
+from einsmith.ir.rebuild import exchanged, map_bodies, rebuild, types_of, with_args
 from einsmith.ir.views import is_view
 from einsmith.passes.context import PassContext
 
@@ -135,7 +135,7 @@ def _read_narrow(node: Compute, args: tuple[Tensor, ...]) -> Compute:
         return None
 
     if args != node.args:
-        t = map_bodies(t, lambda b: rebuild([b], rule)[0], [(a.dtype, a.shape) for a in args])
+        t = map_bodies(t, lambda b: rebuild([b], rule)[0], types_of(args))
     return Compute(t, args)
 
 

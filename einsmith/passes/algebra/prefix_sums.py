@@ -40,7 +40,7 @@ from einsmith.ir.nodes import (
     size,
     template,
 )
-from einsmith.ir.rebuild import guarded, operands, prune_args, replace, substitute, whole_sum
+from einsmith.ir.rebuild import guarded, operands, prune_args, replace, substitute, types_of, whole_sum
 from einsmith.ir.rewrite.simplify import simplify
 
 MAX_TERMS = 8
@@ -281,4 +281,4 @@ def _scan(p: _Prefix, args: tuple[Tensor, ...], axes: Sequence[int], length: int
 
 
 def _build_tensor(shape: Sequence[int], body: Expr | Reduce, args: Sequence[Tensor]) -> Compute:
-    return prune_args(template(shape, [(a.dtype, a.shape) for a in args], body), tuple(args))
+    return prune_args(template(shape, types_of(args), body), tuple(args))

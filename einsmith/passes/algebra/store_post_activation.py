@@ -31,7 +31,7 @@ from einsmith.ir.nodes import (
     read_whole,
     template,
 )
-from einsmith.ir.rebuild import exchanged, map_bodies, prune_args, readers_of, rebuild, with_args
+from einsmith.ir.rebuild import exchanged, map_bodies, prune_args, readers_of, rebuild, types_of, with_args
 from einsmith.ir.views import is_view
 
 CLAMP_FUNCTIONS = {"where", "min", "max", "lt", "le", "eq", "ne", "and", "or", "not"}
@@ -163,7 +163,7 @@ def _clamp(node: Compute, clamp: Expr) -> Compute:
     body = pointwise_body(node.template)
     if body is None:
         read = read_whole(0, node.shape, node.dtype)
-        return Compute(template(node.shape, ((node.dtype, node.shape),), _apply_clamp(clamp, read)), (node,))
+        return Compute(template(node.shape, types_of((node,)), _apply_clamp(clamp, read)), (node,))
     return Compute(map_bodies(node.template, lambda b: _apply_clamp(clamp, b)), node.args)
 
 

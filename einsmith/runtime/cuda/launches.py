@@ -210,9 +210,10 @@ class _Flattening:
         yield from self._part(0, len(self.steps), ())
 
     def _part(self, n: int, end: int, bounds: tuple[tuple[int, int, int], ...]) -> Iterator[DeviceLaunch | DeviceSum]:
-        """Yield the launches of steps n .. end-1. bounds: of the loops around them that have bounds at run time the
-        addresses of the turn's number, the first turn and the turn before which it ends; 0 for a bound that is not
-        there."""
+        """Yield the launches of steps n .. end-1.
+
+        bounds: for each enclosing loop whose bounds are known at run time only, the addresses of the turn's number,
+        of the first turn and of the end; 0 for a bound that the loop does not have."""
         while n < end:
             step = self.steps[n]
             if isinstance(step, RunLaunch):

@@ -157,7 +157,7 @@ class Residents:
         self._lock = locks.lock()
 
     def of(self, array: np.ndarray, memory: Memory | None) -> Resident:
-        """Return the copy of an array, which programs share; it is freed with the array."""
+        """Return the copy of an array on the device. Programs share it, and it is freed when the array is."""
         with self._lock:
             known = self._known.get(id(array))
             if known is not None and known[0]() is array:

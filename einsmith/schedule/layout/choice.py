@@ -97,7 +97,7 @@ class CostNode:
         return min(product(*self.options(values)), key=self.costs.__getitem__)
 
     def options(self, values: Sequence[int]) -> list[tuple[int, ...]]:
-        """Return the orders of each of `seen` that the call may see: as stored, or as copied."""
+        """Return the orders in which the call may get each tensor of `seen`: the order in memory, or that of a copy."""
         each: list[tuple[int, ...]] = []
         for s in self.seen:
             stored, copy = (0 if v is None else values[v] for v in (s.stored, s.copy))

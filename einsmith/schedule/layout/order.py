@@ -58,7 +58,7 @@ def permutations(shape: Sequence[int]) -> list[Order]:
 
 
 def _blocked(shape: Sequence[int]) -> list[Order]:
-    """Return the orders of images (dimension 1 is that of channels, and two or more follow) with channels in blocks."""
+    """Return the orders of images [batch, channels, ...] with channels in blocks; none for other shapes."""
     if len(shape) < 4 or max(shape[2:]) <= 1:
         return []
     blocks = [n for n in BLOCKS if shape[1] > n and shape[1] % n == 0]

@@ -204,8 +204,9 @@ def matrix_tile(target: Target, name: str) -> Probe:
 
 
 def tile(target: Target, dot: DotProduct | None = None) -> Probe:
-    """Return a probe of the register tile of a product on packed panels, whose rate is that of a contraction's
-    multiply-adds: of elements (f32), or of words."""
+    """Return a probe of the inner loop of a matrix product: one register tile, read from packed panels.
+
+    It measures multiply-adds of float32 elements, or, with `dot`, of the words of a dot-product instruction."""
     lanes, nv = target.lanes(), 2
     elem, sums = ("f32", "f32") if dot is None else (WORD, dot.sum)
     mr = 12 if target.vector_registers >= 32 else 6

@@ -276,7 +276,7 @@ def name_of_graph(graph: Graph) -> str:
 
 
 def _find_graph(graph: Graph, target: Target) -> Record | None:
-    """Return the record of a graph that its program is compiled to; None where there is none."""
+    """Return the recorded decisions for a graph on a machine; None where nothing is recorded."""
     if not files.exists(database.path_of()):
         return None
     query = f"SELECT {_RECORD_COLUMNS} FROM records WHERE structure=? AND machine=? AND version=? AND {_WHERE_USED}"

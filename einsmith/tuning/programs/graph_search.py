@@ -156,9 +156,10 @@ def _tensor_losses(
 
 
 def _leaf_losses(run: TunableProgram) -> Iterator[tuple[str, Sequence[Leaf], float]]:
-    """Yield (decision on the order of a parameter in memory, the parameter, predicted seconds that a run takes more by
-    it): the orders that all its kernels can follow. Predictions rank these decisions only, as they do not tell a
-    parameter that is in a cache from one that is read from memory."""
+    """Yield (decision on the order of a parameter in memory, the parameter, seconds by which a run is predicted to be
+    slower), for the orders that all kernels of the parameter can follow.
+
+    Predictions only rank these decisions: they do not tell a parameter that is in a cache from one in memory."""
     held = find_held(run.plan, run.memory.owners)
     names = TensorNames(run.source_graph)
     for x in dict.fromkeys(owner for t, owner in held.items() if owner not in run.memory.placed):

@@ -58,7 +58,7 @@ def range_(n: NodeCall, start: Value, limit: Value, delta: Value) -> Value:
 
 
 def _range_of_integers(n: NodeCall, dtype: DType, start: int, limit: int, delta: int) -> Value:
-    """Return a range as a formula, which has a number of steps that may follow from a size."""
+    """Return a range as a formula; its length may depend on a size that varies from call to call."""
     if delta == 0:
         raise ShapeError(f"Range: start {start}, limit {limit} and delta 0 have no finite number of steps")
     count = count_steps(start, limit, delta)
