@@ -40,6 +40,8 @@ THIRD_PARTY = {
     "rich": ["base/bars.py", "tuning/*", "cli/*", "bench/compare.py"],
     "click": ["cli/*"],
     "matplotlib": ["cli/*"],
+    "jinja2": ["cli/report_page.py"],
+    "markupsafe": ["cli/report_page.py"],
     "platformdirs": ["base/environment.py"],
     "PIL": ["data/images.py"],
     "sklearn": ["sklearn.py"],

@@ -27,7 +27,7 @@ BARE = {
 """Modules of Einsmith that a bare import loads."""
 COMPILER = {"einsmith.driver.compile", "einsmith.passes", "einsmith.kernels", "einsmith.codegen", "llvmlite"}
 NETWORK = {"urllib.request", "http.client", "ssl", "email"}
-COMMANDS = {"click", "rich", "matplotlib"}
+COMMANDS = {"click", "rich", "matplotlib", "jinja2"}
 ALL = COMPILER | NETWORK | COMMANDS | {
     "numpy", "safetensors", "platformdirs", "sqlite3", "hashlib", "ctypes", "tarfile", "csv", "logging", "PIL",
     "torch", "jax", "tensorflow", "triton", "onnx", "ml_dtypes", "asyncio", "multiprocessing", "subprocess",
