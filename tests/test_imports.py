@@ -43,6 +43,7 @@ THIRD_PARTY = {
     "jinja2": ["cli/report_page.py"],
     "markupsafe": ["cli/report_page.py"],
     "platformdirs": ["base/environment.py"],
+    "psutil": ["base/system/sources.py"],
     "PIL": ["data/images.py"],
     "sklearn": ["sklearn.py"],
     "accelerate": ["frontends/accelerate.py"],
