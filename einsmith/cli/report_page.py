@@ -5,20 +5,19 @@ The template is `report/page.html`; the modules `report_charts` and `report_grap
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
-
 from einsmith.base import html
 from einsmith.base.sizes import show_size
+from einsmith.base.templates import markup, render
 from einsmith.cli import report_charts, report_graph
 from einsmith.cli.kernel_report import candidate_lines, describe_fusion, fused_in_all, seconds_of
 from einsmith.cli.report_charts import Report, colour_of
 from einsmith.driver.streaming import lines_of, us
 
+TEMPLATE = Path(__file__).parent / "report" / "page.html"
 TENSORS = 20
 """Most tensors shown of those live at the peak of memory."""
 ROLES = {
@@ -31,28 +30,23 @@ ROLES = {
 
 def page(report: Report) -> str:
     """Return the report (`explain.gather`, with `what` and `batch`) as an HTML page."""
-    environment = Environment(
-        loader=PackageLoader("einsmith.cli", "report"),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=StrictUndefined,
-    )
-    environment.filters |= {
-        "candidates": candidate_lines,
-        "colour": colour_of,
-        "fusion": describe_fusion,
-        "lines": lines_of,
-        "role": lambda k: k["role"] + (" (recomputed)" if k["again"] else ""),
-        "seconds": seconds_of,
-        "size": show_size,
-        "us": us,
-    }
-    environment.globals |= {"table": _table, "folded": _folded, "charts": report_charts, "graphs": report_graph}
     kernels = report["kernels"]
     colours = set(map(colour_of, kernels))
-    return environment.get_template("page.html").render(
+    return render(
+        TEMPLATE,
+        escapes=True,
         report=report,
+        table=lambda *parts: markup(html.table(*parts)),
+        folded=lambda title, body, name="": markup(html.text(title, body, folded=True, name=name)),
+        charts=report_charts,
+        graphs=report_graph,
+        candidates=candidate_lines,
+        colour=colour_of,
+        fusion=describe_fusion,
+        lines=lines_of,
+        seconds=seconds_of,
+        show_size=show_size,
+        us=us,
         name=Path(report["what"]).name,
         facts=_facts(report),
         times=[(p["part"], p["kernels"], us(p["predicted"]), _measured(p)) for p in report["parts"]],
@@ -71,14 +65,6 @@ def page(report: Report) -> str:
         is_measured=report["parts"][-1]["measured"] is not None,
         most=max((k["share"] for k in kernels), default=0.0) or 1.0,
     )
-
-
-def _table(title: str, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> Markup:
-    return Markup(html.table(title, head, rows))
-
-
-def _folded(title: str, body: str, name: str = "") -> Markup:
-    return Markup(html.text(title, body, folded=True, name=name))
 
 
 def _measured(part: Mapping[str, Any]) -> str:

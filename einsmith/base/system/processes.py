@@ -41,12 +41,6 @@ def user_id() -> int | None:
     return None if system() == "win32" else os.geteuid()
 
 
-def can_pause() -> bool:
-    """Return whether processes can be paused and resumed by signals, together with those that they started; not on
-    Windows."""
-    return system() != "win32"
-
-
 def can_wait_for_pipes() -> bool:
     """Return whether a wait for a pipe can have a time limit; not on Windows, which waits so for sockets alone."""
     return system() != "win32"

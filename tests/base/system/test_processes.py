@@ -57,9 +57,9 @@ def test_processor_seconds() -> None:
 
 
 def test_what_windows_lacks(monkeypatch) -> None:
-    assert processes.user_id() == os.geteuid() and processes.can_pause() and processes.can_wait_for_pipes()
+    assert processes.user_id() == os.geteuid() and processes.can_wait_for_pipes()
     systems.windows(monkeypatch)
-    assert processes.user_id() is None and not processes.can_pause() and not processes.can_wait_for_pipes()
+    assert processes.user_id() is None and not processes.can_wait_for_pipes()
 
 
 @pytest.mark.parametrize("name, texts", [("darwin", {}), ("win32", {}), ("linux", {"/proc/self/maps": "0-1 rw-p 0\n"})])
