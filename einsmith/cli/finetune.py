@@ -17,7 +17,7 @@ from einsmith.adapters import peft_folder
 from einsmith.base import files, folders
 from einsmith.base.errors import ArgumentError, DataError, SaveError
 from einsmith.cli.progress import TrainProgress, metric_text
-from einsmith.cli.runs import CURVE, DAMAGED, SETTINGS, SavedRun, Training, check_writable
+from einsmith.cli.runs import CURVE, DAMAGED, SETTINGS, SavedRun, TrainingRun, check_writable
 from einsmith.cli.tasks import token_loss
 from einsmith.data import Tokenizer, TokenRows, documents, hold_out, rows
 from einsmith.data.documents import KINDS, Document
@@ -155,7 +155,7 @@ def finetune(
     progress.say(f"training {trained:,} of {sum(p.size for p in model.parameters()):,} parameters")
     how = "all weights" if run.rank is None else f"adapters of rank {run.rank}"
     title, rate = f"{run.model}, {how}, batch {run.batch}", run.batch * run.length
-    training = Training(run, step, train_rows, held, target, progress, title, rate, folder=RUN)
+    training = TrainingRun(run, step, train_rows, held, target, progress, title, rate, folder=RUN)
     training.finish(f"einsmith finetune {folder} --save {target} --resume")
     last = run.history[-1] if run.history else {}
     if as_json:

@@ -152,7 +152,7 @@ class SavedRun:
 
 
 @dataclass
-class Training:
+class TrainingRun:
     """A run under way.
 
     Attributes:

@@ -15,7 +15,7 @@ from einsmith import distributed, models, nn, optim
 from einsmith.base import environment, files
 from einsmith.base.errors import SaveError
 from einsmith.cli.progress import TrainProgress
-from einsmith.cli.runs import DAMAGED, SETTINGS, SavedRun, Training, check_writable
+from einsmith.cli.runs import DAMAGED, SETTINGS, SavedRun, TrainingRun, check_writable
 from einsmith.cli.task_table import task_of
 from einsmith.cli.tasks import Loaded, fitting, model_arguments
 from einsmith.data import Stream
@@ -148,7 +148,7 @@ def _train(
             check_writable(target, lambda folder: files.exists(folder / SETTINGS))
         group.barrier()
     title = f"{run.model}, {run.optimizer}, batch {run.batch}"
-    training = Training(run, step, data.train, data.test, target, progress, title, data.train.size, task.metric)
+    training = TrainingRun(run, step, data.train, data.test, target, progress, title, data.train.size, task.metric)
     training.finish(f"einsmith train {model} --resume {target}")
     progress.final(run.history[-1] if run.history else {}, run, target)
 
