@@ -275,10 +275,8 @@ class _Run:
 
 
 def _room(peers: Iterable[dict]) -> bool:
-    """Return whether another peer can run beside those at hand, by what they hold at most; True where nothing is
-    known."""
-    free = available_bytes()
-    return free is None or free > ROOM * max((r.get("bytes", 0) for r in peers), default=0)
+    """Return whether another peer can run beside those at hand, by what they hold at most."""
+    return available_bytes() > ROOM * max((r.get("bytes", 0) for r in peers), default=0)
 
 
 class _Rate:

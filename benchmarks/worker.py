@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
 from benchmarks.problem import Workload
 from einsmith.base import environment, files, workers
-from einsmith.base.system import processes
 from einsmith.bench.server import StepServer
 
 PEERS = {
@@ -157,7 +157,7 @@ class PeerProcess(workers.Worker):
     def _answer(self, name: str, arguments: tuple, allowance: Allowance) -> Any:
         if self.process is None:
             self._spawn()
-        self._wall, self._computed = time.monotonic(), processes.tree_seconds(self.process.pid)  # type: ignore[union-attr]
+        self._wall, self._computed = time.monotonic(), tree_seconds(self.process.pid)  # type: ignore[union-attr]
         self._signal(signal.SIGCONT)
         try:
             return self._exchange(name, arguments, max(0.0, allowance.left))
@@ -176,7 +176,7 @@ class PeerProcess(workers.Worker):
         """Return the seconds since the request that count: those that the process computed, where that is less, and
         at least a part of those by the clock."""
         now = time.monotonic() - self._wall
-        computed = None if self.process is None else processes.tree_seconds(self.process.pid)
+        computed = None if self.process is None else tree_seconds(self.process.pid)
         if computed is None or self._computed is None:
             return now
         return max(now / PATIENCE, min(now, computed - self._computed))
@@ -185,6 +185,21 @@ class PeerProcess(workers.Worker):
         if self.process is not None:
             with suppress(ProcessLookupError):
                 self.process.send_signal(number)
+
+
+def tree_seconds(process: int) -> float | None:
+    """Return the processor seconds of a process and all that descend from it; None where it has ended."""
+    seconds = 0.0
+    try:
+        root = psutil.Process(process)
+        descendants = root.children(recursive=True)
+        seconds += sum(root.cpu_times()[:4])  # its own and its ended children's, user and system
+    except psutil.NoSuchProcess:
+        return None
+    for descendant in descendants:
+        with suppress(psutil.NoSuchProcess):
+            seconds += sum(descendant.cpu_times()[:4])
+    return seconds
 
 
 class Crew:

@@ -32,7 +32,7 @@ ALLOWED = {
     },
     "base/npz.py": {"np.load": "of an open plain file", "np.savez": "into memory"},
     "base/processes.py": {"os.open": "/dev/null"},
-    "base/system/forks.py": {"open": "/proc"},
+    "base/forks.py": {"open": "/proc"},
     "base/system/memory.py": {"write_text": "/proc"},
     "base/system/sources.py": {"read_text": "/proc and /sys"},
     "models/tensor_files.py": {"save_file": "of safetensors, which writes by path, into a new folder"},

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-NEEDED = ("numpy", "llvmlite", "click", "rich", "safetensors", "platformdirs", "pytest")
+NEEDED = ("numpy", "llvmlite", "click", "rich", "safetensors", "platformdirs", "psutil", "pytest")
 """Packages of Einsmith itself, and pytest, whose decorators stand in the modules with the kernels' cases."""
 ON_CARDS = ("triton",)
 DRAWING = ("matplotlib",)

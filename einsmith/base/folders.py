@@ -18,9 +18,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from einsmith.base import files
+from einsmith.base import files, forks
 from einsmith.base.errors import SaveError
-from einsmith.base.system import file_locks, forks, processes
+from einsmith.base.system import file_locks, processes
 
 PATIENCE = 600.0
 """Most seconds that a writer waits for others; a save of 100 GB at 200 MB/s takes 500 s."""

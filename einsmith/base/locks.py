@@ -36,8 +36,8 @@ from threading import get_ident
 from typing import Any, TypeVar
 from weakref import WeakSet
 
+from einsmith.base import forks
 from einsmith.base.errors import EinsmithError
-from einsmith.base.system import forks
 
 T = TypeVar("T")
 PATIENCE = 30.0

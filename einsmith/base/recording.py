@@ -20,10 +20,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
-from einsmith.base import environment, files, locks, messages
+from einsmith.base import environment, files, forks, locks, messages
 from einsmith.base.arguments import show
 from einsmith.base.errors import ArgumentError, KindError, KnobError
-from einsmith.base.system import forks
 
 MAX_EVENTS = 200_000
 """Most events of a file: about 35 MB, which Perfetto opens in a few seconds."""

@@ -19,9 +19,8 @@ from math import inf
 from typing import Any, Self
 from weakref import WeakSet
 
-from einsmith.base import locks, processes
+from einsmith.base import forks, locks, processes
 from einsmith.base.errors import EinsmithError
-from einsmith.base.system import forks
 from einsmith.base.system.processes import can_wait_for_pipes
 
 LOOK = 1.0

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import shutil
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 
 from einsmith import adapters, models, optim
 from einsmith.adapters import peft_folder
 from einsmith.base import files, folders
 from einsmith.base.errors import ArgumentError, DataError, SaveError
 from einsmith.cli.progress import TrainProgress, metric_text
-from einsmith.cli.runs import Interrupted, check_writable, cosine_rate, draw_curve, interrupts
+from einsmith.cli.runs import CURVE, DAMAGED, SETTINGS, SavedRun, TrainingRun, check_writable
 from einsmith.cli.tasks import token_loss
 from einsmith.data import Tokenizer, TokenRows, documents, hold_out, rows
 from einsmith.data.documents import KINDS, Document
@@ -28,10 +25,8 @@ from einsmith.models import published_folder
 from einsmith.nn import Module
 from einsmith.training import TrainStep, checkpoint, manifest
 
-RUN, SETTINGS, CURVE = "run", "run.json", "loss.png"
-"""Folder of a run in the save folder, and files in it."""
-WARM_UP = 0.05
-"""Fraction of a run in which the learning rate rises."""
+RUN, SINCE = "run", ("ema",)
+"""Folder of a run in the save folder, and settings that may be missing in older runs."""
 LENGTH = 512
 """Tokens in a row where neither --length nor the model says less."""
 RATES = {True: 2e-4, False: 2e-5}
@@ -45,16 +40,17 @@ _LIST = re.compile(r"[\w.]+(,[\w.]+)*")
 """Targets that are names, with commas; others are a regular expression."""
 
 
-@dataclass
-class FinetuneRun:
-    """The settings and the history of a run, kept as run.json in the folder `run` of its save folder.
+@dataclass(kw_only=True)
+class FinetuneRun(SavedRun):
+    """The settings and the history of a run of `einsmith finetune`, kept in the folder `run` of its save folder.
 
     Attributes:
         base, data: the model's folder and the file of documents, with checksums of their contents in `digests`
         rank: rank of the adapters; None: all weights are trained
-        losses: losses of batches; history: results of epochs
         weights: checksum of the file of trained weights that was saved last
     """
+
+    WARM_UP = 0.05
 
     base: str
     data: str
@@ -66,19 +62,12 @@ class FinetuneRun:
     epochs: int = 3
     batch: int = 4
     length: int = 0
-    lr: float = 0.0
-    accumulate: int = 1
-    clip: float = 1.0
+    clip: float | None = 1.0
     validation: str = ""
     is_padded: bool = False
     is_divided: bool = False
-    seed: int = 0
-    precision: str = "fp32"
     keep: str = "fp32"
     digests: dict[str, str] = field(default_factory=dict)
-    losses: list[float] = field(default_factory=list)
-    history: list[dict[str, float]] = field(default_factory=list)
-    seconds: float = 0.0
     weights: str = ""
 
     @property
@@ -90,6 +79,17 @@ class FinetuneRun:
     def tensors(self) -> str:
         """Name of the file of trained weights in the save folder."""
         return published_folder.WEIGHTS if self.rank is None else peft_folder.TENSORS
+
+    def save(self, step: TrainStep, target: Path) -> None:
+        """Replace the save folder by the adapter, or the model, and the state of the run, as a whole."""
+        with folders.rewriting(target, is_run, "a save of `einsmith finetune`") as (place, work):
+            if self.rank is None:
+                published_folder.write_files(step.model, work, Path(self.base))
+            else:
+                peft_folder.write_files(step.model, work, self.base)
+            self.weights = manifest.digest(work / self.tensors)
+            checkpoint.write(step, work / RUN, {SETTINGS: self.write}, holds_weights=False)
+            folders.copy_others(place, work, [p.name for p in work.iterdir()])
 
     def adapt(self, model: Module) -> None:
         """Give a model the adapters that are trained, or unfreeze its weights."""
@@ -147,33 +147,16 @@ def finetune(
         run.history = [h for h in run.history if h["epoch"] <= step.epoch]
     else:
         run.adapt(model)
-        optimizer = optim.AdamW(lr=run.lr)
-        step = TrainStep(
-            model,
-            token_loss,
-            optimizer,
-            seed=run.seed,
-            threads=threads,
-            clip_grad_norm=run.clip,
-            accumulate=run.accumulate,
-            precision=run.precision,
-        )
+        step = run.new_step(model, token_loss, optim.AdamW(lr=run.lr), threads=threads)
     step.memory_limit = memory_limit
     _check_room(target, step)
     check_writable(target, is_run)
     trained = sum(p.size for p in model.parameters() if p.requires_grad)
     progress.say(f"training {trained:,} of {sum(p.size for p in model.parameters()):,} parameters")
-    with progress, interrupts() as came:
-        try:
-            _loop(run, step, train_rows, held, target, progress, came)
-        except Interrupted:
-            _save(run, step, target)
-            _draw(run, target, progress.say)
-            raise click.ClickException(
-                f"interrupted after step {step.steps}; continue with: einsmith finetune {folder} --save {target} "
-                "--resume"
-            ) from None
-    _draw(run, target, progress.say)
+    how = "all weights" if run.rank is None else f"adapters of rank {run.rank}"
+    title, rate = f"{run.model}, {how}, batch {run.batch}", run.batch * run.length
+    training = TrainingRun(run, step, train_rows, held, target, progress, title, rate, folder=RUN)
+    training.finish(f"einsmith finetune {folder} --save {target} --resume")
     last = run.history[-1] if run.history else {}
     if as_json:
         click.echo(json.dumps(last | {"epochs": step.epoch, "steps": step.steps, "seconds": run.seconds}))
@@ -198,7 +181,7 @@ def _new(folder: Path, settings: dict[str, Any], full: bool | None) -> FinetuneR
     others = [f"--{option}" for name, option in frozen.items() if name in settings and full]
     if others:
         raise click.UsageError(f"{', '.join(others)}: these options belong to --lora")
-    run = FinetuneRun(str(folder.resolve()), **settings)
+    run = FinetuneRun(base=str(folder.resolve()), **settings)
     run.alpha = run.alpha or float(run.rank or 0)
     run.lr = run.lr or RATES[run.rank is not None]
     return run
@@ -215,24 +198,18 @@ def _saved(target: Path, folder: Path, settings: dict[str, Any], full: bool | No
     if not is_run(target):
         raise SaveError(f"{target} holds no run of `einsmith finetune`; leave out --resume to begin one")
     try:
-        saved = json.loads(files.read_bytes(target / RUN / SETTINGS))
-        run = FinetuneRun(**{f.name: saved[f.name] for f in fields(FinetuneRun)})
+        run = FinetuneRun.read(target / RUN / SETTINGS, SINCE)
         is_whole = manifest.digest(target / run.tensors) == run.weights
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as e:
+    except DAMAGED as e:
         raise SaveError(f"{target} cannot be continued: a file is missing or damaged ({e})") from e
     if not is_whole:
         raise SaveError(f"{target / run.tensors} was changed since it was saved; the run cannot be continued from it")
     if full is not None:
         settings = settings | {"rank": None}
-    for name, value in settings.items():
-        own = getattr(run, name)
-        if name not in ("epochs", "data") and value != own:
-            option = {"rank": "lora", "is_padded": "pad", "is_divided": "divide", "keep": "weights"}.get(name, name)
-            raise click.BadParameter(
-                f"the run in {target} has {own!r}; a resumed run keeps its settings", param_hint=f"--{option}"
-            )
+    options = {"rank": "lora", "is_padded": "pad", "is_divided": "divide", "keep": "weights"}
     run.base = str(folder.resolve())
     run.data, run.epochs = settings.get("data", run.data), settings.get("epochs", run.epochs)
+    run.check_kept(target, settings, options)
     return run
 
 
@@ -317,78 +294,3 @@ def _tokenizer(folder: Path) -> tuple[Callable[[str, bool], list[int]] | None, i
         return ids[:-1] if begins and ids and ids[-1] == tokenizer.eos else ids
 
     return encode, tokenizer.eos
-
-
-# ------------------------------------------------------------------------------------------------------------ training
-
-
-def _loop(
-    run: FinetuneRun,
-    step: TrainStep,
-    train_rows: TokenRows,
-    held: TokenRows | None,
-    target: Path,
-    progress: TrainProgress,
-    came: Callable[[], bool],
-) -> None:
-    """Train the rest of the run, and save after every epoch."""
-    length = len(train_rows)
-    total = run.epochs * -(-length // run.accumulate)
-    began = time.perf_counter() - run.seconds
-    if step.epoch >= run.epochs:
-        progress.say(f"the saved run has already trained for its {run.epochs} epochs")
-
-    def set_rate() -> None:
-        for rule in step.optimizer.rules.values():
-            rule.lr = cosine_rate(run.lr, step.steps, total, WARM_UP)
-
-    def on_step(step: TrainStep, loss: float) -> None:
-        del run.losses[step.epoch * length + step.position - 1 :]
-        run.losses.append(loss)
-        run.seconds = time.perf_counter() - began
-        progress.step(step.epoch, run.epochs, step.position, length, loss, run.batch * run.length)
-        set_rate()
-        if came():
-            raise Interrupted
-
-    def on_epoch(step: TrainStep, loss: float) -> None:
-        row = {"epoch": step.epoch, "loss": _epoch_loss(run, train_rows, step.epoch)}
-        if held is not None:
-            test_loss = step.evaluate(held)["loss"]
-            row |= {"test_loss": test_loss, "perplexity": math.exp(min(test_loss, 700.0))}  # a larger one has no float
-        run.seconds = row["seconds"] = time.perf_counter() - began
-        run.history = [h for h in run.history if h["epoch"] < step.epoch] + [row]
-        progress.epoch(row, run.epochs)
-        _save(run, step, target)
-
-    set_rate()
-    step.fit(train_rows, epochs=run.epochs, progress=False, on_step=on_step, on_epoch=on_epoch)
-
-
-def _epoch_loss(run: FinetuneRun, train_rows: TokenRows, epoch: int) -> float:
-    """Return the mean loss of an epoch's tokens; epoch: the number of epochs that have ended with it."""
-    losses = run.losses[(epoch - 1) * len(train_rows) : epoch * len(train_rows)]
-    return float(np.average(losses, weights=train_rows.labels_of(epoch - 1)))
-
-
-# -------------------------------------------------------------------------------------------------------------- saving
-
-
-def _save(run: FinetuneRun, step: TrainStep, target: Path) -> None:
-    """Replace the save folder by the adapter, or the model, and the state of the run, as a whole."""
-    with folders.rewriting(target, is_run, "a save of `einsmith finetune`") as (place, work):
-        if run.rank is None:
-            published_folder.write_files(step.model, work, Path(run.base))
-        else:
-            peft_folder.write_files(step.model, work, run.base)
-        run.weights = manifest.digest(work / run.tensors)
-        settings = json.dumps(asdict(run))
-        others: dict[str, Callable[[Path], None]] = {SETTINGS: lambda file: files.write(file, settings)}
-        checkpoint.write(step, work / RUN, others, holds_weights=False)
-        folders.copy_others(place, work, [p.name for p in work.iterdir()])
-
-
-def _draw(run: FinetuneRun, target: Path, say: Callable[[str], None]) -> None:
-    evaluated = [h for h in run.history if "test_loss" in h]
-    how = "all weights" if run.rank is None else f"adapters of rank {run.rank}"
-    draw_curve(run.losses, evaluated, target / RUN / CURVE, f"{run.model}, {how}, batch {run.batch}", say)

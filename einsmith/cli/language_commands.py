@@ -6,8 +6,9 @@ from pathlib import Path
 
 import click
 
-from einsmith.base.precisions import KEPT, PRECISIONS
+from einsmith.base.precisions import KEPT
 from einsmith.cli import common_options
+from einsmith.cli.common_options import BATCH, COUNT, POSITIVE, SEED
 
 _FOLDER = click.Path(path_type=Path, file_okay=False)
 _DATA = (
@@ -28,39 +29,31 @@ _PAD = "One document in a row, instead of as many as fit."
 @click.command("finetune")
 @click.argument("folder", metavar="DIR", type=_FOLDER)
 @click.option("--data", metavar="FILE", help=_DATA)
-@click.option("--lora", "rank", metavar="RANK", type=click.IntRange(min=1), help="Train adapters of this rank.")
+@click.option("--lora", "rank", metavar="RANK", type=COUNT, help="Train adapters of this rank.")
 @click.option("--full", is_flag=True, default=None, help="Train all weights instead.")
 @click.option(
     "--save", "save_to", metavar="OUT", required=True, help="Folder of the adapter, or of the model (--full)."
 )
 @click.option("--resume", is_flag=True, help="Continue the run that is saved in OUT, with its settings.")
 @click.option("--targets", help=_TARGETS)
-@click.option(
-    "--alpha", type=click.FloatRange(min=0, min_open=True), help="Adapters count alpha/RANK times.  [default: RANK]"
-)
+@click.option("--alpha", type=POSITIVE, help="Adapters count alpha/RANK times.  [default: RANK]")
 @click.option("--dora", is_flag=True, default=None, help="Learn the norms of the adapted rows, too (DoRA).")
 @click.option(
     "--dropout", type=click.FloatRange(min=0, max=1, max_open=True), help="Dropout before adapters.  [default: 0]"
 )
-@click.option("--epochs", type=click.IntRange(min=1), help="Number of epochs in all.  [default: 3, or as saved]")
-@click.option("--batch", type=common_options.BATCH, help="Rows in a batch.  [default: 4]")
-@click.option("--length", type=click.IntRange(min=1), help=_LENGTH)
-@click.option("--lr", type=click.FloatRange(min=0, min_open=True), help=_LR)
-@click.option("--accumulate", type=click.IntRange(min=1), help="Batches per update.  [default: 1]")
-@click.option(
-    "--clip", type=click.FloatRange(min=0, min_open=True), help="Largest norm of the gradients.  [default: 1]"
-)
+@click.option("--epochs", type=COUNT, help="Number of epochs in all.  [default: 3, or as saved]")
+@click.option("--batch", type=BATCH, help="Rows in a batch.  [default: 4]")
+@click.option("--length", type=COUNT, help=_LENGTH)
+@click.option("--lr", type=POSITIVE, help=_LR)
+@click.option("--accumulate", type=COUNT, help="Batches per update.  [default: 1]")
+@click.option("--clip", type=POSITIVE, help="Largest norm of the gradients.  [default: 1]")
 @click.option("--validation", metavar="SHARE|FILE", help=_VALIDATION)
 @click.option("--pad", "is_padded", is_flag=True, default=None, help=_PAD)
 @click.option(
     "--divide", "is_divided", is_flag=True, default=None, help="Blank lines divide a .txt file into documents."
 )
-@click.option("--seed", type=click.IntRange(min=0), help="Seed of adapters, order and held-out part.  [default: 0]")
-@click.option(
-    "--precision",
-    type=click.Choice(PRECISIONS),
-    help="fp32, or products in tf32, or activations of 16 bits: bf16, fp16.  [default: fp32]",
-)
+@click.option("--seed", type=SEED, help="Seed of adapters, order and held-out part.  [default: 0]")
+@common_options.precision
 @click.option("--weights", "keep", type=click.Choice(("fp32", *KEPT)), help=_WEIGHTS)
 @common_options.threads
 @common_options.memory_limit
@@ -90,13 +83,13 @@ _TEMPERATURE = "Divisor of the logits of drawn tokens; 0 takes the most likely t
 @click.command("generate")
 @click.argument("folder", metavar="DIR", type=_FOLDER)
 @click.argument("text")
-@click.option("--max-tokens", type=click.IntRange(min=1), help="Tokens that follow at most.  [default: 128]")
+@click.option("--max-tokens", type=COUNT, help="Tokens that follow at most.  [default: 128]")
 @click.option("--temperature", type=click.FloatRange(min=0), default=0.0, help=_TEMPERATURE)
-@click.option("--top-k", type=click.IntRange(min=1), help="Draw one of so many most likely tokens.")
+@click.option("--top-k", type=COUNT, help="Draw one of so many most likely tokens.")
 @click.option(
     "--top-p", type=click.FloatRange(0, 1), help="Draw one of the tokens that have this probability together."
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the draws.")
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of the draws.")
 @click.option("--adapter", metavar="OUT", type=_FOLDER, help="Folder of an adapter, of `einsmith finetune` or PEFT.")
 @click.option("--weights", "keep", type=click.Choice(("fp32", *KEPT)), default="fp32", help=_WEIGHTS)
 @common_options.threads

@@ -14,8 +14,8 @@ from click.core import ParameterSource
 
 from einsmith.base import environment
 from einsmith.base.errors import EinsmithError, KnobError
-from einsmith.base.precisions import PRECISIONS
 from einsmith.cli import common_options
+from einsmith.cli.common_options import BATCH, COUNT, PATH, POSITIVE, SEED
 from einsmith.cli.language_commands import finetune_command, generate_command
 from einsmith.cost.microarchitectures import VECTORS
 
@@ -28,7 +28,6 @@ def app() -> None:
 
 
 _UNIT = "Unit of a text's tokens.  [default: word; gpt_small: character]"
-BATCH = common_options.BATCH
 _DECAY = click.FloatRange(min=0, max=1, max_open=True)
 _MODE = "dynamic tunes the kernels during training.  [default: static, or as saved]"
 
@@ -36,46 +35,28 @@ _MODE = "dynamic tunes the kernels during training.  [default: static, or as sav
 @app.command("train")
 @click.argument("model")
 @click.option("--data", metavar="NAME|DIR", help="Training data, listed above.  [default: the first one of the MODEL]")
-@click.option("--epochs", type=click.IntRange(min=1), help="Number of epochs in all.  [default: 5, or as saved]")
+@click.option("--epochs", type=COUNT, help="Number of epochs in all.  [default: 5, or as saved]")
 @click.option("--batch", type=BATCH, help="Batch size: samples, or columns of text.  [default: by the task]")
 @click.option("--set", "arguments", multiple=True, metavar="width=128", help="Set an argument of the model.")
-@click.option(
-    "--steps", type=click.IntRange(min=1), help="Length of a window of text, in tokens.  [default: 35; gpt_small: 128]"
-)
+@click.option("--steps", type=COUNT, help="Length of a window of text, in tokens.  [default: 35; gpt_small: 128]")
 @click.option("--vocabulary", type=click.IntRange(min=2), help="Largest size of a text's vocabulary.  [default: 10000]")
 @click.option("--unit", type=click.Choice(["word", "character"]), help=_UNIT)
-@click.option(
-    "--size", type=click.IntRange(min=1), help="Pixels a side to which a folder's images are scaled.  [default: 32]"
-)
+@click.option("--size", type=COUNT, help="Pixels a side to which a folder's images are scaled.  [default: 32]")
 @click.option("--augment", is_flag=True, default=None, help="Shift and mirror the images at random.")
 @click.option("--optimizer", help="sgd, momentum, adam, adamw, or another of es.optim such as lion.  [default: adam]")
-@click.option("--lr", type=click.FloatRange(min=0, min_open=True), help="Learning rate.  [default: the optimizer's]")
+@click.option("--lr", type=POSITIVE, help="Learning rate.  [default: the optimizer's]")
 @click.option(
     "--schedule", type=click.Choice(["constant", "cosine"]), help="Learning rate schedule.  [default: cosine]"
 )
-@click.option(
-    "--clip",
-    type=click.FloatRange(min=0, min_open=True),
-    help="Largest norm of the gradients; larger ones are clipped.",
-)
-@click.option(
-    "--accumulate",
-    type=click.IntRange(min=1),
-    help="Batches per update, whose gradients are accumulated.  [default: 1]",
-)
+@click.option("--clip", type=POSITIVE, help="Largest norm of the gradients; larger ones are clipped.")
+@click.option("--accumulate", type=COUNT, help="Batches per update, whose gradients are accumulated.  [default: 1]")
 @click.option(
     "--ema",
     type=_DECAY,
     help="Decay of an exponential moving average of the weights, which is evaluated in their place.",
 )
-@click.option(
-    "--precision",
-    type=click.Choice(PRECISIONS),
-    help="fp32, or products in tf32, or activations of 16 bits: bf16, fp16.  [default: fp32]",
-)
-@click.option(
-    "--seed", type=click.IntRange(min=0), help="Seed of the initial weights and of the data's order.  [default: 0]"
-)
+@common_options.precision
+@click.option("--seed", type=SEED, help="Seed of the initial weights and of the data's order.  [default: 0]")
 @click.option("--save", "save_to", metavar="DIR", help="Save to this folder after every epoch, for --resume.")
 @click.option("--resume", metavar="DIR", help="Continue the run saved in this folder, with its settings.")
 @common_options.threads
@@ -118,16 +99,8 @@ _OVERRIDE = (
 @app.command("explain")
 @click.argument("what", metavar="MODEL|FILE")
 @click.option("--batch", type=BATCH, help="Batch size of a MODEL's step.  [default: as in train]")
-@click.option(
-    "--shape", "shapes", multiple=True, metavar="A=64,128", help="Shape of a formula's input; once per input."
-)
-@click.option(
-    "--set",
-    "settings",
-    multiple=True,
-    metavar="stride=2",
-    help="Set a parameter of a formula, or an argument of a MODEL.",
-)
+@common_options.shapes
+@common_options.settings
 @click.option("--candidates", type=click.IntRange(min=0), default=3, show_default=True, help=_CANDIDATES)
 @click.option("--measure", is_flag=True, help="Measure each kernel within the program, and its candidates alone.")
 @common_options.threads
@@ -137,9 +110,7 @@ _OVERRIDE = (
 @common_options.memory_limit
 @common_options.max_stored
 @click.option("--override", "overrides", multiple=True, metavar="KERNEL PATTERN GENE=VALUE...", help=_OVERRIDE)
-@click.option(
-    "--html", metavar="FILE", type=click.Path(path_type=Path), help="Write an HTML report to this file instead."
-)
+@click.option("--html", metavar="FILE", type=PATH, help="Write an HTML report to this file instead.")
 @click.option(
     "--dump",
     metavar="DIR",
@@ -149,10 +120,10 @@ _OVERRIDE = (
 @click.option(
     "--trace",
     metavar="FILE",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Write the phases of compilation and a run to this file too, as Chrome trace events for Perfetto.",
 )
-@click.option("--ranks", type=click.IntRange(min=1), help="Predict a MODEL's step on up to so many processes instead.")
+@click.option("--ranks", type=COUNT, help="Predict a MODEL's step on up to so many processes instead.")
 @click.option(
     "--network", default="25 Gb/s, 10 us", show_default=True, help="Bandwidth and latency of each process, for --ranks."
 )
@@ -197,10 +168,7 @@ def explain_command(what: str, ranks: int | None, network: str, **options) -> No
     "--input", "inputs", multiple=True, metavar="[NAME=]X.npy", help="Array for an input, in order or by name."
 )
 @click.option(
-    "--output",
-    metavar="FILE.npz",
-    type=click.Path(path_type=Path),
-    help="Write the outputs to this file instead of printing them.",
+    "--output", metavar="FILE.npz", type=PATH, help="Write the outputs to this file instead of printing them."
 )
 @common_options.threads
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per output.")
@@ -213,18 +181,14 @@ def run_command(what: str, **options) -> None:
 
 @app.command("export")
 @click.argument("what", metavar="MODEL|DIR")
-@click.argument("folder", metavar="FOLDER|FILE.onnx", type=click.Path(path_type=Path))
+@click.argument("folder", metavar="FOLDER|FILE.onnx", type=PATH)
 @click.option("--batch", type=BATCH, help="Batch size of the step.  [default: as in train]")
 @click.option("--set", "settings", multiple=True, metavar="width=128", help="Set an argument of the MODEL.")
 @click.option("--name", help="Prefix of the C functions' names.  [default: the model's name]")
 @click.option(
     "--target", default="host", help="x86-64 to x86-64-v4, aarch64, wasm or wasm-relaxed.  [default: this machine]"
 )
-@click.option(
-    "--schedule",
-    type=click.IntRange(min=1),
-    help="Number of steps whose scheduled learning rates are written as a table.",
-)
+@click.option("--schedule", type=COUNT, help="Number of steps whose scheduled learning rates are written as a table.")
 @common_options.threads
 @click.option(
     "--compiler",
@@ -276,9 +240,7 @@ def bench_command(what: tuple[str, ...], **options) -> None:
 @click.argument("file", metavar="FILE.py", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.option("--gradients", is_flag=True, help="Look at the gradients too, if the results are right.")
 @click.option("--seconds", type=click.FloatRange(min=0), default=60.0, show_default=True, help="Time limit.")
-@click.option(
-    "--output", metavar="FILE", type=click.Path(path_type=Path), help="Write the smaller file here instead of printing."
-)
+@click.option("--output", metavar="FILE", type=PATH, help="Write the smaller file here instead of printing.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def shrink_command(file: Path, **options) -> None:
     """Find the smallest formula and sizes that fail as those of FILE.py do, and print them as a file to run.
@@ -322,40 +284,20 @@ _GRAPH = "Use half of the time to measure the decisions of the graph passes, bef
 @click.argument("what", metavar="[MODEL|FILE]", required=False)
 @click.option("--seconds", type=click.FloatRange(min=1, max=7 * 86400), default=60.0, show_default=True, help=_SECONDS)
 @click.option("--batch", type=BATCH, help="Batch size of a MODEL's step.  [default: as in train]")
-@click.option(
-    "--shape", "shapes", multiple=True, metavar="A=64,128", help="Shape of a formula's input; once per input."
-)
-@click.option(
-    "--set",
-    "settings",
-    multiple=True,
-    metavar="stride=2",
-    help="Set a parameter of a formula, or an argument of a MODEL.",
-)
+@common_options.shapes
+@common_options.settings
 @common_options.threads
 @common_options.memory_limit
 @common_options.max_stored
 @click.option("--device", metavar="NAME", help="cpu, cuda, or a card by its number, as in cuda:1.")
 @click.option("--graph", is_flag=True, help=_GRAPH)
 @click.option("--workers", metavar="SPEC", help=_WORKERS)
-@click.option(
-    "--picture", metavar="FILE", type=click.Path(path_type=Path), help="Write a plot of the search to this PNG file."
-)
+@click.option("--picture", metavar="FILE", type=PATH, help="Write a plot of the search to this PNG file.")
 @click.option("--list", "listed", is_flag=True, help="Show the stored results of tuning.")
 @click.option("--forget", metavar="KERNEL|all", help=_KERNEL)
+@click.option("--export", "export_to", metavar="FILE", type=PATH, help="Write the stored results to this file.")
 @click.option(
-    "--export",
-    "export_to",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Write the stored results to this file.",
-)
-@click.option(
-    "--import",
-    "import_from",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Add the results of a file that --export wrote.",
+    "--import", "import_from", metavar="FILE", type=PATH, help="Add the results of a file that --export wrote."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 @click.pass_context

@@ -1,16 +1,14 @@
-"""Draw the graph of a program for `einsmith explain --html`: its calls, what is fused in each, and the tensors between
-them."""
+"""Place the graph of a program for `einsmith explain --html`: its calls, what is fused in each, and the tensors between
+them. The template draws it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from math import log2
 from typing import Any
 
-from einsmith.base.sizes import show_size
-from einsmith.cli.kernel_report import describe_fusion, seconds_of
+from einsmith.cli.kernel_report import seconds_of
 from einsmith.cli.report_charts import Report, colour_of
 from einsmith.driver.streaming import us
 
@@ -107,7 +105,7 @@ def _boxes(report: Report) -> list[_Box]:
     return boxes
 
 
-def _edge(edge: Mapping[str, Any], source: _Box, target: _Box) -> str:
+def _path(source: _Box, target: _Box) -> str:
     """Return the curve of a tensor: straight down or up to the next call of a column, else around those between."""
     if source.column == target.column:
         down = target.y > source.y
@@ -115,59 +113,30 @@ def _edge(edge: Mapping[str, Any], source: _Box, target: _Box) -> str:
         b = target.y + (0 if down else target.height)
         if abs(b - a) <= 2 * GAP:
             x = source.x + WIDTH / 2
-            path = f"M{x:.0f} {a:.0f}L{x:.0f} {b:.0f}"
-        else:
-            x = source.x
-            a, b = source.y + source.height / 2, target.y + target.height / 2
-            away = x - min(110.0, 24 + abs(b - a) / 12)
-            path = f"M{x:.0f} {a:.0f}C{away:.0f} {a:.0f} {away:.0f} {b:.0f} {x:.0f} {b:.0f}"
+            return f"M{x:.0f} {a:.0f}L{x:.0f} {b:.0f}"
+    a, b = source.y + source.height / 2, target.y + target.height / 2
+    if source.column == target.column:
+        x = z = source.x
+        middle = x - min(110.0, 24 + abs(b - a) / 12)
     else:
         right = target.column > source.column
-        a, b = source.y + source.height / 2, target.y + target.height / 2
         x, z = source.x + (WIDTH if right else 0), target.x + (0 if right else WIDTH)
         middle = (x + z) / 2
-        path = f"M{x:.0f} {a:.0f}C{middle:.0f} {a:.0f} {middle:.0f} {b:.0f} {z:.0f} {b:.0f}"
-    layout = f", {edge['layout']}" if edge["layout"] else ""
-    title = (
-        f"{edge['tensor']}: {edge['type']}, {show_size(edge['bytes'])}{layout}\ncall {source.number} to {target.number}"
-    )
-    width = 0.6 + 0.13 * max(0.0, log2(max(edge["bytes"], 1) / 1024))
-    kind = "edge ordered" if edge["layout"] else "edge"
-    return f'<path class="{kind}" d="{path}" stroke-width="{width:.2f}"><title>{escape(title)}</title></path>'
+    return f"M{x:.0f} {a:.0f}C{middle:.0f} {a:.0f} {middle:.0f} {b:.0f} {z:.0f} {b:.0f}"
 
 
-def _box(box: _Box) -> str:
-    colour = colour_of(box.kernels[0])
-    titles = []
-    for k in box.kernels:
-        fused = f"\n{describe_fusion(k)}" if len(k["fused"]) > 1 and k["fusion"] else ""
-        titles.append(f"{k['root']}\n{k['pattern']} {k['config']}{fused}")
-    text = []
-    for n, line in enumerate(box.lines):
-        kind = "" if n else ' class="strong"'
-        text.append(f'<text x="{box.x + 8:.0f}" y="{box.y + 5 + LINE * (n + 0.8):.0f}"{kind}>{escape(line)}</text>')
-    number = box.number
-    return (
-        f'<a href="#c{number}"><g><title>{escape(chr(10).join(titles))}</title>'
-        f'<rect class="box" x="{box.x:.0f}" y="{box.y:.0f}" width="{WIDTH}" height="{box.height:.0f}" rx="3"/>'
-        f'<rect class="{colour}" x="{box.x:.0f}" y="{box.y:.0f}" width="4" height="{box.height:.0f}"/>'
-        f"{''.join(text)}</g></a>"
-    )
-
-
-def graph(report: Report) -> Iterator[str]:
-    """Draw the calls of the plan as boxes, tensors between them as lines, as wide as they are large."""
+def graph(report: Report) -> dict[str, Any]:
+    """Place the calls of the plan as boxes, and tensors between them as lines, as wide as they are large."""
     boxes = _boxes(report)
     place = {b.number: b for b in boxes}
-    width = max((b.x for b in boxes), default=0.0) + WIDTH
-    height = max((b.y + b.height for b in boxes), default=0.0)
-    view = f"{-130} {-10} {width + 150:.0f} {height + 20:.0f}"
-    yield (
-        f'<div class="graph"><svg id="graph" viewBox="{view}" style="width:{width + 150:.0f}px" role="img" '
-        'aria-label="calls of the plan and the tensors between them">'
-    )
+    edges = []
     for e in report["edges"]:
         if e["from"] in place and e["to"] in place:
-            yield _edge(e, place[e["from"]], place[e["to"]])
-    yield from map(_box, boxes)
-    yield "</svg></div>"
+            width = 0.6 + 0.13 * max(0.0, log2(max(e["bytes"], 1) / 1024))
+            edges.append((e, _path(place[e["from"]], place[e["to"]]), width))
+    return {
+        "boxes": boxes,
+        "edges": edges,
+        "width": max((b.x for b in boxes), default=0.0) + WIDTH + 150,
+        "height": max((b.y + b.height for b in boxes), default=0.0) + 20,
+    }

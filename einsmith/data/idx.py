@@ -14,13 +14,14 @@ from einsmith.base.errors import DataError
 _GZIP = b"\x1f\x8b"
 
 
-def read_bytes(path: Path) -> bytes:
-    """Return the content of a file, unpacked where it is gzip, whatever its name. Raises DataError."""
+def read_bytes(path: Path, is_packed: bool = True) -> bytes:
+    """Return the content of a file, unpacked where it is gzip, whatever its name, unless `is_packed` is False. Raises
+    DataError."""
     try:
         content = files.read_bytes(path)
     except OSError as e:
         raise DataError(f"cannot read {path}: {e.strerror or e}") from e
-    return unpack(content, str(path))
+    return unpack(content, str(path)) if is_packed else content
 
 
 def unpack(content: bytes, name: str) -> bytes:

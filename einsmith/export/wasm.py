@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from einsmith.base import files
 from einsmith.base.errors import CompileError
+from einsmith.base.templates import render
 from einsmith.export import exported
 from einsmith.export.build import run_command
 from einsmith.export.calls import ArrayArgument, LibraryCall
@@ -96,14 +97,14 @@ def write_module(folder: Path, name: str, manifest: Mapping[str, Any], calls: Se
 
 def declarations(name: str, calls: Sequence[LibraryCall]) -> str:
     """Return the TypeScript declarations of NAME.js."""
-    roles: dict[str, list[str]] = {}
-    for call in calls:
-        arguments = ", ".join(f"{a.name}: {_type(a)} | number[]" for a in call.arguments)
-        results = [_type(r) for r in call.results] or ["number"]
-        result = results[0] if len(results) == 1 else f"[{', '.join(results)}]"
-        shapes = ", ".join(f"{a.name} {a.meaning}" for a in (*call.arguments, *call.results))
-        roles.setdefault(call.role, []).append(f"  /** {shapes} */\n  {call.role}({arguments}): {result};")
-    return _DECLARATIONS.format(name=name, calls="\n".join(line for lines in roles.values() for line in lines))
+    ordered = sorted(calls, key=lambda call: [c.role for c in calls].index(call.role))
+    return render(WEB / "module.d.ts", name=name, calls=ordered, type_of=_type, result_of=_result)
+
+
+def _result(call: LibraryCall) -> str:
+    """Return the type of a function's result in TypeScript."""
+    results = [_type(r) for r in call.results] or ["number"]
+    return results[0] if len(results) == 1 else f"[{', '.join(results)}]"
 
 
 def _type(a: ArrayArgument) -> str:
@@ -119,51 +120,3 @@ def _type(a: ArrayArgument) -> str:
         "bf16": "Uint16Array",
     }
     return names.get(a.dtype.name, "Uint8Array")
-
-
-_DECLARATIONS = """\
-/** An error of a model. code: what the native function returned, 0 where it was not called. */
-export class EinsmithError extends Error {{
-  code: number;
-}}
-
-type Source = string | URL | Response | BufferSource;
-
-/** Load a model. wasm, weights: addresses, responses or bytes, by default the files beside {name}.js. */
-export function load(options?: {{ wasm?: Source | WebAssembly.Module; weights?: Source }}): Promise<Model>;
-
-export interface Model {{
-{calls}
-  /** Train on batches and return the mean loss; onStep may return false to end. */
-  fit(
-    batches: Iterable<unknown[]> | AsyncIterable<unknown[]>,
-    onStep?: (progress: {{ step: number; loss: number }}) => boolean | void,
-  ): Promise<number>;
-  /** Number of updates so far. */
-  readonly steps: number;
-  /** Values that the last step reported in addition to its loss. */
-  readonly reports: Record<string, number>;
-  /** The value of a setting, such as "lr", at the next step; `set` holds for all further steps. */
-  get(setting: string): number;
-  set(setting: string, value: number): void;
-  /** All tensors as the bytes of a safetensors file, and back. */
-  weights(): Uint8Array;
-  setWeights(bytes: BufferSource): void;
-  /** A copy of a tensor's elements. */
-  tensor(name: string): ArrayLike<number> | BigInt64Array;
-}}
-
-/** The functions with their arrays' names, types and shapes; tensors; settings. */
-export const manifest: {{
-  name: string;
-  functions: {{
-    function: string;
-    role: string;
-    arguments: {{ name: string; type: string; shape: number[] }}[];
-    results: {{ name: string; type: string; shape: number[] }}[];
-  }}[];
-  tensors: {{ name: string; kind: string; type: string; shape: number[] }}[];
-  settings: {{ name: string; value: number; steps_in_table: number }}[];
-  reports: string[];
-}};
-"""

@@ -11,9 +11,8 @@ from __future__ import annotations
 from threading import get_ident
 from typing import Any
 
-from einsmith.base import locks
+from einsmith.base import forks, locks
 from einsmith.base.errors import EinsmithError
-from einsmith.base.system import forks
 from einsmith.runtime.arena import Arena
 
 UnderWay = tuple[Arena, locks.Guard | None, Any]

@@ -19,9 +19,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from einsmith.base import forks
 from einsmith.base.caches import Once
 from einsmith.base.errors import EinsmithError, EinsmithWarning
-from einsmith.base.system import forks
 from einsmith.base.threads import start
 from einsmith.codegen.cache import native
 from einsmith.codegen.entry import entry_program

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from threading import get_ident
 
-from einsmith.base import locks
-from einsmith.base.system import forks
+from einsmith.base import forks, locks
 from einsmith.runtime.thread_count import usable_cores
 
 

@@ -10,9 +10,9 @@ from contextvars import ContextVar
 from functools import cache
 from typing import Annotated
 
-from einsmith.base import environment
+from einsmith.base import environment, forks
 from einsmith.base.arguments import check_arguments
-from einsmith.base.system import forks, processors
+from einsmith.base.system import processors
 from einsmith.cost.facts import MAX_THREADS, host
 from einsmith.runtime import openmp
 from einsmith.runtime.openmp import Team

@@ -21,16 +21,15 @@ BARE = {
     "einsmith.export",
     "einsmith.base.late",
     "einsmith.base.locks",
-    "einsmith.base.system",
-    "einsmith.base.system.forks",
+    "einsmith.base.forks",
 }
 """Modules of Einsmith that a bare import loads."""
 COMPILER = {"einsmith.driver.compile", "einsmith.passes", "einsmith.kernels", "einsmith.codegen", "llvmlite"}
 NETWORK = {"urllib.request", "http.client", "ssl", "email"}
-COMMANDS = {"click", "rich", "matplotlib"}
+COMMANDS = {"click", "rich", "matplotlib", "jinja2"}
 ALL = COMPILER | NETWORK | COMMANDS | {
-    "numpy", "safetensors", "platformdirs", "sqlite3", "hashlib", "ctypes", "tarfile", "csv", "logging", "PIL",
-    "torch", "jax", "tensorflow", "triton", "onnx", "ml_dtypes", "asyncio", "multiprocessing", "subprocess",
+    "numpy", "safetensors", "platformdirs", "psutil", "sqlite3", "hashlib", "ctypes", "tarfile", "csv", "logging",
+    "PIL", "torch", "jax", "tensorflow", "triton", "onnx", "ml_dtypes", "asyncio", "multiprocessing", "subprocess",
     "concurrent.futures",
 }  # fmt: skip
 TRAINING = "s = es.TrainStep(es.nn.Linear(2, 1), es.functional.mse_loss, es.optim.SGD(lr=0.1)); "

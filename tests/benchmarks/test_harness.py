@@ -19,7 +19,7 @@ from benchmarks.recurrent_steps import recurrent as recurrent_step
 from benchmarks.run import MIN_ROUNDS, Pace, _room, _summarize, run_problem
 from benchmarks.verify import disagreements
 from benchmarks.worker import Allowance, PeerProcess, WorkerError, alone
-from einsmith.base.system import memory, processes
+from einsmith.base.system import memory
 
 
 def test_arithmetic_is_counted_from_the_shapes() -> None:
@@ -165,7 +165,7 @@ def test_time_cap(tmp_path: Path) -> None:
 
 def test_waiting_does_not_count_against_the_cap(tmp_path: Path, monkeypatch) -> None:
     """A worker that other work keeps from the processors may take longer than its cap."""
-    monkeypatch.setattr(processes, "tree_seconds", lambda pid: 7.0)
+    monkeypatch.setattr(worker, "tree_seconds", lambda pid: 7.0)
     monkeypatch.setattr(worker, "PATIENCE", 1e6)
     with PeerProcess("peak", 1, tmp_path) as peer:
         allowance = Allowance(0.001)
@@ -173,17 +173,16 @@ def test_waiting_does_not_count_against_the_cap(tmp_path: Path, monkeypatch) -> 
         assert peer.version and allowance.left == pytest.approx(0.001, abs=1e-4)
 
 
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processor times are read from /proc")
 def test_processor_seconds_are_those_of_all_descendants() -> None:
     burn = "import time; e = time.process_time() + 0.4\nwhile time.process_time() < e: pass"
     script = f"import subprocess, sys, time; subprocess.run([sys.executable, '-c', {burn!r}]); print(1); time.sleep(9)"
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as parent:
         try:
             assert parent.stdout is not None and parent.stdout.readline()
-            assert (processes.tree_seconds(parent.pid) or 0) > 0.3
+            assert (worker.tree_seconds(parent.pid) or 0) > 0.3
         finally:
             parent.kill()
-    assert processes.tree_seconds(parent.pid) is None
+    assert worker.tree_seconds(parent.pid) is None
 
 
 def test_other_work_is_kept_away(tmp_path: Path) -> None:
@@ -231,9 +230,7 @@ def test_a_turn_is_short_unless_a_step_is_long() -> None:
 def test_there_is_room_while_memory_lasts(monkeypatch) -> None:
     monkeypatch.setattr(run, "available_bytes", lambda: 1000)
     assert _room([]) and _room([{"bytes": 499}, {}]) and not _room([{"bytes": 10}, {"bytes": 501}])
-    monkeypatch.setattr(run, "available_bytes", lambda: None)
-    assert _room([{"bytes": 10**15}])
-    assert memory.available_bytes() is None or memory.available_bytes() > 2**20
+    assert memory.available_bytes() > 2**20
 
 
 @pytest.mark.slow

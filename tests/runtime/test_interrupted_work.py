@@ -291,7 +291,7 @@ def test_fetching_data(tmp_path):
         os.kill(os.getpid(), signal.SIGINT)
     threading.Thread(target=send, daemon=True).start()
     try:
-        fetch.npm_archive("some@1.0", [], print)
+        fetch.from_npm("some@1.0", dict)([], [], print)
         raise AssertionError("not interrupted")
     except KeyboardInterrupt:
         pass
@@ -321,7 +321,7 @@ def test_a_client_that_is_just_starting_is_ended(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setattr(fetch.subprocess, "Popen", Interrupted)
     with pytest.raises(KeyboardInterrupt):
-        fetch.npm_archive("some@1.0", [], print)
+        fetch.from_npm("some@1.0", dict)([], [], print)
     (pid,) = started
     with pytest.raises(ChildProcessError):
         os.waitpid(pid, 0)  # it has ended, and been waited for

@@ -13,9 +13,6 @@ from typing import NamedTuple
 from einsmith.base.system import sources
 from einsmith.base.system.sources import system
 
-CPU_LOAD = 3
-"""HOST_CPU_LOAD_INFO of macOS: ticks of 10 ms that all processors spent on users' work, the system's, idle, and on
-users' work of low priority."""
 _CORE, _CACHE, _INSTRUCTIONS = 0, 2, 1
 """Kinds of Windows's records (RelationProcessorCore, RelationCache), and the kind of cache that holds no data."""
 _RECORD = 32
@@ -45,11 +42,8 @@ def allowed() -> list[int]:
     """Return the numbers of the processors that this process may use. macOS keeps no process from any; on Windows they
     are those of the process's own group of at most 64."""
     if system() == "win32":
-        mine, all_of_group = ctypes.c_size_t(), ctypes.c_size_t()
-        ask = sources.kernel32().GetProcessAffinityMask
-        if ask(sources.this_process(), ctypes.byref(mine), ctypes.byref(all_of_group)) and mine.value:
-            return [n for n in range(mine.value.bit_length()) if mine.value >> n & 1]
-    elif system() != "darwin" and hasattr(os, "sched_getaffinity"):
+        return sources.psutil().Process().cpu_affinity()
+    if system() != "darwin" and hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
 
@@ -62,9 +56,7 @@ def can_restrict() -> bool:
 def restrict(cpus: Sequence[int]) -> None:
     """Restrict this process to processors of these numbers, if the system supports it. Raises OSError if it refuses."""
     if system() == "win32":
-        mask = ctypes.c_size_t(sum(1 << n for n in cpus))
-        if not sources.kernel32().SetProcessAffinityMask(sources.this_process(), mask):
-            raise OSError(f"Windows does not keep the process to the processors {', '.join(map(str, cpus))}")
+        sources.psutil().Process().cpu_affinity(list(cpus))
     elif can_restrict():
         os.sched_setaffinity(0, cpus)
 
@@ -201,28 +193,10 @@ def load() -> float | None:
 
 def seconds_worked() -> float:
     """Return the seconds that this process's processors have worked, or were withheld by the host of a virtual machine
-    (which only Linux tells); 0 where the system does not tell.
-
-    macOS and Windows count all processors, of which a process of Windows may be kept from some: then it is 0.
-    """
-    if system() == "darwin":
-        ticks = sources.host_statistics(CPU_LOAD, 4)
-        return (ticks[0] + ticks[1] + ticks[3]) / 100 if len(ticks) == 4 else 0.0
-    if system() == "win32":
-        if len(allowed()) < (os.cpu_count() or 1):
-            return 0.0
-        idle, system_and_idle, user = ctypes.c_uint64(), ctypes.c_uint64(), ctypes.c_uint64()
-        times = ctypes.byref(idle), ctypes.byref(system_and_idle), ctypes.byref(user)
-        answered = sources.kernel32().GetSystemTimes(*times)
-        return (system_and_idle.value - idle.value + user.value) * 1e-7 if answered else 0.0
-    try:
-        rows = [line.split() for line in sources.read("/proc/stat").splitlines()]
-        mine = {f"cpu{n}" for n in allowed()}
-        # user, nice, system, idle, waiting, interrupts of two kinds, stolen (man 5 proc)
-        count = sum(int(row[n]) for row in rows if row and row[0] in mine for n in (1, 2, 3, 6, 7, 8))
-        return count / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError):
-        return 0.0
+    (which only Linux tells). macOS keeps the times of all processors."""
+    times = sources.psutil().cpu_times(percpu=True)
+    parts = ("user", "nice", "system", "irq", "softirq", "steal")
+    return sum(getattr(times[n], part, 0.0) for n in allowed() if n < len(times) for part in parts)
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Ask an operating system: files of Linux, values of macOS's sysctl(3), functions of Windows's kernel32.
+"""Ask an operating system: psutil, and beyond it files of Linux, macOS's sysctl(3), functions of Windows's kernel32.
 
 The other modules of the package ask through this one, so that tests can answer as any system would.
 """
@@ -8,9 +8,10 @@ from __future__ import annotations
 import ctypes
 import importlib
 import sys
-from functools import cache
 from pathlib import Path
 from typing import Any
+
+from einsmith.base import locks
 
 ROOT = Path("/")
 """Folder in which Linux has /proc and /sys."""
@@ -32,6 +33,14 @@ def optional(name: str) -> Any:
 
 
 winreg = optional("winreg")
+
+
+def psutil() -> Any:
+    """Return the library psutil, imported at its first use: a first call needs none of it."""
+    with locks.IMPORTING:
+        import psutil
+
+    return psutil
 
 
 def read(path: str) -> str:
@@ -65,33 +74,9 @@ def sysctl_text(name: str) -> str:
     return read_sysctl(name).partition(b"\0")[0].decode(errors="replace")
 
 
-def host_statistics(flavor: int, words: int) -> list[int]:
-    """Return statistics of macOS's kernel (host_statistics64, mach/host_info.h) as at most `words` words of 32 bits.
-    Return [] if the kernel refuses."""
-    ask = ctypes.CDLL(None).host_statistics64
-    ask.argtypes = ctypes.c_uint32, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p
-    counts, count = (ctypes.c_uint32 * words)(), ctypes.c_uint32(words)
-    if ask(_host_port(), flavor, ctypes.byref(counts), ctypes.byref(count)):
-        return []
-    return list(counts)[: count.value]
-
-
-@cache
-def _host_port() -> int:
-    """Return the port of macOS's kernel; each question for it would count another use that has to be given back."""
-    ask = ctypes.CDLL(None).mach_host_self
-    ask.restype = ctypes.c_uint32
-    return ask()
-
-
 def kernel32() -> Any:
     """Return the functions of Windows's kernel32; `ctypes.get_last_error` has the error of the last call."""
     return ctypes.WinDLL("kernel32", use_last_error=True)  # type: ignore[attr-defined]
-
-
-def this_process() -> ctypes.c_void_p:
-    """Return the handle by which a process of Windows names itself."""
-    return ctypes.c_void_p(-1)
 
 
 def read_registry(key: str, name: str) -> Any:

@@ -18,13 +18,8 @@ FROM = 1 << 18
 _TYPES = {t: d.numpy for t, d in TYPES.items()} | {torch.bfloat16: np.dtype(np.int16)}
 
 
-def _limit() -> int:
-    """Return the most unused memory to keep (bytes): an eighth of the machine's, or 1 GiB if that is unknown."""
-    total = total_bytes()
-    return 1 << 30 if total is None else total // 8
-
-
-LIMIT = _limit()
+LIMIT = total_bytes() // 8
+"""Most unused memory to keep (bytes)."""
 _free: OrderedDict[int, list[np.ndarray]] = OrderedDict()
 _held = 0
 _guard = locks.lock()

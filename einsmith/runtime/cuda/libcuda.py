@@ -11,9 +11,8 @@ import os
 from ctypes import POINTER, c_char_p, c_float, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from typing import Any
 
-from einsmith.base import locks
+from einsmith.base import forks, locks
 from einsmith.base.errors import DeviceError, OutOfMemoryError
-from einsmith.base.system import forks
 
 LIBRARY = "libcuda.so.1"
 NEEDED = 12000

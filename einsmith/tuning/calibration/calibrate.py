@@ -286,7 +286,7 @@ def plausible(static: Target, figures: dict[str, float]) -> tuple[dict[str, floa
 def memory_bytes(static: Target) -> int:
     """Return the bytes on which the bandwidth of main memory is measured: more than the caches hold and little of what
     is free; 0 where there is too little free memory."""
-    free = memory.available_bytes() or 1 << 30
+    free = memory.available_bytes()
     size = max(64 << 20, min(4 * static.l3, 192 << 20))
     return size if size <= free // 8 else 0
 

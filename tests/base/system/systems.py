@@ -30,9 +30,8 @@ def linux(monkeypatch: pytest.MonkeyPatch, folder: Path, files: Mapping[str, str
 def mac(
     monkeypatch: pytest.MonkeyPatch,
     values: Mapping[str, int | str] | None = None,
-    statistics: Mapping[int, list[int]] | None = None,
 ) -> None:
-    """Be on macOS. values: what sysctl tells by name; statistics: counts of the kernel, by flavor."""
+    """Be on macOS. values: what sysctl tells by name."""
     data = {k: v.to_bytes(8, "little") if isinstance(v, int) else v.encode() + b"\0" for k, v in (values or {}).items()}
 
     def sysctlbyname(name: bytes, value: Any, size: Any, new: None, new_size: int) -> int:
@@ -45,34 +44,18 @@ def mac(
         size._obj.value = len(told)
         return 0
 
-    def host_statistics64(port: int, flavor: int, counts: Any, count: Any) -> int:
-        told = (statistics or {}).get(flavor)
-        if port != 7 or told is None or len(told) > count._obj.value:
-            return 4  # KERN_INVALID_ARGUMENT
-        counts._obj[: len(told)] = told
-        count._obj.value = len(told)
-        return 0
-
-    library = SimpleNamespace(sysctlbyname=sysctlbyname, host_statistics64=host_statistics64)
+    library = SimpleNamespace(sysctlbyname=sysctlbyname)
     monkeypatch.setattr(sys, "platform", "darwin")
     monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
-    monkeypatch.setattr(sources, "_host_port", lambda: 7)
 
 
 def windows(
     monkeypatch: pytest.MonkeyPatch,
     functions: Mapping[str, Callable[..., int]] | None = None,
     registry: Mapping[tuple[str, str], Any] | None = None,
-    error: int = 0,
 ) -> None:
-    """Be on Windows.
-
-    Args:
-        monkeypatch: undoes it
-        functions: those of kernel32, by name
-        registry: values below HKEY_LOCAL_MACHINE, by key and name
-        error: what GetLastError tells
-    """
+    """Be on Windows. functions: those of kernel32, by name; registry: values below HKEY_LOCAL_MACHINE, by key and
+    name."""
 
     class Opened(SimpleNamespace):
         def __enter__(self) -> Opened:
@@ -89,7 +72,6 @@ def windows(
     known = {name: _named(f) for name, f in (functions or {}).items()}
     monkeypatch.setattr(sys, "platform", "win32")
     monkeypatch.setattr(ctypes, "WinDLL", lambda name, use_last_error: SimpleNamespace(**known), raising=False)
-    monkeypatch.setattr(ctypes, "get_last_error", lambda: error, raising=False)
     hives = SimpleNamespace(
         HKEY_LOCAL_MACHINE=2, OpenKey=lambda hive, key: Opened(hive=hive, key=key), QueryValueEx=query
     )
@@ -118,17 +100,6 @@ def describing(records: bytes) -> Callable[..., int]:
         if data is None or room < len(records):
             return 0
         data[: len(records)] = records
-        return 1
-
-    return ask
-
-
-def affinity(mine: int, every: int) -> Callable[..., int]:
-    """GetProcessAffinityMask with these masks."""
-
-    def ask(process: Any, own: Any, all_of_group: Any) -> int:
-        assert process.value == ctypes.c_void_p(-1).value
-        own._obj.value, all_of_group._obj.value = mine, every
         return 1
 
     return ask

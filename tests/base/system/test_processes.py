@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import builtins
-import ctypes
 import io
 import os
 import sys
-from typing import Any
+import time
 
 import pytest
 
-from einsmith.base.system import forks, processes
+from einsmith.base import forks
+from einsmith.base.system import processes
 from tests.base.system import systems
 
 
@@ -27,29 +27,6 @@ def test_processes_of_this_machine() -> None:
     os.close(read)
     os.waitpid(child, 0)
     assert not processes.runs(child) and not processes.runs(1 << 70)
-
-
-@pytest.mark.parametrize(
-    ("handle", "status", "error", "is_running"),
-    [(5, 259, 0, True), (5, 0, 0, False), (None, 0, 87, False), (None, 0, 5, True)],
-    ids=["runs", "ended", "no such process", "another user's"],
-)
-def test_processes_of_windows(monkeypatch, handle, status, error, is_running) -> None:
-    closed: list[Any] = []
-
-    def exit_code(of: ctypes.c_void_p, code: Any) -> int:
-        assert of.value == handle
-        code._obj.value = status
-        return 1
-
-    def close(of: ctypes.c_void_p) -> int:
-        closed.append(of.value)
-        return 1
-
-    functions = {"OpenProcess": lambda *_: handle, "GetExitCodeProcess": exit_code, "CloseHandle": close}
-    systems.windows(monkeypatch, functions, error=error)
-    monkeypatch.setattr(os, "kill", None)  # ends processes there
-    assert processes.runs(7) is is_running and closed == ([handle] if handle else [])
 
 
 def test_numbers_of_processes_are_told_apart(monkeypatch, tmp_path) -> None:
@@ -71,28 +48,18 @@ def test_numbers_of_processes_are_told_apart(monkeypatch, tmp_path) -> None:
     assert len(told) == 8
 
 
-def test_processor_seconds(monkeypatch, tmp_path) -> None:
-    ticks = os.sysconf("SC_CLK_TCK")
-
-    def stat(parent: int, *seconds: int) -> str:
-        return f"7 (a) b) S {parent} 2 3 4 5 6 7 8 9 10 {' '.join(str(s * ticks) for s in seconds)} 20 0"
-
-    texts = {7: stat(1, 3, 1, 20, 30), 8: stat(7, 2, 2, 0, 0), 9: stat(8, 1, 0, 0, 0), 5: stat(1, 9, 9, 9, 9)}
-    files = {f"/proc/{n}/stat": text for n, text in texts.items()} | {"/proc/6/stat": "6 (a) S 1", "/proc/4/stat": ""}
-    systems.linux(monkeypatch, tmp_path, files)
-    assert [processes.processor_seconds(n) for n in (7, 9, 6, 4, 3)] == [4.0, 1.0, 0.0, 0.0, 0.0]
-    assert processes.tree_seconds(7) == 59.0 and processes.tree_seconds(9) == 1.0
-    assert processes.tree_seconds(6) is None and processes.tree_seconds(3) is None
-    systems.linux(monkeypatch, tmp_path / "none", {})
-    monkeypatch.setattr(sys, "platform", "win32")
-    monkeypatch.delattr(os, "sysconf")
-    assert processes.processor_seconds(7) == 0 and processes.tree_seconds(7) is None
+def test_processor_seconds() -> None:
+    before, begun = processes.processor_seconds(os.getpid()), time.process_time()
+    while time.process_time() - begun < 0.1:
+        pass
+    assert 0.05 < processes.processor_seconds(os.getpid()) - before < 5
+    assert processes.processor_seconds(1 << 30) == 0
 
 
 def test_what_windows_lacks(monkeypatch) -> None:
-    assert processes.user_id() == os.geteuid() and processes.can_pause() and processes.can_wait_for_pipes()
+    assert processes.user_id() == os.geteuid() and processes.can_wait_for_pipes()
     systems.windows(monkeypatch)
-    assert processes.user_id() is None and not processes.can_pause() and not processes.can_wait_for_pipes()
+    assert processes.user_id() is None and not processes.can_wait_for_pipes()
 
 
 @pytest.mark.parametrize("name, texts", [("darwin", {}), ("win32", {}), ("linux", {"/proc/self/maps": "0-1 rw-p 0\n"})])

@@ -25,6 +25,7 @@ import click  # noqa: F401  # libraries look at the system when they are importe
 import llvmlite.binding  # noqa: F401
 import numpy as np
 import platformdirs  # noqa: F401
+import psutil  # noqa: F401
 import rich.progress  # noqa: F401
 import safetensors.numpy  # noqa: F401
 
@@ -55,7 +56,6 @@ def be(name: str) -> None:
     if name == "win32":
         refuses = SimpleNamespace(**dict.fromkeys(WINDOWS, lambda *_: 0))
         ctypes.WinDLL = lambda *_, **__: refuses  # type: ignore[attr-defined]
-        ctypes.get_last_error = lambda: 87  # type: ignore[attr-defined]
         remove(os, OS)
         remove(signal, SIGNALS)
         remove(_signal, SIGNALS)
@@ -64,8 +64,7 @@ def be(name: str) -> None:
         remove(time, "clock_gettime CLOCK_MONOTONIC")
         sys.modules.update(dict.fromkeys(MODULES))  # type: ignore[arg-type]  # they cannot be imported
     else:
-        real, refuses = ctypes.CDLL, SimpleNamespace(sysctlbyname=lambda *_: -1, host_statistics64=lambda *_: 4)
-        refuses.mach_host_self = lambda: 7
+        real, refuses = ctypes.CDLL, SimpleNamespace(sysctlbyname=lambda *_: -1)
         ctypes.CDLL = lambda name, *a, **k: refuses if name is None else real(name, *a, **k)  # type: ignore
         remove(os, MAC_OS)
     sys.modules.update(dict.fromkeys(OPTIONAL))  # type: ignore[arg-type]
@@ -73,10 +72,7 @@ def be(name: str) -> None:
     sys.platform = name
 
 
-WINDOWS = (
-    "GetProcessAffinityMask", "SetProcessAffinityMask", "GetLogicalProcessorInformation", "IsProcessorFeaturePresent",
-    "GetSystemTimes", "GlobalMemoryStatusEx", "OpenProcess",
-)  # fmt: skip
+WINDOWS = ("GetLogicalProcessorInformation", "IsProcessorFeaturePresent")
 
 
 def main(folder: Path) -> None:
