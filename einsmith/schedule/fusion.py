@@ -8,7 +8,7 @@ turn.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -19,6 +19,7 @@ from einsmith.ir.interned import Node
 from einsmith.ir.loop import LoweredLoop
 from einsmith.ir.nodes import Axis, Compute, Leaf, Piece, Read, Reduce, Template, Tensor, postorder, reads
 from einsmith.ir.views import is_view, producer, storage
+from einsmith.schedule.partition import Partition
 
 _MAX_BUFFERS = 24
 """Most buffers of a kernel: external arguments of its nodes and all their results."""
@@ -28,12 +29,10 @@ MAX_STAGES = 12
 
 @dataclass
 class FusionGroup:
-    """A set of nodes that one kernel computes, and its dependences on other groups."""
+    """A set of nodes that one kernel computes, and the groups that it needs."""
 
     nodes: list[Compute | LoweredLoop] = field(default_factory=list)
-    before: int = 0  # bitset of the groups that this one needs, directly or not, merged ones included
-    after: set[int] = field(default_factory=set)  # groups that need this one directly
-    into: int | None = None  # the group that it became a part of
+    before: int = 0  # bitset of the groups that this one needs, directly or not (`Partition.before`)
     readers: set[Compute | LoweredLoop] = field(default_factory=set)  # the nodes that read its nodes
 
     def count_outside_readers(self, node: Compute) -> int:
@@ -140,34 +139,37 @@ def fusion_groups(
         cut: nodes whose results no node of their own group reads.
     """
     unmerged = alone | early | ({gate} if gate is not None else set())
-    groups: list[FusionGroup] = []
+    groups = [FusionGroup() for _ in nodes]
+    partition, number = Partition(), {node: n for n, node in enumerate(nodes)}
     of: dict[Compute | LoweredLoop, int] = {}
     users: dict[Compute | LoweredLoop, set[Compute | LoweredLoop]] = defaultdict(set)
     for node in nodes:
         for m in makers(node):
             users[m].add(node)
-    for node in nodes:
+    for n, node in enumerate(nodes):
+        partition.add(n, (number[m] for m in makers(node)))
         needs = {of[m] for m in makers(node)}
         alike = {g for g in needs if levels.get(groups[g].nodes[0], 0) == levels.get(node, 0)}
-        best = len(groups)
+        best = n
         if isinstance(node, Compute) and node not in alone and _is_fusible(node):
             # Other readers of a group wait for all of it, so the group with the fewest readers is joined first.
             near = sorted(alike, key=lambda g: (groups[g].count_outside_readers(node), -g))
             near = [g for g in near if not (node in updates and _has_other_readers(groups[g], updates))]
-            best = next((g for g in near if _can_join(groups, g, node, needs, alone, early, cut)), best)
-        if best == len(groups):
-            groups.append(FusionGroup())
+            best = next(
+                (g for g in near if _can_join(groups, g, node, alone, early, cut) and not partition.has_between(g, n)),
+                best,
+            )
+        if best != n:
+            partition.merge(best, n)
         joined = groups[best]
         joined.nodes.append(node)
         joined.readers |= users[node]
         of[node] = best
-        for h in needs - {best}:
-            groups[h].after.add(best)
-        joined.before |= _before(groups, needs - {best})
-        _propagate(groups, best)
         if len(joined.nodes) > 1 and isinstance(node, Compute):
             for h in sorted(alike - {best}):
-                _absorb(groups, of, best, h, node, unmerged, cut)
+                _absorb(groups, partition, of, best, h, node, unmerged, cut)
+    for g, before in partition.before.items():
+        groups[g].before = before
     return groups, of
 
 
@@ -186,40 +188,15 @@ def _is_fusible(node: Compute) -> bool:
     return pointwise_body(node.template) is not None and len(node.args) <= _MAX_BUFFERS + MAX_STAGES
 
 
-def _propagate(groups: list[FusionGroup], g: int) -> None:
-    """Propagate the dependences of a group to the groups that need it."""
-    todo = [g]
-    while todo:
-        h = todo.pop()
-        for k in groups[h].after:
-            while (into := groups[k].into) is not None:
-                k = into
-            if k == h:
-                continue
-            before = groups[k].before | groups[h].before | 1 << h
-            if before != groups[k].before:
-                groups[k].before = before
-                todo.append(k)
-
-
-def _before(groups: list[FusionGroup], needs: Iterable[int]) -> int:
-    """Return the bitset of the given groups and of all groups that they need."""
-    out = 0
-    for h in needs:
-        out |= groups[h].before | 1 << h
-    return out
-
-
 def _can_join(
     groups: list[FusionGroup],
     g: int,
     node: Compute,
-    needs: set[int],
     alone: set[Compute | LoweredLoop],
     early: set[Compute | LoweredLoop],
     cut: Collection[Node],
 ) -> bool:
-    """Return whether a pointwise node that needs the groups `needs` may join group g, one of them."""
+    """Return whether a pointwise node may join group g, which it needs, if no group lies between them."""
     members = groups[g].nodes
     root = members[0]
     if isinstance(root, LoweredLoop) or root.shape != node.shape or len(members) >= MAX_STAGES:
@@ -228,13 +205,14 @@ def _can_join(
         return False
     if root in early and (node not in early or needs_check(node)):
         return False
-    if any(groups[h].before >> g & 1 for h in needs if h != g) or passes_on(members, [node], cut):
+    if passes_on(members, [node], cut):
         return False
     return reads_in_place(node, set(members)) and fits({*members, node})
 
 
 def _absorb(
     groups: list[FusionGroup],
+    partition: Partition,
     of: dict[Compute | LoweredLoop, int],
     g: int,
     h: int,
@@ -265,18 +243,13 @@ def _absorb(
     ):
         return
     # Only the node that has just joined may make g need h.
-    before = _before(groups, {of[m] for n in ours.nodes[:-1] for m in makers(n)} - {g})
-    before |= _before(groups, {of[m] for m in makers(node)} - {g, h})
-    if (before | theirs.before) >> h & 1 or theirs.before >> g & 1 or before >> g & 1:
+    needs_earlier = any(of[m] == h for n in ours.nodes[:-1] for m in makers(n))
+    if needs_earlier or partition.before[h] >> g & 1 or partition.has_between(h, g):
         return
     if not fits({*ours.nodes, *theirs.nodes}):
         return
     ours.nodes[-1:] = [*theirs.nodes, node]
     theirs.nodes = []
-    ours.before = before | theirs.before
     ours.readers |= theirs.readers
-    ours.after = (ours.after | theirs.after) - {g}
-    theirs.into = g
-    for n in members:
-        of[n] = g
-    _propagate(groups, g)
+    of |= dict.fromkeys(members, g)
+    partition.merge(g, h)

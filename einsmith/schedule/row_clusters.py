@@ -15,7 +15,7 @@ from einsmith.cost.facts import CPU, Target
 from einsmith.ir.analysis.pointwise import total_operations
 from einsmith.ir.nodes import Reduce, Tensor, nbytes
 from einsmith.ir.views import storage
-from einsmith.schedule.order import memory_greedy_order
+from einsmith.schedule.partition import Partition
 from einsmith.schedule.plan import AnyCall, Refusal
 from einsmith.schedule.row_forms import forms_of, row_buffers
 from einsmith.schedule.row_fusion import MAX_MEMBERS, can_share_rows, common_rows, is_batch, rows_of
@@ -117,7 +117,7 @@ def _merge(
     state = _Clusters(parts, after, streamed, cut)
     holders: dict[Tensor, list[int]] = {}  # the latest kernels so far with a buffer in a tensor's memory
     for g, part in enumerate(parts):
-        state.add(g)
+        state.add(g, after.get(g, ()))
         for s in {storage(t) for t in part.tensors}:
             holders[s] = [*holders.get(s, ())[1 - _MAX_RECENT :], g]
         c = g if g not in unfused and state.is_candidate(part) else None
@@ -257,7 +257,7 @@ def passed_on(parts: Iterable[AnyCall]) -> set[Tensor]:
     return {t for p in parts for t in p.results} & {t for p in parts for t in p.operands}
 
 
-class _Clusters:
+class _Clusters(Partition):
     """A partition of kernels into clusters, each identified by the number of its first kernel."""
 
     def __init__(
@@ -267,24 +267,11 @@ class _Clusters:
         streamed: Set[Tensor],
         cut: Collection[Tensor],
     ):
+        super().__init__()
         self.parts, self.streamed, self.cut = parts, streamed, cut
-        self.members: dict[int, list[int]] = {}  # a cluster's first kernel -> all of its kernels
-        # cluster -> bitset of the clusters that it needs; of a merged cluster, the bits of all its former numbers
-        self.before: dict[int, int] = {}
-        self.needs: dict[int, set[int]] = {}  # cluster -> the kernels of other clusters that it needs directly
-        self.users: dict[int, set[int]] = {}  # cluster -> the kernels that need it directly
-        self.of: dict[int, int] = {}  # kernel -> its cluster
         # kernels of a merged cluster -> those of the two clusters that it was merged from
         self.halves: dict[tuple[int, ...], tuple[list[int], list[int]]] = {}
         self.after = after  # kernel -> the kernels that it needs
-
-    def add(self, g: int) -> None:
-        """Add a cluster of one kernel, which needs only earlier ones."""
-        self.members[g], self.of[g], self.before[g] = [g], g, 0
-        self.needs[g], self.users[g] = set(self.after.get(g, ())), set()
-        for h in {self.of[h] for h in self.needs[g]}:
-            self.before[g] |= self.before[h] | 1 << h
-            self.users[h].add(g)
 
     def is_candidate(self, part: AnyCall) -> bool:
         """Return whether a kernel has rows, and streams or computes or reads a result that is never stored if fused."""
@@ -296,8 +283,8 @@ class _Clusters:
         cluster has to run between them, and common rows pay."""
         if (
             len(self.members[a]) + len(self.members[b]) > MAX_MEMBERS
-            or self._has_between(a, b)
-            or self._has_between(b, a)
+            or self.has_between(a, b)
+            or self.has_between(b, a)
         ):
             return False
         merged = [self.parts[n] for n in sorted(self.members[a] + self.members[b])]
@@ -312,31 +299,11 @@ class _Clusters:
         batches = [any(p.kernel.reuses for p in half) and is_batch(half, target, self.streamed) for half in halves]
         return not any(batches) or is_batch(merged, target, self.streamed)
 
-    def _has_between(self, a: int, b: int) -> bool:
-        """Return whether a third cluster has to run after cluster a and before cluster b."""
-        if not self.before[b] >> a & 1:
-            return False
-        return any(self.before[c] >> a & 1 for c in {self.of[h] for h in self.needs[b]} - {a})
-
     def merge(self, a: int, b: int) -> None:
         """Merge cluster b into cluster a."""
-        halves = self.members[a], self.members.pop(b)
-        self.members[a] = sorted(halves[0] + halves[1])
+        halves = self.members[a], self.members[b]
+        super().merge(a, b)
         self.halves[tuple(self.members[a])] = halves
-        for n in self.members[a]:
-            self.of[n] = a
-        self.before[a] |= self.before.pop(b)
-        self.before[a] &= ~(1 << a)
-        for edges in (self.needs, self.users):
-            edges[a] = {h for h in edges[a] | edges.pop(b) if self.of[h] != a}
-        todo = [a]
-        while todo:
-            h = todo.pop()
-            for c in {self.of[g] for g in self.users[h]}:
-                before = self.before[c] | self.before[h] | 1 << h
-                if before != self.before[c]:
-                    self.before[c] = before
-                    todo.append(c)
 
     def paying_parts(self, members: list[int], pays: Callable[[Sequence[int]], bool]) -> list[list[int]] | None:
         """Return the cluster, in one part if it pays, in two if it pays without a first product; else None."""
@@ -361,12 +328,3 @@ class _Clusters:
             first, second = second, first
         yield from self.split_unprofitable(first, pays)
         yield from self.split_unprofitable(second, pays)
-
-    def order(self) -> list[list[int]]:
-        """Return the clusters in a valid order, each at the earliest position that its first kernel permits."""
-        clusters = sorted(self.members)
-        number = {c: n for n, c in enumerate(clusters)}
-        after = {number[c]: {number[self.of[h]] for h in self.needs[c]} for c in clusters}
-        order = memory_greedy_order(after, [1] * len(clusters), [()] * len(clusters), {})
-        assert order is not None
-        return [self.members[clusters[n]] for n in order]

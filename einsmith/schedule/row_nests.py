@@ -11,7 +11,6 @@ inside of which the nest runs row by row (attention: batch and heads, then queri
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
@@ -23,6 +22,7 @@ from einsmith.schedule.activity import TileValues, names_in
 from einsmith.schedule.block_kernels import BlockKernel, drop_row, drop_unread
 from einsmith.schedule.in_place import reads_own_elements
 from einsmith.schedule.kernel import Activity, Follow, KernelBuffer, Member, Rows, limits_of
+from einsmith.schedule.limited_calls import add_place
 from einsmith.schedule.nest_limits import RowSweep, limit_sweeps, with_limits
 from einsmith.schedule.online import Scale, followers
 from einsmith.schedule.plan import KernelCall
@@ -221,7 +221,8 @@ def _sweeps(
         sweep = _follow(fused, members, scales, parts)
         if condition is not None:
             buffer_of = {p: b for k, places_ in kernels for p, b in zip(places_, k.buffers, strict=True)}
-            at = (*at, *sorted(names_in(condition.expr) - set(at)))
+            for place in sorted(names_in(condition.expr) - set(at)):
+                sweep, at = add_place(sweep, buffer_of[place]), (*at, place)
             sweep = _with_activity(sweep, condition, tile, at, buffer_of)
         # A form that merges axes has others than the kernel.
         is_same = [f.kernel.shape == p.kernel.shape for f, p in zip(some, own_parts, strict=True)]
@@ -329,21 +330,16 @@ def _along(condition: Expr, axis: int, extents: Sequence[int]) -> _Condition:
 def _with_activity(
     sweep: Rows, condition: _Condition, tile: int, at: Sequence[int], buffer_of: Mapping[int, KernelBuffer]
 ) -> Rows:
-    """Return a sweep that is active where a condition holds, whose names are places. `at`: the places of its buffers,
-    those that only the condition reads at the end."""
-    count, more = len(sweep.buffers), len(at) - len(sweep.buffers)
-    members = tuple(
-        Member(m.kernel, tuple(p if p < count else p + more for p in m.places), m.by_row, m.reduces, m.axis, m.follows)
-        for m in sweep.members
-    )
+    """Return a sweep that is active where a condition holds, whose names are places. `at`: the places of its
+    buffers."""
     names = names_in(condition.expr)
-    buffers = tuple(buffer_of[p] if p in names else b for p, b in itertools.zip_longest(at, sweep.buffers))
+    buffers = tuple(buffer_of[p] if p in names else b for p, b in zip(at, sweep.buffers, strict=True))
 
     def rule(e):
         return Read(at.index(-1 - e.slot), e.index, e.dtype) if isinstance(e, Read) else None
 
     active = Activity(rebuild([condition.expr], rule)[0], condition.extents, tile, True)
-    return Rows(sweep.rows, members, buffers, sweep.local, active)
+    return Rows(sweep.rows, sweep.members, buffers, sweep.local, active)
 
 
 def _repeat_tiles(
