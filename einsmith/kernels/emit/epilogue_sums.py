@@ -229,12 +229,11 @@ class EpilogueSums:
                 b.store(total(vectors), workspace, b.add(where, offsets["sum"]), mask)
                 continue
             count = combine_lanes(b, "add", counts)
-            weighted = total([b.mul(x, share) for x, share in zip(vectors, shares, strict=True)])
-            mean = b.op("div", weighted, b.op("max", count, b.const(1.0, self.elem)))
-            squares = []
-            for x, share, old in zip(vectors, shares, load(at + self.lanes), strict=True):
-                deviation = b.sub(x, mean)
-                squares.append(b.fma(b.mul(share, deviation), deviation, old))
+            values = total([b.mul(x, share) for x, share in zip(vectors, shares, strict=True)])
+            mean = b.op("div", values, b.op("max", count, b.const(1.0, self.elem)))
+            deviations = [b.sub(x, mean) for x in vectors]
+            weighted = [b.mul(share, x) for share, x in zip(shares, deviations, strict=True)]
+            squares = [b.fma(*x) for x in zip(weighted, deviations, load(at + self.lanes), strict=True)]
             b.store(mean, workspace, b.add(where, offsets["mean"]), mask)
             b.store(total(squares), workspace, b.add(where, offsets["squares"]), mask)
             b.store(count, workspace, b.add(part, offsets["count"]))
