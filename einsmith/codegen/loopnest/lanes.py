@@ -1,4 +1,4 @@
-"""Transpose square tiles of vectors, pick and place the lanes of patterns, merge values in trees, and split masks."""
+"""Pick, place, mask, transpose and merge the lanes of vectors, for the emitters of kernels and the code generator."""
 
 from __future__ import annotations
 
@@ -91,6 +91,15 @@ def place_lanes(
         lane = bisect_right(pattern, e) - 1
         picks.append(lane if pattern[lane] == e else -1 if others is None else n + lane)
     return b.shuffle(x, x if others is None else others, picks)
+
+
+def place_mask(b: Builder | Hoisting, mask: SSAValue | None, n: int, first: int, pattern: Sequence[int]) -> SSAValue:
+    """Return the mask of the elements first, first + 1, ... (n of them) that are at the positions of a pattern.
+
+    mask: the positions that count, by lane; None: all."""
+    if mask is None:
+        return b.literal([e in pattern for e in range(first, first + n)], "i1")
+    return place_lanes(b, mask, b.const(False, "i1", n), first, pattern)
 
 
 def merge_in_tree(values: Sequence[T], merge: Callable[[T, T], T]) -> T:

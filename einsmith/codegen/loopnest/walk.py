@@ -36,9 +36,11 @@ def digits(b: Builder, flat: SSAValue, extents: Sequence[Bound]) -> list[SSAValu
     return [flat, *reversed(out)] if extents else []
 
 
-def part_range(b: Builder, number: SSAValue, parts: int, count: Bound) -> Range:
-    """Return the range of part `number` of `count` points, tiles or rows that are divided into nearly equal parts."""
-    if parts == 1:
+def part_range(b: Builder, number: SSAValue | None, parts: int, count: Bound) -> Range:
+    """Return the range of part `number` of `count` points, tiles or rows that are divided into nearly equal parts.
+
+    number: None: all of them."""
+    if number is None or parts == 1:
         return 0, count
     lo = b.op("floordiv", b.mul(number, count), parts)
     hi = b.op("floordiv", b.mul(b.add(number, 1), count), parts)

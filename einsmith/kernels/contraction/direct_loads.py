@@ -46,11 +46,7 @@ class BoxLoads:
         self.weight = load_cycles * step + INSTRUCTIONS.pair - 2 if step > 1 else load_cycles if step else 0.5
         self.conds = [s.forms[c].coef for c, _, _ in s.conds]
         forms = [*(s.forms[i].coef for i in s.reads.values()), *self.conds, *({a: 1} for a in sorted(s.opaque))]
-        # What a step along an axis adds to every form, as the digits of one number.
-        self.coefs: dict[int, int] = {}
-        for i, form in enumerate(forms):
-            for a, c in form.items():
-                self.coefs[a] = self.coefs.get(a, 0) + (c << (48 * i))
+        self.coefs = _join_forms(forms)
         self.count_cache: dict[tuple, int] = {}
 
     def count(self, counts: Sequence[tuple[int, int]]) -> int:
@@ -90,11 +86,16 @@ class BoxLoads:
 
 def _count_values(forms: Sequence[Mapping[int, int]], counts: Sequence[tuple[int, int]]) -> int:
     """Return the number of distinct values of several forms together in a box of points."""
-    coefs: dict[int, int] = {}
+    return values_in_box(_join_forms(forms), counts)
+
+
+def _join_forms(forms: Sequence[Mapping[int, int]]) -> dict[int, int]:
+    """Return what a step along each axis adds to every form, as the digits of one number."""
+    out: dict[int, int] = {}
     for i, form in enumerate(forms):
         for a, n in form.items():
-            coefs[a] = coefs.get(a, 0) + (n << (48 * i))
-    return values_in_box(coefs, counts)
+            out[a] = out.get(a, 0) + (n << (48 * i))
+    return out
 
 
 def moving_axes(p: Problem, v: int, vectors: int, row_vectors: int, box: Sequence[tuple[int, int]]) -> set[int]:

@@ -268,26 +268,23 @@ class OperandAccess:
         """Return the cost of reading one vector, masks included, in units of one vector load."""
         cost, cost_by_kind = INSTRUCTIONS.gather * self._gathered_reads, {"uniform": 1.0, "gather": INSTRUCTIONS.gather}
         for r, form in self.reads.items():
+            kind = self.kind(form, align)
             if self.is_contiguous_word(r, align):
                 cost += 1.0 / self.word_reads[r]
-                continue
-            kind = self.kind(form, align)
-            cost += cost_by_kind[kind] if kind in cost_by_kind else self.runs(align) * self.row_cost(form)
+            else:
+                cost += cost_by_kind[kind] if kind in cost_by_kind else self.runs(align) * self.row_cost(form)
         return cost + 1.5 * self.masks * max(1.0, cost * 0.5)
 
     def read_cycles(self, align: int, w: Overheads) -> float:
         """Return the cycles that reading one vector takes from arithmetic beyond one load, masks aside."""
         cycles, rows = w.gather * self._gathered_reads, self.runs(align)
         for r, form in self.reads.items():
-            if self.is_contiguous_word(r, align):
-                continue
-            kind = self.kind(form, align)
+            kind = "uniform" if self.is_contiguous_word(r, align) else self.kind(form, align)
             if kind == "gather":
                 cycles += w.gather
-            elif kind != "uniform" and rows > 1:
-                cycles += w.touched_row * rows * self.row_cost(form)
             elif kind != "uniform":
-                cycles += w.every_other * (self.step(form) == 2)
+                is_strided = self.step(form) == 2
+                cycles += w.touched_row * rows * self.row_cost(form) if rows > 1 else w.every_other * is_strided
         return cycles
 
     def is_vector_aligned(self, form: int) -> bool:

@@ -13,10 +13,18 @@ from math import prod
 from einsmith.base.errors import CompileError
 from einsmith.codegen.loopnest.dots import WORD
 from einsmith.codegen.loopnest.expressions import ExpressionEmitter, Memo
-from einsmith.codegen.loopnest.lanes import between, conjoin, covering, pick_lanes, place_lanes, transpose_blocks
-from einsmith.codegen.loopnest.nest import BYTES, SSAValue, elem_of
+from einsmith.codegen.loopnest.lanes import (
+    between,
+    conjoin,
+    covering,
+    pick_lanes,
+    place_lanes,
+    place_mask,
+    transpose_blocks,
+)
+from einsmith.codegen.loopnest.nest import BYTES, SSAValue
 from einsmith.codegen.loopnest.walk import digits
-from einsmith.ir.nodes import Apply, Axis, Const, Expr, Read, outermost
+from einsmith.ir.nodes import Apply, Axis, Expr, Read, outermost
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 
 _COMPUTED_BYTES = 4
@@ -202,9 +210,20 @@ class LaneCursor(ExpressionEmitter):
     def read(self, x: Read, guard: SSAValue | None) -> SSAValue:
         if x.slot in self.s.supplied_slots:
             return self.supplied[x.slot]
-        if x in self.s.reads:
-            return self._load(x, guard)
-        return self._load_computed(x, [self.evaluate(i, guard, self.memo) for i in x.index], guard)
+        b, n, p, form = self.b, self.s.lanes, self.s.memories[x.slot], self.s.reads.get(x)
+        kind = "computed" if form is None else self.kinds[form]
+        at = self._compute_offset(x, guard) if form is None else self.offset(form)
+        if kind == "uniform" or (form is None and not at.type.lanes):
+            return b.load(p.pointer, at, p.elem, 0, None if guard is None else b.any(guard))
+        mask = None if guard is None else b.splat(guard, n)
+        if form is None:
+            return b.gather(p.pointer, at, p.elem, mask)
+        if kind != "gather":
+            masked_rows = [(x, conjoin(b, run, mask)) for x, run in self._rows(form, at)]
+            return self._load_rows(p.pointer, masked_rows, p.elem, self.s.step(form))
+        if p.offset_elem == "i64":
+            return b.gather(p.pointer, b.add(b.cast(self.lane_forms[form], "i64"), b.splat(at, n)), p.elem, mask)
+        return b.gather(b.address(p.pointer, at, p.elem), self.lane_forms[form], p.elem, mask)
 
     def adjacent_words(self, x: Apply, guard: SSAValue | None) -> SSAValue | None:
         s, b = self.s, self.b
@@ -214,42 +233,17 @@ class LaneCursor(ExpressionEmitter):
             return None
         if any(r not in own and self.kinds.get(s.reads.get(r, -1)) != "uniform" for r in reads):
             return None
-        lanes = len(x.args) * s.lanes
-
-        def emit(e: Expr) -> SSAValue:
-            if isinstance(e, Read):
-                m, at = s.memories[e.slot], self.offset(s.reads[e])
-                return b.load(m.pointer, at, m.elem, lanes if e in own else 0)
-            if isinstance(e, Const):
-                return b.const(e.value, elem_of(e.dtype))
-            args = [emit(a) for a in e.args]
-            assert isinstance(e, Apply)
-            return b.cast(args[0], elem_of(e.dtype)) if e.fn == "cast" else b.op(e.fn, *args)
-
-        return b.bitcast(emit(x.args[0]), WORD)
+        points: Memo = {}
+        for r in own:
+            m, at = s.memories[r.slot], self.offset(s.reads[r])
+            points[r, None] = b.load(m.pointer, at, m.elem, len(x.args) * s.lanes)
+        return b.bitcast(self.evaluate(x.args[0], None, points), WORD)
 
     # -- memory
 
     def offset(self, form: int) -> SSAValue:
         """Return the scalar part of a form's address."""
         return self.b.add(self.sums.get(form, 0), self.s.forms[form].const)
-
-    def _load(self, r: Read, mask: SSAValue | None) -> SSAValue:
-        s, b = self.s, self.b
-        form = s.reads[r]
-        p = s.memories[r.slot]
-        elem, kind, n = p.elem, self.kinds[form], s.lanes
-        at = self.offset(form)
-        if kind == "uniform":
-            return b.load(p.pointer, at, elem, 0, None if mask is None else b.any(mask))
-        if mask is not None and not mask.type.lanes:
-            mask = b.splat(mask, n)
-        if kind != "gather":
-            masked_rows = [(x, conjoin(b, run, mask)) for x, run in self._rows(form, at)]
-            return self._load_rows(p.pointer, masked_rows, elem, s.step(form))
-        if p.offset_elem == "i64":
-            return b.gather(p.pointer, b.add(b.cast(self.lane_forms[form], "i64"), b.splat(at, n)), elem, mask)
-        return b.gather(b.address(p.pointer, at, elem), self.lane_forms[form], elem, mask)
 
     def _rows(self, form: int, at: SSAValue) -> Iterator[tuple[SSAValue, SSAValue | None]]:
         """Yield (address of lane 0, mask of the lanes in the row; None: all) for each row that the lanes touch.
@@ -277,24 +271,21 @@ class LaneCursor(ExpressionEmitter):
             out: SSAValue | None = None
             for at, mask in rows:
                 if mask is not None and step > 1:
-                    mask = place_lanes(b, mask, b.const(False, "i1", n), first, pattern)
+                    mask = place_mask(b, mask, n, first, pattern)
                 out = b.load(pointer, b.add(at, first), elem, n, mask, out)
             assert out is not None
             parts.append(out)
         return parts[0] if step == 1 else pick_lanes(b, parts, starts, pattern)
 
-    def _load_computed(self, r: Read, index: Sequence[SSAValue], mask: SSAValue | None) -> SSAValue:
-        """Load a read whose index is computed at run time; gather where the index varies by lane."""
+    def _compute_offset(self, r: Read, guard: SSAValue | None) -> SSAValue:
+        """Return the offset of a read whose index is computed at run time: a vector where the index varies by lane."""
         b, p = self.b, self.s.memories[r.slot]
+        index = [self.evaluate(i, guard, self.memo) for i in r.index]
         elem = p.offset_elem if any(x.type.lanes for x in index) else "i64"
         at = b.const(0, elem)
         for x, stride in zip(index, p.buffer.strides, strict=True):
             at = b.add(at, b.mul(b.cast(x, elem), b.const(stride, elem)))
-        if not at.type.lanes:
-            return b.load(p.pointer, at, p.elem, 0, None if mask is None else b.any(mask))
-        if mask is not None:
-            mask = b.splat(mask, self.s.lanes)
-        return b.gather(p.pointer, at, p.elem, mask)
+        return at
 
     def values(
         self, exprs: Sequence[Expr] | None = None, supplied: Mapping[int, SSAValue] | None = None
@@ -353,9 +344,9 @@ class LaneCursor(ExpressionEmitter):
             self._store_rows(form, pointer, value)
         else:
             offsets = b.add(b.cast(self.lane_forms[form], "i64"), b.splat(at, n))
-            b.scatter(value, pointer, offsets, self._vector_mask())
+            b.scatter(value, pointer, offsets, self.vector_mask())
 
-    def _vector_mask(self) -> SSAValue | None:
+    def vector_mask(self) -> SSAValue | None:
         """Return the mask of active lanes as a vector; None: all are active."""
         return None if self.mask is None else self.b.splat(self.mask, self.s.lanes)
 
@@ -364,14 +355,15 @@ class LaneCursor(ExpressionEmitter):
 
         odd: values for the elements after those of `value`, at stride 2 (None: these elements are left alone)."""
         b, n, step = self.b, self.s.lanes, self.s.step(form)
-        mask, pattern = self._vector_mask(), range(0, self.s.lanes * step, step)
+        mask, pattern = self.vector_mask(), range(0, self.s.lanes * step, step)
         for first in range(0, step * n, n):
             here = value if step == 1 else place_lanes(b, value, odd, first, pattern)
 
             def emit(at: SSAValue, active: SSAValue | None, first=first, here=here) -> None:
-                if step > 1 and (odd is None or active is not None):
-                    active = b.const(True, "i1", n) if active is None else active
-                    active = place_lanes(b, active, b.const(False, "i1", n) if odd is None else active, first, pattern)
+                if step > 1 and odd is None:
+                    active = place_mask(b, active or b.const(True, "i1", n), n, first, pattern)
+                elif step > 1 and active is not None:
+                    active = place_lanes(b, active, active, first, pattern)
                 b.store(here, pointer, b.add(at, first), active)
 
             rows = list(self._rows(form, self.offset(form)))

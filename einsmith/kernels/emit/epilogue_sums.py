@@ -9,8 +9,8 @@ of terms.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import reduce
+from collections.abc import Callable, Sequence
+from functools import partial, reduce
 from math import prod
 from typing import NamedTuple
 
@@ -131,8 +131,7 @@ class EpilogueSums:
         terms = b.const(float(full * times), self.elem, self.lanes)
         for c in cursors:
             if c.mask is not None:
-                one = b.const(float(times), self.elem, self.lanes)
-                terms = b.add(terms, b.select(b.splat(c.mask, self.lanes), one, self.zero))
+                terms = b.add(terms, self._active(c.mask, b.const(float(times), self.elem, self.lanes)))
         at = b.mul(counter, self.lanes)
         before = b.load(self.counts, at, self.elem, self.lanes)
         total = b.add(before, terms)
@@ -170,64 +169,74 @@ class EpilogueSums:
 
     def finish(self, slot: SSAValue | int, counter: SSAValue | int, part: SSAValue, element: SSAValue) -> None:
         """Combine the lanes of a slot, and store the task's part of an element of each sum."""
-        b, n, workspace = self.b, self.lanes, self.b.buffers[-1]
-        at = b.mul(slot, self.width * n)
-        where = b.add(b.mul(part, self.places.elements), element)
-        for i, s in enumerate(self.sums):
-            place, offsets = b.add(at, self.first[i] * n), self._offsets(i)
-            x = b.load(self.running, place, self.elem, n)
-            if not s.centred:
-                b.store(combine_lanes(b, "add", x), workspace, b.add(where, offsets["sum"]))
-                continue
-            assert self.counts is not None
-            counts = b.load(self.counts, b.mul(counter, n), self.elem, n)
-            count = combine_lanes(b, "add", counts)
-            mean = b.op("div", combine_lanes(b, "add", b.mul(x, counts)), b.op("max", count, b.const(1.0, self.elem)))
-            deviation = b.sub(x, b.splat(mean, n))
-            squares = b.load(self.running, b.add(place, n), self.elem, n)
-            squares = b.fma(b.mul(counts, deviation), deviation, squares)
-            b.store(mean, workspace, b.add(where, offsets["mean"]))
-            b.store(combine_lanes(b, "add", squares), workspace, b.add(where, offsets["squares"]))
-            b.store(count, workspace, b.add(part, offsets["count"]))
+        b, counts = self.b, self._load_counts(counter)
+        load = partial(self._load, slot)
+        self._store_parts(load, lambda x: combine_lanes(b, "add", *x), [counts], counts, part, element)
 
     def finish_slots(self, slot: SSAValue | int, part: SSAValue, element: SSAValue, mask: SSAValue) -> None:
         """Combine the lanes of as many slots as a vector has lanes, all of the first counter, and store the task's part
         of their elements, which follow each other; mask: the slots that there are."""
-        b, n, workspace = self.b, self.lanes, self.b.buffers[-1]
-        where = b.add(b.mul(part, self.places.elements), element)
+        b, counts, every = self.b, self._load_counts(0), range(self.lanes)
 
-        def columns(place: int) -> list[SSAValue]:
-            """Return the lanes of a running result of all slots: a vector of slots for each lane."""
-            rows = [b.add(b.mul(b.add(slot, i), self.width * n), place * n) for i in range(n)]
-            return transpose(b, [b.load(self.running, at, self.elem, n) for at in rows])
+        def load(at: int) -> list[SSAValue]:
+            return transpose(b, [x for i in every for x in self._load(b.add(slot, i), at)])
 
-        for i, s in enumerate(self.sums):
-            offsets = self._offsets(i)
-            lanes = columns(self.first[i])
-            if not s.centred:
-                b.store(merge_in_tree(lanes, b.add), workspace, b.add(where, offsets["sum"]), mask)
-                continue
-            assert self.counts is not None
-            counts = b.load(self.counts, 0, self.elem, n)
-            count = combine_lanes(b, "add", counts)
-            shares = [b.splat(b.extract(counts, lane), n) for lane in range(n)]
-            total = merge_in_tree([b.mul(x, share) for x, share in zip(lanes, shares, strict=True)], b.add)
-            mean = b.op("div", total, b.splat(b.op("max", count, b.const(1.0, self.elem)), n))
-            b.store(mean, workspace, b.add(where, offsets["mean"]), mask)
-            deviations = [b.sub(x, mean) for x in lanes]
-            moved = [b.mul(b.mul(d, d), share) for d, share in zip(deviations, shares, strict=True)]
-            squares = merge_in_tree([*moved, *columns(self.first[i] + 1)], b.add)
-            b.store(squares, workspace, b.add(where, offsets["squares"]), mask)
-            b.store(count, workspace, b.add(part, offsets["count"]))
+        shares = [b.extract(counts, lane) for lane in every] if self.centred else []
+        self._store_parts(load, lambda x: merge_in_tree(x, b.add), shares, counts, part, element, mask)
 
     def finish_lanes(self, slot: SSAValue | int, part: SSAValue, element: SSAValue, mask: SSAValue | None) -> None:
         """Store the task's part of the elements that a slot's lanes are; `element` is the number of the first one."""
+        self._store_parts(partial(self._load, slot), lambda x: x[0], [], self.zero, part, element, mask)
+
+    def _load(self, slot: SSAValue | int, at: int) -> list[SSAValue]:
+        """Return, as a list, the vector `at` elements into the running results of a slot."""
         b, n = self.b, self.lanes
+        return [b.load(self.running, b.add(b.mul(slot, self.width * n), at), self.elem, n)]
+
+    def _load_counts(self, counter: SSAValue | int) -> SSAValue:
+        """Return the number of values in each lane of a counter; zeros if no sum is centred."""
+        if self.counts is None:
+            return self.zero
+        return self.b.load(self.counts, self.b.mul(counter, self.lanes), self.elem, self.lanes)
+
+    def _store_parts(
+        self,
+        load: Callable[[int], list[SSAValue]],
+        total: Callable[[list[SSAValue]], SSAValue],
+        shares: Sequence[SSAValue],
+        counts: SSAValue,
+        part: SSAValue,
+        element: SSAValue,
+        mask: SSAValue | None = None,
+    ) -> None:
+        """Store the task's part of an element of each sum, or of a vector of elements from number `element` on.
+
+        Args:
+            load: Returns the vectors of running results at an offset (elements) in a slot.
+            total: Adds such vectors up to what is stored.
+            shares: The numbers of values in each of the vectors; not used unless a sum is centred.
+            counts: The number of values in each lane.
+            part: Number of the task's part.
+            element: Number of the element.
+            mask: Elements that there are; None: all.
+        """
+        b, workspace = self.b, self.b.buffers[-1]
         where = b.add(b.mul(part, self.places.elements), element)
-        for i in range(len(self.sums)):
-            place = b.add(b.mul(slot, self.width * n), self.first[i] * n)
-            x = b.load(self.running, place, self.elem, n)
-            b.store(x, b.buffers[-1], b.add(where, self._offsets(i)["sum"]), mask)
+        for i, s in enumerate(self.sums):
+            at, offsets = self.first[i] * self.lanes, self._offsets(i)
+            vectors = load(at)
+            if not s.centred:
+                b.store(total(vectors), workspace, b.add(where, offsets["sum"]), mask)
+                continue
+            count = combine_lanes(b, "add", counts)
+            values = total([b.mul(x, share) for x, share in zip(vectors, shares, strict=True)])
+            mean = b.op("div", values, b.op("max", count, b.const(1.0, self.elem)))
+            deviations = [b.sub(x, mean) for x in vectors]
+            weighted = [b.mul(share, x) for share, x in zip(shares, deviations, strict=True)]
+            squares = [b.fma(*x) for x in zip(weighted, deviations, load(at + self.lanes), strict=True)]
+            b.store(mean, workspace, b.add(where, offsets["mean"]), mask)
+            b.store(total(squares), workspace, b.add(where, offsets["squares"]), mask)
+            b.store(count, workspace, b.add(part, offsets["count"]))
 
     def _offsets(self, i: int) -> dict[str, int]:
         """Return where the parts of sum number i begin (elements)."""

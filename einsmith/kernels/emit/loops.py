@@ -14,12 +14,12 @@ from einsmith.codegen.loopnest.address import BufferMemory, leaves
 from einsmith.codegen.loopnest.lanes import conjoin, transpose
 from einsmith.codegen.loopnest.nest import Builder, SSAValue
 from einsmith.codegen.loopnest.walk import (
-    Range,
     State,
     blocks,
     digits,
     emit_groups,
     part_bounds,
+    part_range,
     task_range,
     tile_count,
 )
@@ -74,16 +74,6 @@ def is_below_limits(b: Builder, kernel: Kernel, position: Mapping[int, SSAValue]
         if limit is not None:
             below = conjoin(b, below, b.op("lt", x, limit))
     return below
-
-
-def _split_limited(b: Builder, count: SSAValue, number: SSAValue | None, parts: int) -> Range:
-    """Return the range of part `number` when `count` points, known at run time, are divided into `parts` equal
-    parts."""
-    if number is None or parts == 1:
-        return b.const(0), count
-    each = b.op("floordiv", b.add(count, parts - 1), parts)
-    low = b.mul(number, each)
-    return low, b.op("min", b.add(low, each), count)
 
 
 def distribute_tasks(
@@ -177,7 +167,7 @@ def loop_over_rows(
                 bounds = part_bounds(b, count, task, tasks)
             else:  # a limit may leave fewer rows than tasks
                 k, count = _choose_leading_axes([1, *extents[1:]], max(2, tasks))
-                bounds = _split_limited(b, b.mul(limit, count), task, tasks)
+                bounds = part_range(b, task, tasks, b.mul(limit, count))
             row = stack.enter_context(b.loop(*bounds)).var
             for axis, at in zip(axes[:k], digits(b, row, extents[:k]), strict=True):
                 em.bind(axis, at)
@@ -307,7 +297,7 @@ class BoxSweep:
                 return
             bounds = part_bounds(b, self._row_tiles(row), number, tiles)
             if row in em.limits:
-                bounds = _split_limited(b, self._count_steps(row, self.height), number, tiles)
+                bounds = part_range(b, number, tiles, self._count_steps(row, self.height))
             with nullcontext() if row_base is not None else b.loop(*bounds) as loop:
                 at = row_base if loop is None else loop.var
                 assert isinstance(at, SSAValue)
@@ -324,7 +314,7 @@ class BoxSweep:
             within, group = None, em.lanes * self.unroll
             # A group that is the only one is computed whole, without a loop.
             if axis in em.limits and (axis == 0 or self.box.extents[axis] > group):
-                low, high = (b.mul(x, group) for x in _split_limited(b, self._count_steps(axis, group), number, tiles))
+                low, high = (b.mul(x, group) for x in part_range(b, number, tiles, self._count_steps(axis, group)))
                 within = low, b.op("min", high, self.box.extents[axis])
             emit_vector_tiles(em, self.box.extents[axis], self.unroll, emit_rows, number, tiles, within)
 

@@ -18,7 +18,15 @@ from einsmith.base.errors import CompileError
 from einsmith.codegen.loopnest.address import BufferMemory, address
 from einsmith.codegen.loopnest.expressions import ExpressionEmitter, Memo
 from einsmith.codegen.loopnest.hoist import Hoisting
-from einsmith.codegen.loopnest.lanes import between, covering, pick_lanes, place_lanes, take_lanes, whole_powers
+from einsmith.codegen.loopnest.lanes import (
+    between,
+    covering,
+    pick_lanes,
+    place_lanes,
+    place_mask,
+    take_lanes,
+    whole_powers,
+)
 from einsmith.codegen.loopnest.nest import Builder, SSAValue
 from einsmith.ir.analysis.bounds import Facts
 from einsmith.ir.analysis.linear import LinearForm, linear
@@ -52,6 +60,14 @@ class Split:
     const: int
     terms: tuple[tuple[int, SSAValue, int], ...] = ()
     pattern: tuple[int, ...] | None = None
+
+    @property
+    def first(self) -> int | None:
+        """The pattern's first element where its elements are neighbours, 0 where the lanes agree; None elsewhere."""
+        if self.pattern is None:
+            return 0
+        first = self.pattern[0]
+        return first if self.pattern == tuple(range(first, first + len(self.pattern))) else None
 
 
 class VectorEmitter(Hoisting, ExpressionEmitter):
@@ -274,17 +290,15 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         part = self.split(self.flat(x), guard)
         if part is None:
             return self._gather(x, source, elem, guard)
-        if part.pattern is None:
-            mask = guard
-            if guard is not None and guard.type.lanes:
-                lanes = self.lane_mask(guard)
-                assert lanes is not None
-                mask = self.hoist(("any", lanes.id), [lanes], lambda: self.b.any(lanes))
-            at, mask = self._limit_load(x, source, self.total(part), mask, 1)
-            return self.load(source.pointer, at, elem, 0, mask)
-        if all(p == part.pattern[0] + i for i, p in enumerate(part.pattern)):
-            at, guard = self._limit_load(x, source, self.total(part, part.pattern[0]), guard, self.lanes)
-            return self.load(source.pointer, at, elem, self.lanes, self.lane_mask(guard))
+        if part.first is not None:
+            lanes = 0 if part.pattern is None else self.lanes
+            if guard is not None and guard.type.lanes and not lanes:
+                mask = self.lane_mask(guard)
+                assert mask is not None
+                guard = self.hoist(("any", mask.id), [mask], lambda: self.b.any(mask))
+            at, guard = self._limit_load(x, source, self.total(part, part.first), guard, max(lanes, 1))
+            return self.load(source.pointer, at, elem, lanes, self.lane_mask(guard) if lanes else guard)
+        assert part.pattern is not None
         if not isinstance(self.mask, SSAValue):
             loaded = self._load_wide(x, source, elem, part, guard is not None)
             if loaded is not None:
@@ -392,10 +406,10 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
             self.b.store(value, target.pointer, self.total(part))
             return
         value = self.splat(value)
-        if all(p == part.pattern[0] + i for i, p in enumerate(part.pattern)):
-            mask, at = self.lane_mask(), self.total(part, part.pattern[0])
+        if part.first is not None:
+            mask, at = self.lane_mask(), self.total(part, part.first)
             streams = target.buffer.non_temporal and mask is None and not target.dtype.is_bool
-            if streams and self._is_aligned(part, part.pattern[0]):
+            if streams and self._is_aligned(part, part.first):
                 self.b.stream(value, target.pointer, at)
             elif unmasked and mask is not None and isinstance(self.mask, int) and not target.dtype.is_bool:
                 self._store_first_lanes(value, self.mask, target, at)
@@ -425,10 +439,7 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
         if used[-1] - low >= MAX_WIDE_LOADS * n or any(b <= a for a, b in zip(used, used[1:], strict=False)):
             return False
         for k in range(low, used[-1] + 1, n):
-            if isinstance(self.mask, SSAValue):
-                mask = place_lanes(self, self.mask, self.const(False, "i1", n), k, used)
-            else:
-                mask = self.literal([e in used for e in range(k, k + n)], "i1")
+            mask = place_mask(self, self.mask if isinstance(self.mask, SSAValue) else None, n, k, used)
             values = place_lanes(self, value, None, k, used)
             self.b.store(values, target.pointer, self.total(part, k), mask)
         return True

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
+from einsmith.codegen.loopnest.lanes import pick_lanes
 from einsmith.ir.analysis.linear import linear
 from einsmith.ir.analysis.reads import uses
 from einsmith.ir.nodes import Axis, Expr, Read
@@ -57,10 +58,7 @@ def list_pair_vectors(em: VectorEmitter, ramps: Ramps) -> list[Ramps]:
 def merge_pairs(combine: Combine, states: Sequence[Accumulators]) -> Accumulators:
     """Merge lanes 2l and 2l + 1 of one or two vectors into lane l; lanes without a pair hold any value."""
     em = combine.em
-    n = em.lanes
-
-    def pick(r: int) -> Accumulators:
-        lanes = [2 * k + r if 2 * k < n * len(states) else -1 for k in range(n)]
-        return [em.shuffle(a, b, lanes) for a, b in zip(states[0], states[-1], strict=True)]
-
-    return combine.merge(pick(0), pick(1))
+    starts = [i * em.lanes for i in range(len(states))]
+    end = em.lanes * len(states)
+    even, odd = ([pick_lanes(em, x, starts, range(r, end, 2)) for x in zip(*states, strict=True)] for r in (0, 1))
+    return combine.merge(even, odd)

@@ -108,16 +108,13 @@ def combine_at(em: VectorEmitter, fn: str, target: BufferMemory, flat: LinearFor
     """Emit `target[flat] = fn(target[flat], value)`; the lanes are contiguous elements.
 
     The load is neither hoisted nor shared, because later points may add to the same element."""
-    b, elem, mask = em.b, target.elem, em.lane_mask()
-    part = em.split(flat)
-    assert part is not None
-    if part.pattern is None:
-        at = em.total(part)
-        b.store(b.op(fn, b.load(target.pointer, at, elem), value), target.pointer, at)
-    else:
-        at = em.total(part, part.pattern[0])
-        held = b.load(target.pointer, at, elem, em.lanes, mask)
-        b.store(b.op(fn, held, em.splat(value)), target.pointer, at, mask)
+    b, part = em.b, em.split(flat)
+    assert part is not None and part.first is not None
+    lanes, mask, at = 0, None, em.total(part, part.first)
+    if part.pattern is not None:
+        lanes, mask, value = em.lanes, em.lane_mask(), em.splat(value)
+    old = b.load(target.pointer, at, target.elem, lanes, mask)
+    b.store(b.op(fn, old, value), target.pointer, at, mask)
 
 
 def add_points(em: VectorEmitter, kernel: Kernel, along: int | None, axis: int | None, tasks: int) -> int:

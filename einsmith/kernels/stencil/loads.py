@@ -201,7 +201,6 @@ class Reader(VectorEmitter):
         streams = [a for a in list_streams(s) if _are_rows_adjacent(a)] if beyond_l2 else []
         self.prefetch = _RowPrefetch(self, streams, kernel.shape[-1])
         self.loaded: dict[tuple, SSAValue] = {}
-        self.places: dict[tuple, SSAValue] = {}
 
     def step(self, axis: int) -> int:
         """Return the points of an axis that share one vector: 2 along the pair axis, else 1."""
@@ -217,7 +216,6 @@ class Reader(VectorEmitter):
         if self.s.row is not None:
             self.bind(self.s.row, h.position)
         self.bind(self.s.lane, w.position)
-        self.places.clear()
         self.forget_loads()
         self.prefetch.emit()
 
@@ -229,15 +227,12 @@ class Reader(VectorEmitter):
 
     def address_of(self, a: Access, lane: bool = True) -> SSAValue:
         """Return the variable part of an access's address; without `lane`, that of the beginning of the row."""
-        key = (a.slot, a.outer, a.row, a.lane * lane)
-        if key not in self.places:
-            terms: dict[Expr, int] = {Axis(axis): c for axis, c in a.outer}
-            for axis, c in ((self.s.row, a.row), (self.s.lane, a.lane * lane)):
-                if c:
-                    assert axis is not None
-                    terms[Axis(axis)] = c
-            self.places[key] = self.emit_uniform(LinearForm(0, terms))
-        return self.places[key]
+        terms: dict[Expr, int] = {Axis(axis): c for axis, c in a.outer}
+        for axis, c in ((self.s.row, a.row), (self.s.lane, a.lane * lane)):
+            if c:
+                assert axis is not None
+                terms[Axis(axis)] = c
+        return self.emit_uniform(LinearForm(0, terms))
 
     def _mask_of_span(self, span: Span, scale: int = 1, more: int = 0) -> SSAValue | None:
         """Return the mask of lanes i with scale * (the vector's first lane) + more + i in the span; None: all."""

@@ -69,8 +69,7 @@ class PhasePlanes:
                     at.store(i, b.buffers[epi.outputs[i]], value, epi.non_temporal[i])
                     continue
                 place = b.sub(at.offset(epi.sampler.extra[i]), self.base)
-                mask = None if at.mask is None else b.splat(at.mask, self.lanes)
-                b.store(b.splat(value, self.lanes), self.scratch[i], place, mask)
+                b.store(b.splat(value, self.lanes), self.scratch[i], place, at.vector_mask())
 
     def flush(self, first: SSAValue, end: SSAValue) -> None:
         """Stream the cache lines that rows first .. end - 1 complete; all lines before them are stored already."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from einsmith.codegen.loopnest.lanes import pick_lanes
 from einsmith.codegen.loopnest.nest import Builder, SSAValue
 
 
@@ -28,5 +29,5 @@ def add_lanes(b: Builder, row: Sequence[SSAValue], depth: int) -> list[SSAValue]
         if len(out) % 2:
             out.append(b.const(0.0, out[0].type.elem, n))
         pairs, depth = zip(out[::2], out[1::2], strict=True), depth // 2
-        out = [b.add(*(b.shuffle(x, y, range(odd, 2 * n, 2)) for odd in (0, 1))) for x, y in pairs]
+        out = [b.add(*(pick_lanes(b, x, (0, n), range(odd, 2 * n, 2)) for odd in (0, 1))) for x in pairs]
     return out
