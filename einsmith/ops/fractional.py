@@ -10,6 +10,7 @@ from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.ops.common import ints, tensor
+from einsmith.ops.pooling import row_major
 from einsmith.ops.random import rand
 from einsmith.ops.rank import by_rank
 from einsmith.ops.window import Ints
@@ -103,10 +104,7 @@ def _fractional_max_pool(
         for s, p, k in zip(reversed(starts), reversed(i[2:]), reversed(kernel), strict=True):
             at.append(s[i[0], i[1], p] + rest % k)
             rest = rest // k
-        flat: Any = 0
-        for a, e in zip(reversed(at), x.shape[2:], strict=True):
-            flat = flat * e + a
-        return builder.cast(flat, dt.i64)
+        return builder.cast(row_major(at[::-1], x.shape[2:]), dt.i64)
 
     return result, builder.compute(out, place).reshape(result.shape)
 

@@ -11,7 +11,7 @@ from einsmith.base.errors import ArgumentError, DtypeError, ShapeError
 from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.lang.op import op
-from einsmith.ops.common import all_of, ints, tensor
+from einsmith.ops.common import ints, tensor
 from einsmith.ops.rank import by_rank
 from einsmith.ops.window import Ints, Window, read
 
@@ -40,18 +40,11 @@ class _Adaptive:
     def position(self, p: Any, r: Any) -> Any:
         return self.begin(p) + r
 
+    def guards(self, h: Any, p: Any) -> list[Any]:
+        return [] if self.even else [h < self.end(p)]
+
     def length(self, p: Any) -> Any:
         return self.kernel if self.even else self.end(p) - self.begin(p)
-
-
-def _read(x: Value, lead: Sequence[Any], windows: Sequence[Any], p: Sequence[Any], r: Sequence[Any], other: float):
-    """Read x at window positions p, r like `window.read`, also for adaptive windows; `other` outside."""
-    if isinstance(windows[0], Window):
-        return read(x, lead, windows, p, r, other)
-    h = [w.position(a, b) for w, a, b in zip(windows, p, r, strict=True)]
-    guards = [at < w.end(a) for w, a, at in zip(windows, p, h, strict=True) if not w.even]
-    element = x[(*lead, *h)]
-    return builder.where(all_of(guards), element, other) if guards else element
 
 
 def _windows(
@@ -76,7 +69,7 @@ def _windows(
     ]
 
 
-def _flat(positions: Sequence[Any], extents: Sequence[int]) -> Any:
+def row_major(positions: Sequence[Any], extents: Sequence[int]) -> Any:
     """Return the row-major position in a box."""
     flat: Any = 0
     for at, n in zip(positions, extents, strict=True):
@@ -92,12 +85,12 @@ def _max(x: Value, windows: Sequence[Any], indices: bool) -> Any:
     least = -inf if x.dtype.is_float else x.dtype.range[0]
     r = builder.axes(*(w.kernel for w in windows))
     shape = (*x.shape[:lead], *(w.count for w in windows))
-    y = builder.compute(shape, lambda *i: builder.max(_read(x, i[:lead], windows, i[lead:], r, least), over=r)).astype(
+    y = builder.compute(shape, lambda *i: builder.max(read(x, i[:lead], windows, i[lead:], r, least), over=r)).astype(
         x.dtype
     )
     if not indices:
         return y
-    chosen = builder.compute(shape, lambda *i: builder.argmax(_read(x, i[:lead], windows, i[lead:], r, least), over=r))
+    chosen = builder.compute(shape, lambda *i: builder.argmax(read(x, i[:lead], windows, i[lead:], r, least), over=r))
 
     def place(*i: Any) -> Any:
         p, rest, at = i[lead:], chosen[i], []
@@ -105,8 +98,8 @@ def _max(x: Value, windows: Sequence[Any], indices: bool) -> Any:
             at.append(w.position(q, rest % w.kernel))
             rest = rest // w.kernel
         # If all elements are the type's least number, padding compares equal to them.
-        first = _flat([w.first(q) for w, q in zip(windows, p, strict=True)], extents)
-        return builder.cast(builder.where(y[i] == least, first, _flat(at[::-1], extents)), dt.i64)
+        first = row_major([w.first(q) for w, q in zip(windows, p, strict=True)], extents)
+        return builder.cast(builder.where(y[i] == least, first, row_major(at[::-1], extents)), dt.i64)
 
     return y, builder.compute(shape, place)
 
@@ -229,7 +222,7 @@ def _mean(x: Value, windows: Sequence[Any], divisor: int | None, count: Callable
     r = builder.axes(*(w.kernel for w in windows))
 
     def body(*i: Any) -> Any:
-        total = builder.sum(_read(x, i[:lead], windows, i[lead:], r, 0), over=r)
+        total = builder.sum(read(x, i[:lead], windows, i[lead:], r, 0), over=r)
         if divisor is not None:
             return total * (1 / divisor)
         elements: Any = 1

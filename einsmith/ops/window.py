@@ -55,8 +55,9 @@ class Window:
         """Return the input position that window position r reads at output position p."""
         return self.stride * p + self.dilation * r - self.before
 
-    def guards(self, h: Any) -> list[Any]:
-        """Return conditions under which position `h` lies inside; those that always hold are left out."""
+    def guards(self, h: Any, p: Any) -> list[Any]:
+        """Return conditions under which position `h` of the window at `p` lies inside, without those that always
+        hold."""
         return ([0 <= h] if self.before else []) + ([h < self.extent] if self.last >= self.extent else [])
 
     def covered(self, p: Any, clip: bool) -> Any:
@@ -71,10 +72,10 @@ class Window:
         return builder.where(start < 0, start + (self.dilation - 1 - start) // self.dilation * self.dilation, start)
 
 
-def read(x: Value, lead: Sequence[Any], windows: Sequence[Window], p: Sequence[Any], r: Sequence[Any], other: float):
+def read(x: Value, lead: Sequence[Any], windows: Sequence[Any], p: Sequence[Any], r: Sequence[Any], other: float):
     """Return x[lead, positions], or `other` outside."""
     h = [w.position(a, b) for w, a, b in zip(windows, p, r, strict=True)]
-    guards = [g for w, a in zip(windows, h, strict=True) for g in w.guards(a)]
+    guards = [g for w, at, a in zip(windows, h, p, strict=True) for g in w.guards(at, a)]
     element = x[(*lead, *h)]
     return builder.where(all_of(guards), element, other) if guards else element
 

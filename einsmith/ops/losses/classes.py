@@ -10,7 +10,7 @@ from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.ops.common import tensor
 from einsmith.ops.conv import linear
-from einsmith.ops.losses.reduction import check_reduction
+from einsmith.ops.losses.reduction import check_reduction, class_weight
 from einsmith.ops.operator import operator
 from einsmith.ops.softmaxes import softmax_parts
 
@@ -25,9 +25,7 @@ def _labels(name: str, x: Value, target: Any, weight: Any) -> tuple[Value, Value
     if x.ndim == 0 or y.shape != wanted:
         raise ShapeError(f"{name}: 'target' has shape {y.shape}; for 'input' {x.shape} it needs {wanted}")
     classes = x.shape[1] if x.ndim > 1 else x.shape[0]
-    w = None if weight is None else tensor(weight, name, "weight", kind="float")
-    if w is not None and w.shape != (classes,):
-        raise ShapeError(f"{name}: 'weight' has shape {w.shape}, needs {(classes,)}")
+    w = class_weight(name, weight, classes)
     return (x.reshape((1, *x.shape)), y.reshape((1,)), w) if x.ndim == 1 else (x, y, w)
 
 
@@ -104,11 +102,9 @@ def _soft_cross_entropy(x: Value, t: Value, weight: Any, reduction: str, label_s
         raise ShapeError(
             f"cross_entropy: 'target' {t.shape} holds probabilities and needs the shape of 'input', {x.shape}"
         )
-    w = None if weight is None else tensor(weight, "cross_entropy", "weight", kind="float")
     dim = 0 if x.ndim == 1 else 1
     classes = x.shape[dim]
-    if w is not None and w.shape != (classes,):
-        raise ShapeError(f"cross_entropy: 'weight' has shape {w.shape}, needs {(classes,)}")
+    w = class_weight("cross_entropy", weight, classes)
     top, total = softmax_parts(x, dim)
     rest = x.shape[:dim] + x.shape[dim + 1 :]
     (k,) = builder.axes(classes)

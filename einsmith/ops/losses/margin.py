@@ -10,7 +10,7 @@ from einsmith.lang import builder
 from einsmith.lang.builder import Value
 from einsmith.ops.common import each, tensor
 from einsmith.ops.distance import pairwise_distance
-from einsmith.ops.losses.reduction import check_reduction, equal_shapes, floats, positive, reduce
+from einsmith.ops.losses.reduction import check_reduction, class_weight, equal_shapes, floats, positive, reduce
 from einsmith.ops.operator import operator
 
 
@@ -60,13 +60,6 @@ def _classes(name: str, x: Value) -> Value:
     return x.reshape((-1, x.shape[-1])) if x.ndim == 2 else x.reshape((1, *x.shape))
 
 
-def _class_weight(name: str, weight: Any, classes: int) -> Value | None:
-    w = None if weight is None else tensor(weight, name, "weight", kind="float")
-    if w is not None and w.shape not in ((classes,), ()):
-        raise ShapeError(f"{name}: 'weight' has shape {w.shape}, needs {(classes,)}")
-    return w
-
-
 @operator("MultiMarginLoss")
 def multi_margin_loss(
     input: Any, target: Any, p: int = 1, margin: float = 1.0, weight: Any = None, *, reduction: str = "mean"
@@ -88,7 +81,7 @@ def multi_margin_loss(
         )
     single = not y.ndim
     y = y.reshape((x.shape[0],))
-    w = _class_weight(name, weight, x.shape[1])
+    w = class_weight(name, weight, x.shape[1], [()])
     (c,) = builder.axes(x.shape[1])
 
     def row(b: Any) -> Any:

@@ -26,6 +26,14 @@ def positive(name: str, zero: bool = False, **values: Any) -> None:
             raise ArgumentError(f"{name}: {what}={x!r} must be a {'non-negative' if zero else 'positive'} number")
 
 
+def class_weight(name: str, weight: Any, classes: int, also: Sequence[tuple[int, ...]] = ()) -> Value | None:
+    """Return the weights of classes, [C] or of a shape of `also`; None without. Raises ShapeError and DtypeError."""
+    w = None if weight is None else tensor(weight, name, "weight", kind="float")
+    if w is not None and w.shape not in ((classes,), *also):
+        raise ShapeError(f"{name}: 'weight' has shape {w.shape}, needs {(classes,)}")
+    return w
+
+
 def equal_shapes(name: str, x: Value, y: Value, target: str = "target") -> None:
     """Raise ShapeError unless input and target have the same shape."""
     if x.shape != y.shape:
