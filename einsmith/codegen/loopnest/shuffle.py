@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 from einsmith.base.errors import CompileError
 from einsmith.codegen.loopnest.hoist import Hoisting
-from einsmith.codegen.loopnest.nest import BYTES, Builder, SSAValue
+from einsmith.codegen.loopnest.nest import Builder
+from einsmith.codegen.ssa import BYTES, SSAValue
 
 T = TypeVar("T")
 

@@ -13,9 +13,10 @@ from math import prod
 from einsmith.base.errors import CompileError
 from einsmith.codegen.loopnest.dots import WORD
 from einsmith.codegen.loopnest.expressions import ExpressionEmitter, Memo
-from einsmith.codegen.loopnest.nest import BYTES, Builder, SSAValue, elem_of
+from einsmith.codegen.loopnest.nest import Builder
 from einsmith.codegen.loopnest.shuffle import covering, pick_lanes, place_lanes, transpose_blocks
 from einsmith.codegen.loopnest.walk import digits
+from einsmith.codegen.ssa import BYTES, SSAValue, elem_of
 from einsmith.ir.nodes import Apply, Axis, Const, Expr, Read, outermost
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 

@@ -18,8 +18,9 @@ from einsmith.base.errors import CompileError
 from einsmith.codegen.loopnest.address import BufferMemory, address
 from einsmith.codegen.loopnest.expressions import ExpressionEmitter, Memo
 from einsmith.codegen.loopnest.hoist import Hoisting
-from einsmith.codegen.loopnest.nest import Builder, SSAValue
+from einsmith.codegen.loopnest.nest import Builder
 from einsmith.codegen.loopnest.shuffle import covering, pick_lanes, place_lanes, whole_powers
+from einsmith.codegen.ssa import SSAValue
 from einsmith.ir.analysis.bounds import Facts
 from einsmith.ir.analysis.linear import LinearForm, linear
 from einsmith.ir.analysis.ranges import leaves, wrapped

@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from einsmith.codegen.loopnest.address import BufferMemory
-from einsmith.codegen.loopnest.nest import Builder, SSAValue, elem_of
+from einsmith.codegen.loopnest.nest import Builder
 from einsmith.codegen.loopnest.shuffle import merge_in_tree
 from einsmith.codegen.loopnest.walk import sweep
+from einsmith.codegen.ssa import SSAValue, elem_of
 from einsmith.kernels.contraction.problem import Problem, needs_exact_guards
 from einsmith.kernels.emit.access import OperandAccess
 from einsmith.kernels.emit.cursor import LaneCursor
