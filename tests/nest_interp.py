@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from einsmith.codegen.loopnest.nest import Function, If, Loop, Op, SSAValue, Type
+from einsmith.codegen.loopnest.nest import Function
+from einsmith.codegen.ssa import If, Loop, Op, SSAValue, Type
 from einsmith.kernels.pattern import Lowered
 from einsmith.schedule.kernel import Kernel
 
@@ -226,7 +227,7 @@ def _scatter(of: Type) -> Callable:
 
 def _function(x: Op) -> Callable:
     """What an instruction does with its operands."""
-    type, of = x.result.type if x.result else None, [v.type if v is not None else None for v in x.args]
+    type, of = x.result.type if x.results else None, [v.type if v is not None else None for v in x.args]
     name, first = x.name, (of[0] if of else None)
     if name in ("store", "stream", "scatter"):
         assert of[2] is not None
@@ -321,7 +322,7 @@ class _Compiled:
 
     def _op(self, x: Op) -> Step:
         f, at = _function(x), [self._place(v) for v in x.args]
-        type, to = x.result.type if x.result is not None else None, self._place(x.result)
+        type, to = x.result.type if x.results else None, self._place(x.result if x.results else None)
         observe = self.observe
         if observe is not None:
 

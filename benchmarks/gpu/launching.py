@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from einsmith.base.errors import CompileError
+from einsmith.codegen.ssa import operations
 from einsmith.driver.cuda import Cuda
 from einsmith.kernels.pattern import Lowered
 from einsmith.runtime.arena import Block
@@ -115,6 +116,5 @@ class CardBench:
 
 def uses_dots(functions: Sequence[TileFunction]) -> bool:
     """Return whether functions have matrix products, whose precision matters."""
-    from einsmith.tiles.operations import operations
 
     return any(x.name == "dot" for f in functions for x in operations(f.body))

@@ -23,7 +23,7 @@ from einsmith.runtime.cuda.device import LaunchNode
 from einsmith.runtime.cuda.launches import TileCode
 from einsmith.schedule.compiled_kernel import CompiledKernel
 from einsmith.schedule.kernel import Kernel
-from einsmith.tiles.operations import rounding_of
+from einsmith.tiles.ir import rounding_of
 from einsmith.tiles.triton_text import ALIGNED
 from einsmith.tuning.kernels.decisions import format_choice
 from einsmith.tuning.kernels.measure import KernelRunner, MachineCode, TimedRun

@@ -27,7 +27,7 @@ from einsmith.runtime.cuda.offline import OfflineDevice
 from einsmith.runtime.cuda.program import CudaProgram
 from einsmith.schedule.compiled_kernel import CompiledKernel
 from einsmith.schedule.kernel import Kernel
-from einsmith.tiles.operations import rounding_of
+from einsmith.tiles.ir import rounding_of
 from einsmith.tiles.patterns import TILE_PATTERNS
 from einsmith.tiles.triton_text import pointer_type, triton_text
 from einsmith.tuning.kernels import decisions

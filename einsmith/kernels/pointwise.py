@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import lru_cache, partial
 from typing import NamedTuple
 
-from einsmith.codegen.loopnest.nest import Builder, SSAValue
+from einsmith.codegen.loopnest.nest import Builder
+from einsmith.codegen.ssa import SSAValue
 from einsmith.cost.facts import LINE, Target
 from einsmith.cost.overheads import INSTRUCTIONS
 from einsmith.cost.roofline import distribute

@@ -22,8 +22,9 @@ from itertools import product
 from typing import NamedTuple
 
 from einsmith.codegen.loopnest.address import BufferMemory, address
-from einsmith.codegen.loopnest.nest import Builder, SSAValue, elem_of
+from einsmith.codegen.loopnest.nest import Builder
 from einsmith.codegen.loopnest.walk import State, emit_carrying_loop, emit_groups, part_bounds, tile_count
+from einsmith.codegen.ssa import SSAValue, elem_of
 from einsmith.cost.facts import LINE, Target
 from einsmith.cost.overheads import INSTRUCTIONS
 from einsmith.cost.roofline import distribute

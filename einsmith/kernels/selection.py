@@ -23,8 +23,9 @@ from math import prod
 from typing import NamedTuple
 
 from einsmith.codegen.loopnest.address import address
-from einsmith.codegen.loopnest.nest import Builder, SSAValue
+from einsmith.codegen.loopnest.nest import Builder
 from einsmith.codegen.loopnest.walk import State, emit_groups, part_bounds
+from einsmith.codegen.ssa import SSAValue
 from einsmith.cost.facts import LINE, Target
 from einsmith.cost.roofline import distribute
 from einsmith.ir.analysis.bounds import bounds

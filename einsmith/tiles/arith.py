@@ -10,10 +10,11 @@ from collections.abc import Callable
 
 from einsmith.base.dtypes import DType
 from einsmith.base.errors import CompileError
+from einsmith.codegen.ssa import INTEGERS, SSAValue, elem_of
 from einsmith.ir.functions import FUNCTIONS
 from einsmith.ir.random import threefry
 from einsmith.ir.vecmath import polynomials
-from einsmith.tiles.ir import FLOATS, INTEGERS, TileBuilder, TileValue, elem_of
+from einsmith.tiles.ir import FLOATS, TileBuilder
 
 _IN_DOUBLE = ("sin", "cos", "pow")
 """Functions that are computed by f64 instructions, as no polynomial serves all arguments."""
@@ -21,7 +22,7 @@ _DIRECT = ("add", "sub", "mul", "div", "min", "max", "neg", "abs", "floor", "sqr
            "not")  # fmt: skip
 
 
-def apply(b: TileBuilder, fn: str, *a: TileValue) -> TileValue:
+def apply(b: TileBuilder, fn: str, *a: SSAValue) -> SSAValue:
     """Emit a function of `ir.functions`, except `where` and `cast`."""
     if fn in ("stop_gradient", "differentiate_as"):
         return a[0]
@@ -45,7 +46,7 @@ def apply(b: TileBuilder, fn: str, *a: TileValue) -> TileValue:
     raise CompileError(f"there is no {fn} on tiles")
 
 
-def nearest(b: TileBuilder, x: TileValue) -> TileValue:
+def nearest(b: TileBuilder, x: SSAValue) -> SSAValue:
     """Emit the nearest whole number, halves to the even one, with the sign of x."""
     low = b.op("floor", x)
     rest, half = b.op("sub", x, low), b.const(0.5, x.elem)
@@ -55,13 +56,13 @@ def nearest(b: TileBuilder, x: TileValue) -> TileValue:
     return b.select(b.op("eq", whole, b.const(0.0, x.elem)), b.op("mul", x, b.const(0.0, x.elem)), whole)
 
 
-def sign(b: TileBuilder, x: TileValue) -> TileValue:
+def sign(b: TileBuilder, x: SSAValue) -> SSAValue:
     """Emit the sign: -1, 0 or 1; NaN for NaN, and +0 for a zero of either sign."""
     zero, one = (b.const(v, x.elem) for v in (0, 1))
     return b.select(b.op("lt", zero, x), one, b.select(b.op("lt", x, zero), b.op("neg", one), b.op("add", x, zero)))
 
 
-def division(b: TileBuilder, fn: str, x: TileValue, y: TileValue, is_nonnegative: bool = False) -> TileValue:
+def division(b: TileBuilder, fn: str, x: SSAValue, y: SSAValue, is_nonnegative: bool = False) -> SSAValue:
     """Emit `floordiv` or `mod` of integers, towards minus infinity; division by zero gives 0.
 
     is_nonnegative: x is not below 0 at any point. Lanes that are not points hold any value, for which a divisor that is
@@ -85,7 +86,7 @@ def division(b: TileBuilder, fn: str, x: TileValue, y: TileValue, is_nonnegative
     return b.select(none, 0, b.select(minus, b.op("neg", x), q))
 
 
-def float_division(b: TileBuilder, fn: str, x: TileValue, y: TileValue) -> TileValue:
+def float_division(b: TileBuilder, fn: str, x: SSAValue, y: SSAValue) -> SSAValue:
     """Emit `floordiv` or `mod` as NumPy defines them: from the exact remainder, which takes the sign of the
     divisor."""
     v = TileArithmetic(b, x.elem)
@@ -101,7 +102,7 @@ def float_division(b: TileBuilder, fn: str, x: TileValue, y: TileValue) -> TileV
     return b.select(v.eq(y, zero), plain, b.select(v.eq(whole, zero), v.copysign(zero, plain), down))
 
 
-def convert(b: TileBuilder, x: TileValue, source: DType, to: DType) -> TileValue:
+def convert(b: TileBuilder, x: SSAValue, source: DType, to: DType) -> SSAValue:
     """Emit a cast of the IR. A float becomes an integer towards zero, the nearest one where it is out of range, and 0
     for NaN. A number becomes a condition by != 0."""
     if to.is_bool:
@@ -121,7 +122,7 @@ def convert(b: TileBuilder, x: TileValue, source: DType, to: DType) -> TileValue
     return b.cast(x, elem_of(to))
 
 
-def _saturate(b: TileBuilder, x: TileValue, to: DType) -> TileValue:
+def _saturate(b: TileBuilder, x: SSAValue, to: DType) -> SSAValue:
     x = b.cast(x, "f32") if x.elem not in FLOATS else x
     least, most = to.range
     wide = "i64" if to.bits == 64 else "i32"  # narrower ones go through i32
@@ -132,8 +133,8 @@ def _saturate(b: TileBuilder, x: TileValue, to: DType) -> TileValue:
     return b.cast(b.select(b.op("le", end, x), most, out), to.name)
 
 
-def _random(b: TileBuilder, *words: TileValue) -> TileValue:
-    def rotate(x: TileValue, n: int) -> TileValue:
+def _random(b: TileBuilder, *words: SSAValue) -> SSAValue:
+    def rotate(x: SSAValue, n: int) -> SSAValue:
         return b.op("or", b.shift("shl", x, n), b.shift("shr", x, 32 - n))
 
     return threefry(
@@ -145,12 +146,12 @@ def _random(b: TileBuilder, *words: TileValue) -> TileValue:
     )
 
 
-def _emit(name: str) -> Callable[..., TileValue]:
+def _emit(name: str) -> Callable[..., SSAValue]:
     """Return a method of TileArithmetic that is an operation of tiles."""
     return lambda self, *args: self.b.op(name, *args)
 
 
-def _emit_shift(name: str) -> Callable[..., TileValue]:
+def _emit_shift(name: str) -> Callable[..., SSAValue]:
     """Return a method of TileArithmetic that shifts an integer by a number of bits."""
     return lambda self, a, n: self.b.shift(name, a, n)
 
@@ -164,10 +165,10 @@ class TileArithmetic(polynomials.Arith):
         self.b, self.elem = b, elem
         self.word = "i32" if elem == "f32" else "i64"
 
-    def f(self, value: float) -> TileValue:
+    def f(self, value: float) -> SSAValue:
         return self.b.const(float(value), self.elem)
 
-    def i(self, value: int) -> TileValue:
+    def i(self, value: int) -> SSAValue:
         return self.b.const(value, self.word)
 
     add, sub, mul, div = map(_emit, ("add", "sub", "mul", "div"))
@@ -176,47 +177,47 @@ class TileArithmetic(polynomials.Arith):
     both, either, negate = map(_emit, ("and", "or", "not"))
     shl, ashr, lshr = map(_emit_shift, ("shl", "sar", "shr"))
 
-    def fma(self, a: TileValue, b: TileValue, c: TileValue) -> TileValue:
+    def fma(self, a: SSAValue, b: SSAValue, c: SSAValue) -> SSAValue:
         return self.b.fma(a, b, c)
 
-    def copysign(self, magnitude: TileValue, sign: TileValue) -> TileValue:
+    def copysign(self, magnitude: SSAValue, sign: SSAValue) -> SSAValue:
         top = self.i(1 << (31 if self.elem == "f32" else 63))
         return self.unbits(self.ior(self.bits(self.abs(magnitude)), self.iand(self.bits(sign), top)))
 
-    def select(self, c: TileValue, a: TileValue, b: TileValue) -> TileValue:
+    def select(self, c: SSAValue, a: SSAValue, b: SSAValue) -> SSAValue:
         return self.b.select(c, a, b)
 
     iselect = select
 
-    def bits(self, x: TileValue) -> TileValue:
+    def bits(self, x: SSAValue) -> SSAValue:
         return self.b.bitcast(x, self.word)
 
-    def unbits(self, x: TileValue) -> TileValue:
+    def unbits(self, x: SSAValue) -> SSAValue:
         return self.b.bitcast(x, self.elem)
 
     def wide(self) -> TileArithmetic:
         return TileArithmetic(self.b, "f64")
 
-    def extend(self, x: TileValue) -> TileValue:
+    def extend(self, x: SSAValue) -> SSAValue:
         return self.b.cast(x, "f64")
 
-    def narrow(self, x: TileValue) -> TileValue:
+    def narrow(self, x: SSAValue) -> SSAValue:
         return self.b.cast(x, self.elem)
 
     from_int = narrow
 
-    def extend_int(self, x: TileValue) -> TileValue:
+    def extend_int(self, x: SSAValue) -> SSAValue:
         """Extend a word to i64 by zeros, without the sign."""
         return self.b.op("and", self.b.cast(x, "i64"), self.b.const(0xFFFFFFFF, "i64"))
 
-    def narrow_int(self, x: TileValue) -> TileValue:
+    def narrow_int(self, x: SSAValue) -> SSAValue:
         return self.b.cast(x, self.word)
 
     def replace_rare(
-        self, where: TileValue, value: TileValue, name: str, slow: Callable[..., TileValue], *args: TileValue
-    ) -> TileValue:
+        self, where: SSAValue, value: SSAValue, name: str, slow: Callable[..., SSAValue], *args: SSAValue
+    ) -> SSAValue:
         """Compute both sides and select: a GPU lane shares its branch with 31 others."""
         return self.b.select(where, slow(self, *args), value)
 
-    def library(self, name: str, *args: TileValue) -> TileValue:
+    def library(self, name: str, *args: SSAValue) -> SSAValue:
         return self.b.op(name, *args)

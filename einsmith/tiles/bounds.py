@@ -13,27 +13,28 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from einsmith.base import dtypes as dt
+from einsmith.codegen.ssa import SSAValue
 from einsmith.ir.analysis.constant_unless import either
 from einsmith.ir.analysis.linear import LinearForm, linear
 from einsmith.ir.nodes import Apply, Axis, Const, Expr, axes_of
 from einsmith.ir.rebuild import substitute
 from einsmith.schedule.activity import TileValues
 from einsmith.tiles.chains import Chain
-from einsmith.tiles.ir import TileBuilder, TileValue
+from einsmith.tiles.ir import TileBuilder
 
 
 class Ends(NamedTuple):
     """The first value of a class of axes at some points, and the last one."""
 
-    first: TileValue
-    last: TileValue
+    first: SSAValue
+    last: SSAValue
 
 
 class _Bounds(NamedTuple):
     """The first point of the swept side at which a condition may hold, and the one after the last; None: no bound."""
 
-    lo: TileValue | None
-    hi: TileValue | None
+    lo: SSAValue | None
+    hi: SSAValue | None
 
 
 def find_condition(chain: Chain, sinks: Sequence[int]) -> Expr | None:
@@ -58,7 +59,7 @@ def find_condition(chain: Chain, sinks: Sequence[int]) -> Expr | None:
 
 def bound_sweep(
     b: TileBuilder, condition: Expr, swept: int, ends: dict[int, Ends], count: int, step: int
-) -> tuple[TileValue, TileValue]:
+) -> tuple[SSAValue, SSAValue]:
     """Return the bounds of a loop over the points of a class `swept` at which a condition may hold, which begins at a
     multiple of `step`. ends: of the other classes. count: the number of points. The loop has a turn even where the
     condition holds nowhere (`schedule.kernel.Activity`)."""
@@ -92,7 +93,7 @@ def _bounds(b: TileBuilder, e: Expr, swept: int, ends: dict[int, Ends]) -> _Boun
     return bounds
 
 
-def _merge(b: TileBuilder, fn: str, x: TileValue | None, y: TileValue | None, either_binds: bool) -> TileValue | None:
+def _merge(b: TileBuilder, fn: str, x: SSAValue | None, y: SSAValue | None, either_binds: bool) -> SSAValue | None:
     """Return the bound of two conditions; one without a bound is left out if the other one binds alone."""
     if x is None or y is None:
         return (y if x is None else x) if either_binds else None

@@ -16,13 +16,14 @@ from math import prod
 from typing import NamedTuple
 
 from einsmith.base import dtypes as dt
+from einsmith.codegen.ssa import SSAValue
 from einsmith.ir.analysis.linear import linear
 from einsmith.ir.nodes import Expr, Piece, Read, Reduce, Scatter, Template, axes_of, reads
 from einsmith.kernels.contraction.problem import Operand, Problem, needs_exact_guards, problems
 from einsmith.kernels.contraction.words import narrow
 from einsmith.schedule.kernel import Kernel, KernelBuffer
 from einsmith.schedule.split_axes import split_kernels
-from einsmith.tiles.ir import TileBuilder, TileValue
+from einsmith.tiles.ir import TileBuilder
 from einsmith.tiles.pieces import Functions, Tiling, blocks, bound_masks, emit_epilogue, least_power, stage_arguments
 from einsmith.tiles.points import MOST_I32_POINTS, Points, TileMemory, number_lanes, unravel
 from einsmith.tiles.verify import LEAST_K
@@ -77,25 +78,25 @@ class _Side:
     """Some axes of the output along a dimension of the tile: their numbers at its points, and the conditions that hold
     at points."""
 
-    number: TileValue
-    axes: dict[int, TileValue]
-    live: list[TileValue]
+    number: SSAValue
+    axes: dict[int, SSAValue]
+    live: list[SSAValue]
 
 
 @dataclass
 class _ProgramTile:
     """A program's results: the axes of the batch, which are scalars, and the axes of M and N."""
 
-    batch: dict[int, TileValue]
+    batch: dict[int, SSAValue]
     left: _Side
     right: _Side
 
     @property
-    def axes(self) -> dict[int, TileValue]:
+    def axes(self) -> dict[int, SSAValue]:
         return {**self.batch, **self.left.axes, **self.right.axes}
 
     @property
-    def live(self) -> list[TileValue]:
+    def live(self) -> list[SSAValue]:
         return [*self.left.live, *self.right.live]
 
 
@@ -194,7 +195,7 @@ def fit_dot(t: Tiling, p: Problem) -> Tiling:
     )
 
 
-def _side(b: TileBuilder, p: Problem, axes: Sequence[int], block: TileValue, size: int, expand: int) -> _Side:
+def _side(b: TileBuilder, p: Problem, axes: Sequence[int], block: SSAValue, size: int, expand: int) -> _Side:
     """Return one dimension of the tile, of `size` points; expand: the number of the other dimension."""
     count = p.count(axes)
     first = b.op("mul", b.cast(block, "i64") if count > MOST_I32_POINTS else block, size)
@@ -210,17 +211,15 @@ def _sum(
     tile: _ProgramTile,
     places: Sequence[TileMemory],
     t: Tiling,
-    lo: TileValue,
-    hi: TileValue,
-) -> TileValue:
+    lo: SSAValue,
+    hi: SSAValue,
+) -> SSAValue:
     """Emit the sums of the terms lo .. hi-1."""
     arguments = stage_arguments(kernel.stages[0], places)
     count = p.count(p.k)
     extents = [p.extents[a] for a in p.k]
 
-    def operand(
-        o: Operand, expr: Expr, side: _Side, first: TileValue, expand: int, shape: tuple[int, int]
-    ) -> TileValue:
+    def operand(o: Operand, expr: Expr, side: _Side, first: SSAValue, expand: int, shape: tuple[int, int]) -> SSAValue:
         """Emit the tile of an operand's `expr`, whose K runs along the dimension that is not expanded."""
         number = b.expand(number_lanes(b, b.arange(t.k), first, count), expand)
         at = dict(zip(p.k, unravel(b, number, extents), strict=True))
@@ -244,8 +243,8 @@ def _sum(
 
 
 def _repair(
-    b: TileBuilder, p: Problem, tile: _ProgramTile, arguments: Sequence, total: TileValue, lo: TileValue, hi: TileValue
-) -> TileValue:
+    b: TileBuilder, p: Problem, tile: _ProgramTile, arguments: Sequence, total: SSAValue, lo: SSAValue, hi: SSAValue
+) -> SSAValue:
     """Recompute the sums of a tile in which one is NaN, term by term: a zero of a guard may meet an operand that is
     infinite or NaN outside it. In a tile without NaN the loop has no turn."""
     odd = b.op("ne", total, total)
@@ -264,7 +263,7 @@ def _repair(
     return loop.results[0]
 
 
-def emit_root_steps(b: TileBuilder, p: Problem, points: Points, total: TileValue) -> TileValue:
+def emit_root_steps(b: TileBuilder, p: Problem, points: Points, total: SSAValue) -> SSAValue:
     """Emit the steps that follow a product's sum within the root."""
     for fn, e in p.epilogue:
         operand: Expr | None = e
@@ -281,9 +280,9 @@ def _emit_piece_epilogue(
     b: TileBuilder,
     kernel: Kernel,
     p: Problem,
-    axes: dict[int, TileValue],
-    live: Sequence[TileValue],
-    total: TileValue,
+    axes: dict[int, SSAValue],
+    live: Sequence[SSAValue],
+    total: SSAValue,
     places: Sequence[TileMemory],
 ) -> None:
     """Emit the steps that follow the sum within the root, then the stages and the stores."""

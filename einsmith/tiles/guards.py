@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from einsmith.tiles.ir import TileBuilder, TileFunction, TileParameter, TileValue
-from einsmith.tiles.operations import operations
+from einsmith.codegen.ssa import SSAValue, operations
+from einsmith.tiles.ir import TileBuilder, TileFunction, TileParameter
 
 
 class LaunchGuard(NamedTuple):
@@ -62,7 +62,7 @@ def _check(name: str, elem: str) -> TileFunction:
     zero = b.const(0)
     x, before = b.load(value, zero), b.load(status, zero)
     if elem == "i32":
-        fails: TileValue = b.op("ne", x, 0)
+        fails: SSAValue = b.op("ne", x, 0)
     else:  # an infinity or a NaN less itself is a NaN
         difference = b.op("sub", x, x)
         fails = b.op("ne", difference, difference)

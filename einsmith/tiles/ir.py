@@ -31,35 +31,31 @@ compiler:
 
 from __future__ import annotations
 
-import operator
 import struct
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
 
-from einsmith.base import dtypes as dt
-from einsmith.base.dtypes import DType
 from einsmith.base.errors import CompileError
+from einsmith.codegen.ssa import (
+    BYTES,
+    COMPARE,
+    FOLD,
+    INTEGERS,
+    Loop,
+    Op,
+    SharedResult,
+    SSABuilder,
+    SSAValue,
+    Type,
+    operations,
+)
 from einsmith.ir.analysis.ranges import wrapped
-
-
-class TileType(NamedTuple):
-    """Element type and extents of a tile; a scalar has no extents."""
-
-    elem: str
-    shape: tuple[int, ...] = ()
-
-    def __str__(self) -> str:
-        return f"{self.elem}{list(self.shape)}" if self.shape else self.elem
-
 
 FLOATS = ("f32", "f64")
 """Element types of arithmetic; f16 and bf16 are only moved, converted and multiplied by `dot`, and u8 is moved and
 converted."""
 HALVES = ("bf16", "f16")
-INTEGERS = {"i8": 8, "i16": 16, "i32": 32, "i64": 64}
-BYTES = {"i1": 1} | {d.name: d.itemsize for d in dt.ALL if not d.is_bool}
 PRECISIONS = ("ieee", "tf32", "tf32x3", "bf16", "bf16x3")
 """Precisions of a dot of float32. ieee: products of the operands as they are; tf32, bf16: products of the operands in
 that format; x3: three such products, whose error is the square of the operands' rounding."""
@@ -68,36 +64,9 @@ ROUNDINGS = {"ieee": 1.0, "tf32": 2.0**15, "tf32x3": 64.0, "bf16": 2.0**17, "bf1
 operands to 11 bits, bf16 rounds them to 8. A power of two above the bound of both operands' errors."""
 
 
-def elem_of(dtype: DType) -> str:
-    """Return the name of a DType's element type in registers; a bool is i1 there."""
-    return "i1" if dtype.is_bool else dtype.name
-
-
 def memory_elem(elem: str) -> str:
     """Return the element type in memory: a bool is a byte, 0 or 1."""
     return "i8" if elem == "i1" else elem
-
-
-class TileValue:
-    """The result of an instruction, or a loop's variable."""
-
-    __slots__ = ("id", "type")
-
-    def __init__(self, id: int, type: TileType):
-        self.id, self.type = id, type
-
-    @property
-    def elem(self) -> str:
-        """The element type."""
-        return self.type.elem
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The extents of the tile."""
-        return self.type.shape
-
-    def __repr__(self) -> str:
-        return f"%{self.id}"
 
 
 @dataclass(frozen=True)
@@ -120,34 +89,6 @@ class TileParameter:
         return addresses[-1] + self.offset if self.buffer is None else addresses[self.buffer]
 
 
-@dataclass(slots=True)
-class TileOp:
-    """An instruction `results = name(args)`; `attrs` are literals, `memory` is the number of the parameter that a load,
-    store or grid barrier accesses."""
-
-    name: str
-    args: tuple[TileValue | None, ...]
-    results: tuple[TileValue, ...]
-    attrs: tuple = ()
-    memory: int | None = None
-
-
-@dataclass(slots=True)
-class TileLoop:
-    """A loop `for var in range(lo, hi, step)` that carries tiles. `step` is a positive literal, the bounds are scalars
-    of i32 or i64, and hi may be below lo (no turn)."""
-
-    var: TileValue
-    lo: TileValue
-    hi: TileValue
-    step: int
-    init: tuple[TileValue, ...]
-    carried: tuple[TileValue, ...]
-    results: tuple[TileValue, ...]
-    body: list[TileOp | TileLoop] = field(default_factory=list)
-    next: Sequence[TileValue] = ()
-
-
 @dataclass
 class TileFunction:
     """A finished function. `constants` are visible everywhere in `body`; `cooperative`: its programs may wait for each
@@ -156,34 +97,20 @@ class TileFunction:
     name: str
     parameters: tuple[TileParameter, ...]
     programs: int
-    constants: list[TileOp]
-    body: list[TileOp | TileLoop]
+    constants: list[Op]
+    body: list[Op | Loop]
     cooperative: bool = False
 
 
 UNARY = ("neg", "abs", "not", "floor", "sqrt", "sin", "cos")
 BINARY = ("add", "sub", "mul", "div", "quot", "rem", "min", "max", "pow", "and", "or", "xor")
-COMPARE = ("lt", "le", "eq", "ne")
 SHIFTS = ("shl", "shr", "sar")
 COMBINERS = ("sum", "prod", "max", "min", "argmax", "argmin")
 """Combiners of `reduce`. argmax and argmin take values and their places (i32), and return the first place of the
 extreme or of a NaN."""
 
 
-def _quot(a: int, b: int) -> int:
-    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
-
-
-_FOLD: dict[str, Callable[..., int | bool]] = {
-    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "min": min, "max": max, "lt": operator.lt,
-    "le": operator.le, "eq": operator.eq, "ne": operator.ne, "and": operator.and_, "or": operator.or_,
-    "xor": operator.xor, "neg": operator.neg, "abs": abs, "quot": _quot, "rem": lambda a, b: a - _quot(a, b) * b,
-    "shl": operator.lshift, "sar": operator.rshift,
-}  # fmt: skip
-"""Functions of integer literals that are folded, so that no printer need spell them."""
 _PACKED = {"i32": "<i", "i64": "<q", "f32": "<f", "f64": "<d"}
-_NEUTRAL = {"add": 0, "sub": 0, "mul": 1, "quot": 1}
-"""Second operands that change nothing."""
 
 
 def common_shape(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
@@ -198,31 +125,25 @@ def common_shape(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     return out
 
 
-class TileBuilder:
+class TileBuilder(SSABuilder):
     """Builder of a TileFunction, which appends each instruction to the innermost open loop. Python integers become
     literals of the type of the other operands (i32 where there are none). Repeated computations are shared."""
 
     def __init__(self, name: str):
+        super().__init__()
         self.name = name
         self.parameters: list[TileParameter] = []
-        self._count = 0
-        self._constants: dict[tuple, TileValue] = {}
-        self._known: dict[TileValue, int | float | bool] = {}
-        self._constant_ops: list[TileOp] = []
-        self._blocks: list[list[TileOp | TileLoop]] = [[]]
-        self._shared: list[dict[tuple, tuple[TileValue, ...]]] = [{}]
+        self._shared: dict[Hashable, SharedResult] = {}
 
     def finish(self, programs: int, cooperative: bool = False) -> TileFunction:
         """Return the function, which a number of programs run."""
-        return TileFunction(
-            self.name, tuple(self.parameters), programs, self._constant_ops, self._blocks[0], cooperative
-        )
+        return TileFunction(self.name, tuple(self.parameters), programs, self._constant_ops, self.body, cooperative)
 
     def continue_from(self, f: TileFunction) -> None:
         """Begin with the parameters and constants of a finished function, whose values stay known."""
         self.parameters = list(f.parameters)
         self._constant_ops = list(f.constants)
-        self._count = 1 + max((v.id for v in _defined(f)), default=-1)
+        self._ids = count(1 + max((v.id for v in _defined(f)), default=-1))
 
     def parameter(self, p: TileParameter) -> int:
         """Return the number of a parameter, which is added where there is none equal to it."""
@@ -230,46 +151,33 @@ class TileBuilder:
             self.parameters.append(p)
         return self.parameters.index(p)
 
-    def _new(self, type: TileType) -> TileValue:
-        self._count += 1
-        return TileValue(self._count - 1, type)
-
     def _pure(
-        self, name: str, args: Sequence[TileValue], types: Sequence[TileType], attrs: tuple = ()
-    ) -> tuple[TileValue, ...]:
+        self, name: str, args: Sequence[SSAValue], types: Sequence[Type], attrs: tuple = ()
+    ) -> tuple[SSAValue, ...]:
         key = (name, tuple(args), tuple(types), attrs)
-        for shared in self._shared:
-            if key in shared:
-                return shared[key]
-        results = tuple(map(self._new, types))
-        self._blocks[-1].append(TileOp(name, tuple(args), results, attrs))
-        self._shared[-1][key] = results
+        results = self.find_shared(self._shared, key)
+        if results is None:
+            results = self._emit(name, args, types, attrs)
+            self.share(self._shared, key, results, self.depth)
         return results
 
     # -- literals
 
-    def const(self, value: float | int | bool, elem: str = "i32") -> TileValue:
+    def const(self, value: float | int | bool, elem: str = "i32") -> SSAValue:
         """Return a scalar literal; an integer wraps."""
         if elem in INTEGERS:
             value = wrapped(int(value), INTEGERS[elem])
-        key = (repr(value), elem)
-        if key not in self._constants:
-            out = self._constants[key] = self._new(TileType(elem))
-            self._known[out] = value
-            self._constant_ops.append(TileOp("const", (), (out,), (value,)))
-        return self._constants[key]
+        out = self._constant((repr(value), elem), "const", Type(elem), value)
+        self._known[out] = value
+        return out
 
-    def known(self, x: TileValue | int) -> int | float | bool | None:
-        """Return the number that a value is known to be; None where it is not known."""
-        return x if isinstance(x, int) else self._known.get(x)
-
-    def _values(self, args: Sequence[TileValue | int]) -> list[TileValue]:
-        elem = next((a.elem for a in args if isinstance(a, TileValue)), "i32")
-        return [a if isinstance(a, TileValue) else self.const(a, elem) for a in args]
+    def _values(self, args: Sequence[SSAValue | int]) -> list[SSAValue]:
+        elem = next((a.elem for a in args if isinstance(a, SSAValue)), "i32")
+        return [a if isinstance(a, SSAValue) else self.const(a, elem) for a in args]
 
     # -- arithmetic
 
-    def op(self, fn: str, *args: TileValue | int) -> TileValue:
+    def op(self, fn: str, *args: SSAValue | int) -> SSAValue:
         """Emit a function of UNARY, BINARY or COMPARE, lane by lane. Raises CompileError for types that do not fit."""
         a = self._values(args)
         folded = self._fold(fn, a)
@@ -279,39 +187,18 @@ class TileBuilder:
         fits = (fn in UNARY and len(a) == 1) or (fn in (*BINARY, *COMPARE) and len(a) == 2)
         if not fits or any(x.elem != elem for x in a):
             raise CompileError(f"{fn} of {', '.join(str(x.type) for x in a)}")
-        type = TileType("i1" if fn in COMPARE else elem, common_shape([x.shape for x in a]))
+        type = Type("i1" if fn in COMPARE else elem, common_shape([x.shape for x in a]))
         return self._pure(fn, a, [type])[0]
 
-    def _fold(self, fn: str, a: Sequence[TileValue]) -> TileValue | None:
-        """Fold a function of literals to a literal or to one of its arguments; None where it cannot be folded."""
-        elem, numbers = a[0].elem, [self.known(v) for v in a]
-        if elem in INTEGERS and fn in _FOLD and None not in numbers and not (fn in ("quot", "rem") and numbers[1] == 0):
-            return self.const(_FOLD[fn](*numbers), "i1" if fn in COMPARE else elem)
-        if len(a) != 2 or not (elem in INTEGERS or elem == "i1"):
-            return None
-        x, y = numbers
-        if elem == "i1":
-            for one, other in ((x, a[1]), (y, a[0])):
-                if one is not None and fn in ("and", "or"):
-                    return other if one == (fn == "and") else self.const(one, "i1")
-            return None
-        if y is not None and y == _NEUTRAL.get(fn):
-            return a[0]
-        if fn in ("add", "mul") and x == _NEUTRAL[fn]:
-            return a[1]
-        if (fn == "mul" and 0 in (x, y)) or (fn == "rem" and y == 1):
-            return self.const(0, elem)
-        return None
-
-    def shift(self, fn: str, x: TileValue, bits: int) -> TileValue:
+    def shift(self, fn: str, x: SSAValue, bits: int) -> SSAValue:
         """Emit a function of SHIFTS."""
         value = self.known(x)
         if value is not None:
             mask = (1 << INTEGERS[x.elem]) - 1
-            return self.const((int(value) & mask) >> bits if fn == "shr" else _FOLD[fn](value, bits), x.elem)
+            return self.const((int(value) & mask) >> bits if fn == "shr" else FOLD[fn](value, bits), x.elem)
         return self._pure(fn, [x], [x.type], (bits,))[0]
 
-    def select(self, c: TileValue, a: TileValue | int, b: TileValue | int) -> TileValue:
+    def select(self, c: SSAValue, a: SSAValue | int, b: SSAValue | int) -> SSAValue:
         """Emit a where c holds, else b; both are computed."""
         a, b = self._values([a, b])
         if self.known(c) is not None:
@@ -320,123 +207,107 @@ class TileBuilder:
             raise CompileError(f"where of {c.type}, {a.type} and {b.type}")
         if a is b:
             return a
-        return self._pure("select", [c, a, b], [TileType(a.elem, common_shape([c.shape, a.shape, b.shape]))])[0]
+        return self._pure("select", [c, a, b], [Type(a.elem, common_shape([c.shape, a.shape, b.shape]))])[0]
 
-    def fma(self, a: TileValue, b: TileValue, c: TileValue) -> TileValue:
+    def fma(self, a: SSAValue, b: SSAValue, c: SSAValue) -> SSAValue:
         """Emit a*b + c of floats, rounded once."""
-        return self._pure("fma", [a, b, c], [TileType(a.elem, common_shape([a.shape, b.shape, c.shape]))])[0]
+        return self._pure("fma", [a, b, c], [Type(a.elem, common_shape([a.shape, b.shape, c.shape]))])[0]
 
-    def cast(self, x: TileValue, elem: str) -> TileValue:
+    def cast(self, x: SSAValue, elem: str) -> SSAValue:
         """Emit a conversion to another type. The module's docstring says for which numbers it is defined."""
         value = self.known(x)
         if x.elem == elem:
             return x
         if isinstance(value, int) and elem in (*INTEGERS, *FLOATS):
             return self.const(value if elem in INTEGERS else float(value), elem)
-        return self._pure("cast", [x], [TileType(elem, x.shape)])[0]
+        return self._pure("cast", [x], [Type(elem, x.shape)])[0]
 
-    def bitcast(self, x: TileValue, elem: str) -> TileValue:
+    def bitcast(self, x: SSAValue, elem: str) -> SSAValue:
         """Reinterpret the bits of a value as another type of equal size."""
         value = self.known(x)
         if value is not None and x.elem in INTEGERS and elem in FLOATS:
             return self.const(struct.unpack(_PACKED[elem], struct.pack(_PACKED[x.elem], value))[0], elem)
-        return self._pure("bitcast", [x], [TileType(elem, x.shape)])[0]
+        return self._pure("bitcast", [x], [Type(elem, x.shape)])[0]
 
-    def conjoin(self, conditions: Sequence[TileValue]) -> TileValue | None:
+    def conjoin(self, conditions: Sequence[SSAValue]) -> SSAValue | None:
         """Emit the conjunction of conditions; None where it holds everywhere."""
-        out: TileValue | None = None
+        out: SSAValue | None = None
         for c in dict.fromkeys(conditions):
             out = c if out is None else self.op("and", out, c)
         return None if out is not None and self.known(out) is True else out
 
     # -- tiles
 
-    def program(self) -> TileValue:
+    def program(self) -> SSAValue:
         """Emit the number of this program, an i32 scalar."""
-        return self._pure("program", [], [TileType("i32")])[0]
+        return self._pure("program", [], [Type("i32")])[0]
 
-    def arange(self, n: int) -> TileValue:
+    def arange(self, n: int) -> SSAValue:
         """Emit 0, 1, ..., n-1 as an i32 tile of one dimension."""
-        return self._pure("arange", [], [TileType("i32", (n,))])[0]
+        return self._pure("arange", [], [Type("i32", (n,))])[0]
 
-    def expand(self, x: TileValue, axis: int) -> TileValue:
+    def expand(self, x: SSAValue, axis: int) -> SSAValue:
         """Insert a dimension of extent 1 before dimension `axis` of a tile; a scalar stays one."""
         if not x.shape:
             return x
-        return self._pure("expand", [x], [TileType(x.elem, (*x.shape[:axis], 1, *x.shape[axis:]))], (axis,))[0]
+        return self._pure("expand", [x], [Type(x.elem, (*x.shape[:axis], 1, *x.shape[axis:]))], (axis,))[0]
 
-    def broadcast(self, x: TileValue, shape: tuple[int, ...]) -> TileValue:
+    def broadcast(self, x: SSAValue, shape: tuple[int, ...]) -> SSAValue:
         """Repeat a scalar, or a tile along its extents of 1, to `shape`."""
-        return x if x.shape == shape else self._pure("broadcast", [x], [TileType(x.elem, shape)])[0]
+        return x if x.shape == shape else self._pure("broadcast", [x], [Type(x.elem, shape)])[0]
 
-    def full(self, shape: tuple[int, ...], value: float | int | bool, elem: str) -> TileValue:
+    def full(self, shape: tuple[int, ...], value: float | int | bool, elem: str) -> SSAValue:
         """Emit a tile of one literal."""
         return self.broadcast(self.const(value, elem), shape)
 
-    def dot(self, a: TileValue, b: TileValue, total: TileValue, precision: str) -> TileValue:
+    def dot(self, a: SSAValue, b: SSAValue, total: SSAValue, precision: str) -> SSAValue:
         """Emit total[m, n] + sum over k of a[m, k]*b[k, n]."""
         return self._pure("dot", [a, b, total], [total.type], (precision,))[0]
 
-    def reduce(self, combiner: str, axis: int, *tiles: TileValue) -> tuple[TileValue, ...]:
+    def reduce(self, combiner: str, axis: int, *tiles: SSAValue) -> tuple[SSAValue, ...]:
         """Combine tiles along a dimension, which is removed: one tile, or, for argmax and argmin, values and
         places."""
-        types = [TileType(x.elem, (*x.shape[:axis], *x.shape[axis + 1 :])) for x in tiles]
+        types = [Type(x.elem, (*x.shape[:axis], *x.shape[axis + 1 :])) for x in tiles]
         return self._pure("reduce", tiles, types, (combiner, axis))
 
     # -- memory
 
-    def load(self, parameter: int, offset: TileValue, mask: TileValue | None = None) -> TileValue:
+    def load(self, parameter: int, offset: SSAValue, mask: SSAValue | None = None) -> SSAValue:
         """Load the elements at offsets; zero where the mask does not hold."""
         elem = self.parameters[parameter].elem
         shape = offset.shape if mask is None else common_shape([offset.shape, mask.shape])
-        out = self._new(TileType(elem, shape))
         other = None if mask is None else self.const(0.0 if elem[0] in "fb" else 0, elem)
         args = (self.broadcast(offset, shape), None if mask is None else self.broadcast(mask, shape), other)
-        self._blocks[-1].append(TileOp("load", args, (out,), (), parameter))
-        return out
+        return self._emit("load", args, (Type(elem, shape),), (), parameter)[0]
 
-    def store(self, parameter: int, offset: TileValue, value: TileValue, mask: TileValue | None = None) -> None:
+    def store(self, parameter: int, offset: SSAValue, value: SSAValue, mask: SSAValue | None = None) -> None:
         """Emit a store to a parameter at offsets (elements), where the mask holds (None: everywhere)."""
         shape = common_shape([offset.shape, value.shape, () if mask is None else mask.shape])
         args = [None if x is None else self.broadcast(x, shape) for x in (offset, value, mask)]
-        self._blocks[-1].append(TileOp("store", tuple(args), (), (), parameter))
+        self._emit("store", args, memory=parameter)
 
     def barrier(self) -> None:
         """Emit a barrier: loads after it see what the program has stored before it."""
-        self._blocks[-1].append(TileOp("barrier", (), ()))
+        self._emit("barrier", ())
 
     def grid_barrier(self, parameter: int) -> None:
         """Emit a barrier of all programs of a cooperative function, which count themselves in a parameter."""
-        self._blocks[-1].append(TileOp("grid_barrier", (), (), (), parameter))
+        self._emit("grid_barrier", (), memory=parameter)
 
     # -- control
 
-    def end_if(self, condition: TileValue) -> None:
+    def end_if(self, condition: SSAValue) -> None:
         """End the program where a scalar holds."""
-        self._blocks[-1].append(TileOp("end_if", (condition,), ()))
+        self._emit("end_if", (condition,))
 
-    @contextmanager
-    def loop(
-        self, lo: TileValue | int, hi: TileValue | int, step: int, init: Sequence[TileValue] = ()
-    ) -> Iterator[TileLoop]:
-        """Build a loop: `with b.loop(0, n, 16, [x]) as l: ...; l.next = [y]`, then `l.results`. Raises CompileError
-        where a carried value changes its type."""
-        lo, hi = self._values([lo, hi]) if isinstance(lo, TileValue) else reversed(self._values([hi, lo]))
-        types = [v.type for v in init]
-        var, carried, results = self._new(lo.type), tuple(map(self._new, types)), tuple(map(self._new, types))
-        out = TileLoop(var, lo, hi, step, tuple(init), carried, results)
-        self._blocks[-1].append(out)
-        self._blocks.append(out.body)
-        self._shared.append({})
-        yield out
-        self._blocks.pop()
-        self._shared.pop()
-        if [v.type for v in out.next] != types:
-            raise CompileError(f"a loop yields {[str(v.type) for v in out.next]} where it carries {types}")
+    def loop(self, lo: SSAValue | int, hi: SSAValue | int, step: int, init: Sequence[SSAValue] = ()) -> Loop:
+        """Open a loop: `with b.loop(0, n, 16, [x]) as l: ...; l.next = [y]`, then `l.results`."""
+        lo, hi = self._values([lo, hi]) if isinstance(lo, SSAValue) else reversed(self._values([hi, lo]))
+        return self._loop(lo, hi, step, init)
 
     # -- other functions
 
-    def inline(self, f: TileFunction, program: TileValue, places: Sequence[tuple[int, TileValue]]) -> None:
+    def inline(self, f: TileFunction, program: SSAValue, places: Sequence[tuple[int, SSAValue]]) -> None:
         """Inline the body of a finished function, as one of its programs runs it.
 
         Args:
@@ -448,49 +319,36 @@ class TileBuilder:
         Raises:
             CompileError: its programs may end early, or wait for each other.
         """
-        values = {x.results[0]: self.const(x.attrs[0], x.results[0].elem) for x in f.constants}
-        self._inline(f, f.body, program, places, values)
+        values = {x.result: self.const(x.attrs[0], x.result.elem) for x in f.constants}
 
-    def _inline(
-        self,
-        f: TileFunction,
-        body: Sequence[TileOp | TileLoop],
-        program: TileValue,
-        places: Sequence[tuple[int, TileValue]],
-        values: dict[TileValue, TileValue],
-    ) -> None:
-        for x in body:
-            if isinstance(x, TileLoop):
-                with self.loop(values[x.lo], values[x.hi], x.step, [values[v] for v in x.init]) as loop:
-                    values[x.var] = loop.var
-                    values.update(zip(x.carried, loop.carried, strict=True))
-                    self._inline(f, x.body, program, places, values)
-                    loop.next = [values[v] for v in x.next]
-                values.update(zip(x.results, loop.results, strict=True))
-                continue
+        def place(x: Op) -> Op | None:
             if x.name in ("end_if", "grid_barrier"):
                 raise CompileError(f"{f.name} becomes no part of {self.name}: it has the instruction {x.name}")
             if x.name == "program":
-                values[x.results[0]] = program
-                continue
-            args = [None if v is None else values[v] for v in x.args]
-            memory = x.memory
-            if memory is not None:
-                memory, first = places[memory]
-                offset = args[0]
-                assert offset is not None
-                args[0] = self.op("add", first, self.cast(offset, first.elem))
-            results = tuple(self._new(v.type) for v in x.results)
-            values.update(zip(x.results, results, strict=True))
-            self._blocks[-1].append(TileOp(x.name, tuple(args), results, x.attrs, memory))
+                values[x.result] = program
+                return None
+            if x.memory is None:
+                return x
+            memory, first = places[x.memory]
+            offset, *args = (None if v is None else values[v] for v in x.args)
+            assert offset is not None
+            return replace(x, args=(self.op("add", first, self.cast(offset, first.elem)), *args), memory=memory)
+
+        self.copy(f.body, values, place)
 
 
-def _defined(f: TileFunction) -> Iterator[TileValue]:
+def _defined(f: TileFunction) -> Iterator[SSAValue]:
     """Yield all values that a function defines."""
-    pending: list[TileOp | TileLoop] = [*f.constants, *f.body]
+    pending: list[Op | Loop] = [*f.constants, *f.body]
     while pending:
         x = pending.pop()
         yield from x.results
-        if isinstance(x, TileLoop):
+        if isinstance(x, Loop):
             yield from (x.var, *x.carried)
             pending += x.body
+
+
+def rounding_of(functions: Sequence[TileFunction]) -> float:
+    """Return the factor by which products of some functions round more than arithmetic of their types."""
+    precisions = {x.attrs[0] for f in functions for x in operations(f.body) if x.name == "dot"}
+    return max((ROUNDINGS[p] for p in precisions), default=1.0)

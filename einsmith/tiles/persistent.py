@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from einsmith.codegen.ssa import BYTES, SSAValue, operations
 from einsmith.tiles.guards import accessed
-from einsmith.tiles.ir import BYTES, TileBuilder, TileFunction, TileParameter, TileValue
-from einsmith.tiles.operations import operations
+from einsmith.tiles.ir import TileBuilder, TileFunction, TileParameter
 from einsmith.tiles.points import MOST_I32_POINTS
 
 
@@ -177,8 +177,8 @@ def _pieces(
 
 
 def _place(
-    b: TileBuilder, pieces: Sequence[_Piece], p: TileParameter, address: int, delta: int, turn: TileValue
-) -> tuple[int, TileValue]:
+    b: TileBuilder, pieces: Sequence[_Piece], p: TileParameter, address: int, delta: int, turn: SSAValue
+) -> tuple[int, SSAValue]:
     """Return the piece in which a parameter lies, and with which of its elements it begins in a turn."""
     n, piece = next((n, x) for n, x in enumerate(pieces) if x.elem == p.elem and x.start <= address < x.end)
     width = BYTES[p.elem]

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
+from einsmith.codegen.ssa import SSAValue
 from einsmith.ir.nodes import Piece
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
-from einsmith.tiles.ir import TileBuilder, TileFunction, TileValue
+from einsmith.tiles.ir import TileBuilder, TileFunction
 from einsmith.tiles.points import MOST_I32_POINTS, Points, Slot, TileMemory, number_lanes, unravel
 
 ALIGNED = 64
@@ -86,7 +87,7 @@ def own_memory(kernel: Kernel) -> list[TileMemory]:
 
 
 def stage_arguments(
-    stage: Stage, places: Sequence[TileMemory], results: Sequence[Sequence[TileValue]] = ()
+    stage: Stage, places: Sequence[TileMemory], results: Sequence[Sequence[SSAValue]] = ()
 ) -> list[Slot]:
     """Return the arguments of a stage: memory of the kernel's buffers, or results of earlier stages."""
     return [places[where[0]] if kind == "buffer" else results[where[0]][where[1]] for kind, *where in stage.args]
@@ -108,7 +109,7 @@ def least_power(points: int) -> int:
     return 1 << max(0, points - 1).bit_length()
 
 
-def bound_masks(b: TileBuilder, number: TileValue, count: int, block: int) -> list[TileValue]:
+def bound_masks(b: TileBuilder, number: SSAValue, count: int, block: int) -> list[SSAValue]:
     """Return the condition that a number is below a count; nothing where blocks at multiples of `block` do not go past
     it."""
     return [b.op("lt", number, b.const(count, number.elem))] if count % block else []
@@ -121,15 +122,15 @@ def memory_order(kernel: Kernel, piece: Piece) -> tuple[int, ...]:
     return tuple(sorted(range(len(piece.extents)), key=lambda a: -min((s[a] for s in layouts), default=0)))
 
 
-def find_axes(b: TileBuilder, number: TileValue, extents: Sequence[int], order: Sequence[int]) -> list[TileValue]:
+def find_axes(b: TileBuilder, number: SSAValue, extents: Sequence[int], order: Sequence[int]) -> list[SSAValue]:
     """Return the axes of a box at points that are numbered in an order of its axes, the last one fastest."""
     values = dict(zip(order, unravel(b, number, [extents[a] for a in order]), strict=True))
     return [values[a] for a in range(len(extents))]
 
 
 def number_points(
-    b: TileBuilder, first: TileValue, block: int, kernel: Kernel, piece: Piece
-) -> tuple[list[TileValue], list[TileValue]]:
+    b: TileBuilder, first: SSAValue, block: int, kernel: Kernel, piece: Piece
+) -> tuple[list[SSAValue], list[SSAValue]]:
     """Return the axes at `block` points of a piece from number `first` on, which are numbered in the order of memory,
     and the conditions that hold at points."""
     count = prod(piece.extents)
@@ -142,15 +143,15 @@ def emit_epilogue(
     b: TileBuilder,
     kernel: Kernel,
     piece: Piece,
-    axes: Sequence[TileValue],
-    live: Sequence[TileValue],
-    root: Sequence[TileValue],
+    axes: Sequence[SSAValue],
+    live: Sequence[SSAValue],
+    root: Sequence[SSAValue],
     places: Sequence[TileMemory],
 ) -> None:
     """Emit the stages after the root at points of one of its pieces, and all stores. axes: the piece's axes; root: the
     root's results at the points. Stores come last, as their memory may be the memory that was read."""
     at = [b.op("add", b.op("mul", x, s), o) for o, s, x in zip(piece.offset, piece.step, axes, strict=True)]
-    results: list[Sequence[TileValue]] = [root]
+    results: list[Sequence[SSAValue]] = [root]
     for stage in kernel.stages[1:]:
         t = stage.template
         points = Points(b, t.shape, dict(enumerate(at)), live, stage_arguments(stage, places, results))

@@ -11,11 +11,12 @@ from math import prod
 from typing import NamedTuple
 
 from einsmith.base import dtypes as dt
+from einsmith.codegen.ssa import SSAValue, elem_of
 from einsmith.ir.analysis.widths import Reaches
 from einsmith.ir.nodes import Apply, Axis, Const, Expr, Read, apply, postorder
 from einsmith.schedule.kernel import KernelBuffer
 from einsmith.tiles import arith
-from einsmith.tiles.ir import TileBuilder, TileParameter, TileValue, elem_of, memory_elem
+from einsmith.tiles.ir import TileBuilder, TileParameter, memory_elem
 
 MOST_I32_POINTS = 1 << 30
 """Most elements and points that are numbered in i32: the numbers of lanes behind the last point must not wrap
@@ -34,7 +35,7 @@ class TileMemory(NamedTuple):
         elem = memory_elem(elem_of(self.layout.dtype))
         return b.parameter(TileParameter(elem, self.layout.size, self.buffer, self.offset))
 
-    def offsets(self, b: TileBuilder, index: Sequence[TileValue]) -> TileValue:
+    def offsets(self, b: TileBuilder, index: Sequence[SSAValue]) -> SSAValue:
         """Return the offsets of the elements at an index."""
         elem = "i64" if self.layout.size > MOST_I32_POINTS else "i32"
         out = b.const(0, elem)
@@ -42,32 +43,30 @@ class TileMemory(NamedTuple):
             out = b.op("add", out, b.op("mul", b.cast(i, elem), stride))
         return out
 
-    def store(
-        self, b: TileBuilder, index: Sequence[TileValue], value: TileValue, live: Iterable[TileValue] = ()
-    ) -> None:
+    def store(self, b: TileBuilder, index: Sequence[SSAValue], value: SSAValue, live: Iterable[SSAValue] = ()) -> None:
         """Store a tile's lanes at an index, where all of `live` hold."""
         if value.elem == "i1":
             value = b.select(value, b.const(1, "i8"), b.const(0, "i8"))
         b.store(self.parameter(b), self.offsets(b, index), value, b.conjoin(list(live)))
 
-    def load(self, b: TileBuilder, index: Sequence[TileValue], live: Iterable[TileValue] = ()) -> TileValue:
+    def load(self, b: TileBuilder, index: Sequence[SSAValue], live: Iterable[SSAValue] = ()) -> SSAValue:
         """Load the elements at an index, where all of `live` hold."""
         return b.load(self.parameter(b), self.offsets(b, index), b.conjoin(list(live)))
 
 
-Slot = TileMemory | TileValue
+Slot = TileMemory | SSAValue
 """A template's argument: memory, or the result of an earlier stage at the points that are evaluated."""
 
 
-def number_lanes(b: TileBuilder, lane: TileValue, first: TileValue, count: int) -> TileValue:
+def number_lanes(b: TileBuilder, lane: SSAValue, first: SSAValue, count: int) -> SSAValue:
     """Return first + lane, in a type that can number `count` points."""
     elem = "i64" if count > MOST_I32_POINTS else "i32"
     return b.op("add", b.cast(first, elem), b.cast(lane, elem))
 
 
-def unravel(b: TileBuilder, number: TileValue, extents: Sequence[int]) -> tuple[TileValue, ...]:
+def unravel(b: TileBuilder, number: SSAValue, extents: Sequence[int]) -> tuple[SSAValue, ...]:
     """Return the axes of a box of `extents` at points that are numbered in row-major order."""
-    out: list[TileValue] = []
+    out: list[SSAValue] = []
     for d, n in reversed(list(enumerate(extents))):
         last = d == 0 or prod(extents[:d]) == 1
         at = number if last else b.op("rem", number, n)
@@ -76,7 +75,7 @@ def unravel(b: TileBuilder, number: TileValue, extents: Sequence[int]) -> tuple[
     return tuple(reversed(out))
 
 
-def expand(b: TileBuilder, axes: Iterable[TileValue], axis: int) -> list[TileValue]:
+def expand(b: TileBuilder, axes: Iterable[SSAValue], axis: int) -> list[SSAValue]:
     """Insert a dimension of extent 1 into tiles."""
     return [b.expand(x, axis) for x in axes]
 
@@ -95,16 +94,16 @@ class Points:
         self,
         b: TileBuilder,
         domain: Sequence[int],
-        axes: Mapping[int, TileValue],
-        live: Sequence[TileValue],
+        axes: Mapping[int, SSAValue],
+        live: Sequence[SSAValue],
         slots: Sequence[Slot],
     ):
         self.b, self.axes, self.live, self.slots = b, axes, list(live), slots
         self._reaches = Reaches(domain)
-        self._known: dict[tuple[Expr, tuple[Expr, ...]], TileValue] = {}
+        self._known: dict[tuple[Expr, tuple[Expr, ...]], SSAValue] = {}
         self._reads_memory: dict[Expr, bool] = {}
 
-    def values(self, roots: Iterable[Expr], guards: Sequence[Expr] = ()) -> list[TileValue]:
+    def values(self, roots: Iterable[Expr], guards: Sequence[Expr] = ()) -> list[SSAValue]:
         """Return the values of expressions where all `guards` hold; in other lanes they are undefined. A read under a
         condition loads only where the condition holds."""
         roots = list(roots)
@@ -124,11 +123,11 @@ class Points:
                     self._known[key] = self._value(*key)
         return [self._known[k] for k in keys]
 
-    def value(self, e: Expr, guards: Sequence[Expr] = ()) -> TileValue:
+    def value(self, e: Expr, guards: Sequence[Expr] = ()) -> SSAValue:
         """Evaluate an expression at the points where guards hold."""
         return self.values([e], guards)[0]
 
-    def conditions(self, guards: Sequence[Expr]) -> list[TileValue]:
+    def conditions(self, guards: Sequence[Expr]) -> list[SSAValue]:
         """Return the conditions, each evaluated where the preceding ones hold."""
         return [self.value(g, tuple(guards[:n])) for n, g in enumerate(guards)]
 
@@ -149,7 +148,7 @@ class Points:
             out += [self._key(g, guards[:n]) for n, g in enumerate(guards)]
         return out
 
-    def _value(self, e: Expr, guards: tuple[Expr, ...]) -> TileValue:
+    def _value(self, e: Expr, guards: tuple[Expr, ...]) -> SSAValue:
         b = self.b
         if isinstance(e, Const):
             return b.const(e.value, elem_of(e.dtype))
@@ -171,13 +170,13 @@ class Points:
             return arith.division(b, e.fn, args[0], args[1], is_nonnegative=reach is not None and reach[0] >= 0)
         return arith.apply(b, e.fn, *args)
 
-    def _narrow(self, e: Expr, x: TileValue) -> TileValue:
+    def _narrow(self, e: Expr, x: SSAValue) -> SSAValue:
         """Return an axis's value as i32 for arithmetic; only as an index by itself may an axis be an i64."""
         return self.b.cast(x, "i32") if isinstance(e, Axis) else x
 
-    def _read(self, e: Read, index: Sequence[TileValue], guards: Sequence[TileValue]) -> TileValue:
+    def _read(self, e: Read, index: Sequence[SSAValue], guards: Sequence[SSAValue]) -> SSAValue:
         b, slot = self.b, self.slots[e.slot]
-        if isinstance(slot, TileValue):
+        if isinstance(slot, SSAValue):
             return slot
         at = slot.offsets(b, index)
         if self._is_inside(e, slot):
@@ -194,7 +193,7 @@ class Points:
         return all(r is not None and 0 <= r[0] and r[1] < n for r, n in zip(ranges, memory.layout.shape, strict=True))
 
 
-def _dimensions(x: TileValue) -> set[int]:
+def _dimensions(x: SSAValue) -> set[int]:
     """Return the dimensions along which a tile has several elements."""
     return {d for d, n in enumerate(x.shape) if n > 1}
 

@@ -13,10 +13,11 @@ from typing import Any
 
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import CompileError
+from einsmith.codegen.ssa import INTEGERS, SSAValue, elem_of
 from einsmith.ir.functions import COMBINING, identity
 from einsmith.ir.nodes import Piece, Reduce
 from einsmith.schedule.kernel import Kernel, KernelBuffer
-from einsmith.tiles.ir import FLOATS, INTEGERS, TileBuilder, TileValue, elem_of, memory_elem
+from einsmith.tiles.ir import FLOATS, TileBuilder, memory_elem
 from einsmith.tiles.pieces import (
     Functions,
     Tiling,
@@ -49,13 +50,13 @@ class TileCombine:
         if unfit:
             raise CompileError(f"a {reduce.combiner} of {unfit[0]}, a storage type, is not lowered to tiles")
 
-    def identity_state(self, shape: tuple[int, ...]) -> list[TileValue]:
+    def identity_state(self, shape: tuple[int, ...]) -> list[SSAValue]:
         """Return the state of no terms, the identity of the combination."""
         return [self.b.full(shape, v, e) for v, e in zip(self.identities, self.elems, strict=True)]
 
     def term_states(
-        self, values: Sequence[TileValue], position: TileValue, live: Sequence[TileValue], shape: tuple[int, ...]
-    ) -> list[TileValue]:
+        self, values: Sequence[SSAValue], position: SSAValue, live: Sequence[SSAValue], shape: tuple[int, ...]
+    ) -> list[SSAValue]:
         """Return the state of one term in each lane; lanes beyond the box get the state of an empty reduction."""
         b = self.b
         state = [b.select(v, b.const(1, "i8"), b.const(0, "i8")) if v.elem == "i1" else v for v in values]
@@ -67,7 +68,7 @@ class TileCombine:
             ]
         return [b.broadcast(v, shape) for v in state]
 
-    def merge(self, x: Sequence[TileValue], y: Sequence[TileValue]) -> list[TileValue]:
+    def merge(self, x: Sequence[SSAValue], y: Sequence[SSAValue]) -> list[SSAValue]:
         """Combine two states."""
         b = self.b
         if not self.arg:
@@ -82,13 +83,13 @@ class TileCombine:
         takes_second = b.op("or", better, b.op("and", same, b.op("lt", j, i)))
         return [b.select(takes_second, w, v), b.select(takes_second, j, i)]
 
-    def merge_lanes(self, state: Sequence[TileValue], axis: int) -> list[TileValue]:
+    def merge_lanes(self, state: Sequence[SSAValue], axis: int) -> list[SSAValue]:
         """Combine the lanes along a dimension."""
         if self.arg:
             return list(self.b.reduce(self.combiner, axis, *state))
         return [self.b.reduce(self.combiner, axis, v)[0] for v in state]
 
-    def results(self, state: Sequence[TileValue]) -> list[TileValue]:
+    def results(self, state: Sequence[SSAValue]) -> list[SSAValue]:
         """Return the results of the Reduce from its final state."""
         return [self.b.op("ne", v, self.b.const(0, "i8")) if f else v for v, f in zip(state, self.flags, strict=True)]
 
@@ -140,13 +141,13 @@ def combine_terms(
     b: TileBuilder,
     kernel: Kernel,
     piece: Piece,
-    axes: Sequence[TileValue],
-    live: Sequence[TileValue],
+    axes: Sequence[SSAValue],
+    live: Sequence[SSAValue],
     places: Sequence[TileMemory],
     t: Tiling,
-    lo: TileValue | int,
-    hi: TileValue | int,
-) -> tuple[TileCombine, list[TileValue]]:
+    lo: SSAValue | int,
+    hi: SSAValue | int,
+) -> tuple[TileCombine, list[SSAValue]]:
     """Combine the terms lo .. hi-1 of results at points (a tile of one dimension); return the combiner and the
     state."""
     body = piece.body

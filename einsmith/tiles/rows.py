@@ -11,9 +11,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from math import prod
 
+from einsmith.codegen.ssa import SSAValue
 from einsmith.ir.nodes import Piece, Reduce
 from einsmith.schedule.kernel import Kernel, Member, Rows
-from einsmith.tiles.ir import TileBuilder, TileValue
+from einsmith.tiles.ir import TileBuilder
 from einsmith.tiles.pieces import (
     Functions,
     Tiling,
@@ -106,8 +107,8 @@ def _emit_piece(
     piece: Piece,
     places: Sequence[TileMemory],
     tiling: Tiling,
-    first: TileValue,
-    last: TileValue,
+    first: SSAValue,
+    last: SSAValue,
     count: int,
 ) -> None:
     """Emit a piece's points in the rows first .. last-1, at most `count` rows, block by block. Points are counted in

@@ -19,9 +19,10 @@ from typing import NamedTuple
 from typing import cast as typed
 
 from einsmith.base import dtypes as dt
+from einsmith.codegen.ssa import SSAValue
 from einsmith.ir.nodes import Axis, Piece, Reduce, Scatter, axes_of
 from einsmith.schedule.kernel import Kernel, KernelBuffer
-from einsmith.tiles.ir import TileBuilder, TileValue
+from einsmith.tiles.ir import TileBuilder
 from einsmith.tiles.pieces import (
     Functions,
     Tiling,
@@ -93,9 +94,7 @@ def lower_sorted(
     _emit_combination(functions, kernel, s, places, tiling, order, first, count)
 
 
-def _lanes(
-    b: TileBuilder, block: int, extents: Sequence[int]
-) -> tuple[TileValue, tuple[TileValue, ...], list[TileValue]]:
+def _lanes(b: TileBuilder, block: int, extents: Sequence[int]) -> tuple[SSAValue, tuple[SSAValue, ...], list[SSAValue]]:
     """Return the numbers of a program's points, of `block` in a box of axes, their axes, and the conditions that hold
     at points."""
     count = prod(extents)
@@ -162,7 +161,7 @@ def _emit_order(
         earlier = b.conjoin([b.op("eq", there, key), b.op("lt", at, number), *known])
         less = b.conjoin([b.op("lt", there, key), *known])
         loop.next = [
-            b.op("add", total, b.select(typed(TileValue, c), b.const(1), b.const(0)))
+            b.op("add", total, b.select(typed(SSAValue, c), b.const(1), b.const(0)))
             for total, c in zip(loop.carried, (less, same, earlier), strict=True)
         ]
     less_count, same_count, earlier_count = (b.reduce("sum", 1, x)[0] for x in loop.results)

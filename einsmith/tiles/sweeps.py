@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from einsmith.codegen.ssa import SSAValue
 from einsmith.ir.functions import identity
 from einsmith.ir.nodes import Piece, Reduce
 from einsmith.kernels.contraction.problem import Problem
@@ -21,7 +22,7 @@ from einsmith.tiles import arith
 from einsmith.tiles.bounds import Ends, bound_sweep, find_condition
 from einsmith.tiles.chains import Chain, SweepPhase
 from einsmith.tiles.contraction import LEAST_DOT_EXTENT
-from einsmith.tiles.ir import TileBuilder, TileValue
+from einsmith.tiles.ir import TileBuilder
 from einsmith.tiles.pieces import Functions, Tiling, blocks, least_power
 from einsmith.tiles.points import MOST_I32_POINTS, Points, TileMemory, unravel
 from einsmith.tiles.reduction import TileCombine
@@ -48,7 +49,7 @@ class _Sum:
     member: int
     columns: list[SweepSide]
     product: Problem | None
-    states: list[list[TileValue]]
+    states: list[list[SSAValue]]
 
 
 def lower_phase(
@@ -96,7 +97,7 @@ def _most_columns(chain: Chain, phase: SweepPhase) -> int:
     return most
 
 
-def _wide(b: TileBuilder, x: TileValue, count: int) -> TileValue:
+def _wide(b: TileBuilder, x: SSAValue, count: int) -> SSAValue:
     return b.cast(x, "i64") if count > MOST_I32_POINTS else x
 
 
@@ -108,12 +109,12 @@ class _SweepEmitter:
         first: the number of the first point of the held side.
     """
 
-    def __init__(self, turn: SweepTurn, first: TileValue):
+    def __init__(self, turn: SweepTurn, first: SSAValue):
         self.turn, self.first = turn, first
         self.b, self.chain, self.shape = turn.b, turn.chain, turn.shape
         self.part, self.divided = turn.part, turn.divided
         # Factors of sums that follow running results, by place: tiles of one dimension.
-        self.corrections: dict[int, TileValue] = {}
+        self.corrections: dict[int, SSAValue] = {}
 
     def emit(self, members: Sequence[int]) -> None:
         """Emit the loop, the steps that follow the sums, and the stores of members' results."""
@@ -136,7 +137,7 @@ class _SweepEmitter:
         for s in sums:
             self._finish(s)
 
-    def _bounds(self, members: Sequence[int], count: int) -> tuple[TileValue, TileValue]:
+    def _bounds(self, members: Sequence[int], count: int) -> tuple[SSAValue, SSAValue]:
         """Return the bounds of the loop: the part of the swept side that masks do not exclude."""
         b, chain, elem = self.b, self.chain, "i64" if count > MOST_I32_POINTS else "i32"
         only_sums = all(n in chain.sinks for n in members)
@@ -184,7 +185,7 @@ class _SweepEmitter:
         return body
 
     @staticmethod
-    def _take(sums: Sequence[_Sum], values: Sequence[TileValue]) -> None:
+    def _take(sums: Sequence[_Sum], values: Sequence[SSAValue]) -> None:
         """Set the states of sums to the values that a loop carries."""
         rest = iter(values)
         for s in sums:
@@ -220,14 +221,14 @@ class _SweepEmitter:
             if any(f.reducer == n for f in self.chain.following.values()):
                 self._run_on(n, before, s.states[k])
 
-    def _position(self, n: int, axes: Mapping[int, TileValue]) -> TileValue:
+    def _position(self, n: int, axes: Mapping[int, SSAValue]) -> SSAValue:
         """Return the number of a term among those of a reduction, in the order of its axes."""
         b, rank, out = self.b, self.chain.members[n].kernel.root.rank, self.b.const(0)
         for d, extent in enumerate(self._reduce(n).extents):
             out = b.op("add", b.op("mul", out, extent), b.cast(axes[rank + d], "i32"))
         return out
 
-    def _run_on(self, n: int, before: Sequence[TileValue], after: Sequence[TileValue]) -> None:
+    def _run_on(self, n: int, before: Sequence[SSAValue], after: Sequence[SSAValue]) -> None:
         """Set the running results of a reducer, and the factors of sums that follow them: exp(before - after) for a
         maximum; `NO_RESULT` where there was none, 1 where it stays."""
         b, combiner = self.b, self._reduce(n).combiner
@@ -244,7 +245,7 @@ class _SweepEmitter:
             factor = b.select(none, b.const(NO_RESULT, factor.elem), factor)
             self.corrections[place] = b.select(b.op("eq", x, y), b.const(1.0, factor.elem), factor)
 
-    def _corrected(self, x: TileValue, place: int) -> TileValue:
+    def _corrected(self, x: SSAValue, place: int) -> SSAValue:
         """Return a sum so far times the correction factor of a running result. Without an earlier result the sum may be
         NaN, and is dropped."""
         b, factor = self.b, self.corrections[place]

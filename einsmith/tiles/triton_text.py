@@ -11,8 +11,8 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 
 from einsmith.base.errors import CompileError
-from einsmith.tiles.ir import BYTES, FLOATS, HALVES, TileFunction, TileLoop, TileOp, TileType, TileValue
-from einsmith.tiles.operations import operations
+from einsmith.codegen.ssa import BYTES, Loop, Op, SSAValue, Type, operations
+from einsmith.tiles.ir import FLOATS, HALVES, TileFunction
 
 _TYPES = {
     "i1": "tl.int1",
@@ -131,7 +131,7 @@ class _Text:
 
     def __init__(self, f: TileFunction):
         self.f = f
-        self.names: dict[TileValue, str] = {}
+        self.names: dict[SSAValue, str] = {}
         self.lines: list[str] = []
         self.exchanged = {x.memory for x in operations(f.body) if x.name == "store"} if f.cooperative else set()
         """Parameters through which programs pass elements to each other."""
@@ -147,14 +147,14 @@ class _Text:
         self._block(f.body, 1)
         return "\n".join(self.lines) + "\n"
 
-    def _let(self, v: TileValue, text: str, depth: int) -> str:
+    def _let(self, v: SSAValue, text: str, depth: int) -> str:
         name = self.names[v] = f"v{v.id}"
         self.lines.append(f"{_PAD * depth}{name} = {text}")
         return name
 
-    def _block(self, body: Sequence[TileOp | TileLoop], depth: int) -> None:
+    def _block(self, body: Sequence[Op | Loop], depth: int) -> None:
         for x in body:
-            if isinstance(x, TileLoop):
+            if isinstance(x, Loop):
                 self._loop(x, depth)
             elif x.results:
                 names = [self.names.setdefault(v, f"v{v.id}") for v in x.results]
@@ -164,13 +164,13 @@ class _Text:
             else:
                 self.lines.append(_PAD * depth + self._expression(x))
 
-    def _loop(self, x: TileLoop, depth: int) -> None:
+    def _loop(self, x: Loop, depth: int) -> None:
         """Print a loop. A carried tile is one name before, in and after the loop, as Triton requires."""
         for carried, result, first in zip(x.carried, x.results, x.init, strict=True):
             self.names[result] = self._let(carried, self._name(first), depth)
         self.names[x.var] = f"v{x.var.id}"
         lo, hi = self._name(x.lo), self._name(x.hi)
-        if any(isinstance(i, TileOp) and i.name == "dot" for i in x.body):
+        if any(isinstance(i, Op) and i.name == "dot" for i in x.body):
             # The assembler unrolls a loop whose turns it can count, up to hundreds of them. Here it cannot: it does not
             # know that there is one program along the second axis.
             hi += " + tl.program_id(1)"
@@ -183,11 +183,11 @@ class _Text:
         if not x.body and not x.next:
             self.lines.append(f"{_PAD * (depth + 1)}pass")
 
-    def _name(self, v: TileValue | None) -> str:
+    def _name(self, v: SSAValue | None) -> str:
         assert v is not None
         return self.names[v]
 
-    def _expression(self, x: TileOp) -> str:
+    def _expression(self, x: Op) -> str:
         special = _SPECIAL.get(x.name)
         if special is not None:
             return special(self, x)
@@ -208,39 +208,39 @@ class _Text:
 
     # -- instructions whose text is their own
 
-    def _call(self, name: str) -> Callable[[TileOp], str]:
+    def _call(self, name: str) -> Callable[[Op], str]:
         return lambda x: f"{name}({', '.join(self._name(v) for v in x.args)})"
 
-    def _cast(self, x: TileOp) -> str:
+    def _cast(self, x: Op) -> str:
         return f"{self._name(x.args[0])}.to({_TYPES[x.results[0].elem]})"
 
-    def _bitcast(self, x: TileOp) -> str:
+    def _bitcast(self, x: Op) -> str:
         return f"{self._name(x.args[0])}.to({_TYPES[x.results[0].elem]}, bitcast=True)"
 
-    def _neg(self, x: TileOp) -> str:
+    def _neg(self, x: Op) -> str:
         """Print a negation. Triton's minus is 0 - x, which leaves +0.0 unchanged, so floats are multiplied by -1.0."""
         name = self._name(x.args[0])
         return f"{name} * -1.0" if x.results[0].elem in FLOATS else f"-{name}"
 
-    def _shr(self, x: TileOp) -> str:
+    def _shr(self, x: Op) -> str:
         """Print a logical right shift through an unsigned type, as Triton shifts copies of the sign into signed
         integers."""
         elem = x.results[0].elem
         unsigned = f"{self._name(x.args[0])}.to(tl.u{_TYPES[elem][3:]}, bitcast=True)"
         return f"({unsigned} >> {x.attrs[0]}).to({_TYPES[elem]}, bitcast=True)"
 
-    def _expand(self, x: TileOp) -> str:
+    def _expand(self, x: Op) -> str:
         index = ["None" if d == x.attrs[0] else ":" for d in range(len(x.results[0].shape))]
         return f"{self._name(x.args[0])}[{', '.join(index)}]"
 
-    def _broadcast(self, x: TileOp) -> str:
+    def _broadcast(self, x: Op) -> str:
         (v,), out = x.args, x.results[0]
         assert v is not None
         if v.shape:
             return f"tl.broadcast_to({self._name(v)}, {_shape(out.type)})"
         return f"tl.full({_shape(out.type)}, {self._name(v)}, {_TYPES[out.elem]})"
 
-    def _dot(self, x: TileOp) -> str:
+    def _dot(self, x: Op) -> str:
         a, b, total = map(self._name, x.args)
         elem, precision = x.results[0].elem, x.attrs[0]
         if x.args[0] is not None and x.args[0].elem in HALVES:
@@ -249,19 +249,19 @@ class _Text:
             return f"tl.dot({a}.to(tl.bfloat16), {b}.to(tl.bfloat16), {total}, out_dtype={_TYPES[elem]})"
         return f'tl.dot({a}, {b}, {total}, input_precision="{precision}", out_dtype={_TYPES[elem]})'
 
-    def _reduce(self, x: TileOp) -> str:
+    def _reduce(self, x: Op) -> str:
         combiner, axis = x.attrs
         tiles = ", ".join(map(self._name, x.args))
         return f"tl.reduce({f'({tiles})' if len(x.args) > 1 else tiles}, {axis}, _{combiner})"
 
-    def _load(self, x: TileOp) -> str:
+    def _load(self, x: Op) -> str:
         offset, mask, other = x.args
         masked = "" if mask is None else f", mask={self._name(mask)}, other={self._name(other)}"
         # What another multiprocessor has stored is in the level 2 cache, and may be older in the level 1 cache.
         cached = ', cache_modifier=".cg"' if x.memory in self.exchanged else ""
         return f"tl.load(p{x.memory} + {self._name(offset)}{masked}{cached})"
 
-    def _grid_barrier(self, x: TileOp) -> str:
+    def _grid_barrier(self, x: Op) -> str:
         """Print a grid barrier: program 0 steps to 2^31 less the steps of 1 of the others."""
         others = self.f.programs - 1
         if not others:
@@ -269,21 +269,21 @@ class _Text:
         first = f"tl.where(tl.program_id(0) == 0, {2**31 - others}, 1)"
         return f"_grid_barrier(p{x.memory}, {first})"
 
-    def _store(self, x: TileOp) -> str:
+    def _store(self, x: Op) -> str:
         offset, value, mask = x.args
         masked = "" if mask is None else f", mask={self._name(mask)}"
         return f"tl.store(p{x.memory} + {self._name(offset)}, {self._name(value)}{masked})"
 
 
-def _shape(type: TileType) -> str:
+def _shape(type: Type) -> str:
     return f"({', '.join(map(str, type.shape))}{',' if len(type.shape) == 1 else ''})"
 
 
-def _call_named(name: str) -> Callable[[_Text, TileOp], str]:
+def _call_named(name: str) -> Callable[[_Text, Op], str]:
     return lambda text, x: text._call(name)(x)
 
 
-_SPECIAL: dict[str, Callable[[_Text, TileOp], str]] = {
+_SPECIAL: dict[str, Callable[[_Text, Op], str]] = {
     "program": lambda text, x: "tl.program_id(0)",
     "arange": lambda text, x: f"tl.arange(0, {x.results[0].shape[0]})",
     "barrier": lambda text, x: "tl.debug_barrier()",

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from math import prod
 
 from einsmith.base import dtypes as dt
+from einsmith.codegen.ssa import SSAValue
 from einsmith.ir.nodes import Expr, Piece, Read, Reduce, reads
 from einsmith.kernels.contraction.problem import Operand, Problem
 from einsmith.tiles.chains import Chain
 from einsmith.tiles.contraction import emit_root_steps
-from einsmith.tiles.ir import TileBuilder, TileValue
+from einsmith.tiles.ir import TileBuilder
 from einsmith.tiles.pieces import Tiling, bound_masks, least_power
 from einsmith.tiles.points import Points, Slot, TileMemory, number_lanes, unravel
 from einsmith.tiles.reduction import TileCombine
@@ -32,13 +33,13 @@ class SweepSide:
     """Points along a dimension of a tile: their numbers, the values of the classes of axes, and the conditions that
     hold at points."""
 
-    number: TileValue
-    axes: dict[int, TileValue]
-    live: list[TileValue]
+    number: SSAValue
+    axes: dict[int, SSAValue]
+    live: list[SSAValue]
 
 
 def points_of(
-    b: TileBuilder, chain: Chain, classes: Sequence[int], first: TileValue, size: int, expand: int | None = None
+    b: TileBuilder, chain: Chain, classes: Sequence[int], first: SSAValue, size: int, expand: int | None = None
 ) -> SweepSide:
     """Return `size` points of a box of classes from number `first` on; expand: the number of the other dimension, None
     where there is none."""
@@ -69,24 +70,24 @@ class SweepTurn:
         chain: Chain,
         places: Sequence[Sequence[TileMemory]],
         tiling: Tiling,
-        batch: Mapping[int, TileValue],
+        batch: Mapping[int, SSAValue],
         held: SweepSide,
         rows: SweepSide,
         swept: Sequence[int],
         shape: tuple[int, int],
-        part: TileValue,
+        part: SSAValue,
         divided: int,
     ):
         self.b, self.chain, self.places, self.tiling = b, chain, places, tiling
         self.batch, self.held, self.rows, self.swept, self.shape = batch, held, rows, swept, shape
         self.part, self.divided = part, divided
-        self.factors: dict[int, TileValue] = {}  # held factors of the products of tiles, by member
+        self.factors: dict[int, SSAValue] = {}  # held factors of the products of tiles, by member
         self.column: SweepSide | None = None
-        self.start: TileValue | None = None  # of the swept points of this turn
-        self.tiles: dict[int, TileValue] = {}  # tile tensors in this turn
-        self.running: dict[int, TileValue] = {}  # results of sums so far, by place: tiles of one dimension
+        self.start: SSAValue | None = None  # of the swept points of this turn
+        self.tiles: dict[int, SSAValue] = {}  # tile tensors in this turn
+        self.running: dict[int, SSAValue] = {}  # results of sums so far, by place: tiles of one dimension
 
-    def begin(self, start: TileValue) -> None:
+    def begin(self, start: SSAValue) -> None:
         """Begin the turn of the swept points from number `start` on."""
         self.column, self.start = points_of(self.b, self.chain, self.swept, start, self.shape[1], 0), start
 
@@ -99,11 +100,11 @@ class SweepTurn:
     def stages(
         self,
         n: int,
-        results: list[Sequence[TileValue]],
-        axes: Mapping[int, TileValue],
-        live: Sequence[TileValue],
+        results: list[Sequence[SSAValue]],
+        axes: Mapping[int, SSAValue],
+        live: Sequence[SSAValue],
         flat: bool = False,
-    ) -> dict[int, TileValue]:
+    ) -> dict[int, SSAValue]:
         """Return the results of a member, by place, from those of its root. flat: at points of one dimension."""
         kernel, m = self.chain.members[n].kernel, self.chain.members[n]
         for k, stage in enumerate(kernel.stages[1:], 1):
@@ -119,8 +120,8 @@ class SweepTurn:
         }
 
     def epilogue(
-        self, n: int, p: Problem, axes: Mapping[int, TileValue], live: Sequence[TileValue], total: TileValue
-    ) -> TileValue:
+        self, n: int, p: Problem, axes: Mapping[int, SSAValue], live: Sequence[SSAValue], total: SSAValue
+    ) -> SSAValue:
         """Emit the steps that follow a product's sum within the root."""
         b = self.b
         slots = self.slots(n, 0, [e for _, e in p.epilogue if e is not None])
@@ -129,7 +130,7 @@ class SweepTurn:
 
     # -- points
 
-    def live(self) -> list[TileValue]:
+    def live(self) -> list[SSAValue]:
         """Return the conditions that hold at the points of a tile."""
         assert self.column is not None
         return [*self.held.live, *self.column.live]
@@ -142,11 +143,11 @@ class SweepTurn:
     def axes(
         self,
         n: int,
-        more: Mapping[int, TileValue] = {},  # noqa: B006
+        more: Mapping[int, SSAValue] = {},  # noqa: B006
         tile: bool = True,
         own: bool = False,
         flat: bool = False,
-    ) -> dict[int, TileValue]:
+    ) -> dict[int, SSAValue]:
         """Return the values of a member's axes: of the batch and of the held side, as a tile of one dimension if
         `flat`, of the swept side if `tile`, and those of `more`, which are by class, or by axis if `own`."""
         chain = self.chain
@@ -172,7 +173,7 @@ class SweepTurn:
         n: int,
         stage: int,
         bodies: Sequence[Expr],
-        results: Sequence[Sequence[TileValue]] = (),
+        results: Sequence[Sequence[SSAValue]] = (),
         flat: bool = False,
     ) -> list[Slot]:
         """Return the arguments of a member's stage that expressions read: tiles, results so far, memory, or results of
@@ -193,7 +194,7 @@ class SweepTurn:
 
     # -- tiles
 
-    def tile(self, place: int) -> TileValue:
+    def tile(self, place: int) -> SSAValue:
         """Return the tile of a tile tensor in this turn."""
         if place not in self.tiles:
             n = self.chain.makers[place]
@@ -219,8 +220,8 @@ class SweepTurn:
         self.places[n][buffer].store(b, at, b.broadcast(self.tile(place), self.shape), live)
 
     def _sum_of_tile(
-        self, n: int, piece: Piece, axes: Mapping[int, TileValue], live: Sequence[TileValue]
-    ) -> list[TileValue]:
+        self, n: int, piece: Piece, axes: Mapping[int, SSAValue], live: Sequence[SSAValue]
+    ) -> list[SSAValue]:
         """Return the results of a sum at the points of a tile: a dot, or its terms one by one."""
         b, p = self.b, self.chain.product_of(n)
         if p is not None:
@@ -229,7 +230,7 @@ class SweepTurn:
         assert isinstance(body, Reduce)
         combine, terms, rank = TileCombine(b, body), prod(body.extents), len(piece.extents)
 
-        def add(state: Sequence[TileValue], number: TileValue) -> list[TileValue]:
+        def add(state: Sequence[SSAValue], number: SSAValue) -> list[SSAValue]:
             inner = dict(enumerate(unravel(b, number, body.extents), rank))
             points = Points(b, piece.domain, {**axes, **inner}, live, self.slots(n, 0, body.bodies))
             return combine.merge(state, combine.term_states(points.values(body.bodies), number, [], self.shape))
@@ -274,19 +275,19 @@ class SweepTurn:
         most = MOST_DEPTH if least_power(p.count(p.k)) <= MOST_DEPTH else self.tiling.k
         return max(LEAST_K, min(most, least_power(p.count(p.k))))
 
-    def _terms(self, n: int, p: Problem, first: TileValue, expand: int) -> SweepSide:
+    def _terms(self, n: int, p: Problem, first: SSAValue, expand: int) -> SweepSide:
         """Return terms of a tile's product along K, by the axes of the member."""
         b, size, count = self.b, self._depth(p), p.count(p.k)
         number = b.expand(number_lanes(b, b.arange(size), first, count), expand)
         axes = dict(zip(p.k, unravel(b, number, [p.extents[a] for a in p.k]), strict=True))
         return SweepSide(number, axes, bound_masks(b, number, count, size))
 
-    def _dot_of_tile(self, n: int, p: Problem) -> TileValue:
+    def _dot_of_tile(self, n: int, p: Problem) -> SSAValue:
         """Return the sum of a product at the points of a tile."""
         b, (m, columns), depth = self.b, self.shape, self._depth(p)
         held, swept = self._held_operand(n, p)
 
-        def add(total: TileValue, first: TileValue) -> TileValue:
+        def add(total: SSAValue, first: SSAValue) -> SSAValue:
             terms, turned = self._terms(n, p, first, 0), self._terms(n, p, first, 1)
             x = self.factors.get(n)
             if x is None:
@@ -309,10 +310,10 @@ class SweepTurn:
         n: int,
         p: Problem,
         number: int,
-        axes: Mapping[int, TileValue],
-        live: Sequence[TileValue],
+        axes: Mapping[int, SSAValue],
+        live: Sequence[SSAValue],
         shape: tuple[int, int],
-    ) -> TileValue:
+    ) -> SSAValue:
         """Return a tile of an operand of a member's product, zero outside the box and where guards fail."""
         b, o = self.b, p.operands[number]
         points = Points(b, p.extents, axes, live, self.slots(n, 0, [o.expr, *o.guards]))

@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 
 from einsmith.base.errors import VerifyError
+from einsmith.codegen.ssa import BYTES, COMPARE, INTEGERS, Loop, Op, SSAValue, Type, operations
 from einsmith.tiles.ir import (
     BINARY,
-    BYTES,
     COMBINERS,
-    COMPARE,
     FLOATS,
     HALVES,
-    INTEGERS,
     PRECISIONS,
     SHIFTS,
     UNARY,
     TileFunction,
-    TileLoop,
-    TileOp,
-    TileType,
-    TileValue,
     common_shape,
     memory_elem,
 )
-from einsmith.tiles.operations import count_lanes, operations
 
 MOST_LANES = 1 << 20
 """Most lanes of a tile."""
@@ -37,7 +31,7 @@ MOST_PROGRAMS = 2**31 - 1
 
 def verify(f: TileFunction) -> None:
     """Verify a function. Raises VerifyError that names the function and the instruction."""
-    seen: set[TileValue] = set()
+    seen: set[SSAValue] = set()
     for op in f.constants:
         _expect(op.name == "const" and not op.args and len(op.results) == 1, f, op, "no literal stands here")
         seen.update(op.results)
@@ -61,9 +55,9 @@ def _verify_meetings(f: TileFunction) -> None:
     uniform = {v for x in f.constants for v in x.results}
     """Values that are equal in all programs."""
 
-    def visit(body: Sequence[TileOp | TileLoop], by_all: bool) -> None:
+    def visit(body: Sequence[Op | Loop], by_all: bool) -> None:
         for x in body:
-            if isinstance(x, TileLoop):
+            if isinstance(x, Loop):
                 is_uniform = x.lo in uniform and x.hi in uniform
                 uniform.update([x.var] * is_uniform)
                 visit(x.body, by_all and is_uniform)
@@ -81,10 +75,10 @@ def _verify_meetings(f: TileFunction) -> None:
     visit(f.body, True)
 
 
-def _verify_block(f: TileFunction, body: Sequence[TileOp | TileLoop], outside: set[TileValue]) -> None:
+def _verify_block(f: TileFunction, body: Sequence[Op | Loop], outside: set[SSAValue]) -> None:
     seen = set(outside)
     for x in body:
-        if isinstance(x, TileLoop):
+        if isinstance(x, Loop):
             _expect(all(op.name != "end_if" for op in operations(x.body)), f, x, "a program ends within it")
             _verify_loop(f, x, seen)
         else:
@@ -93,12 +87,12 @@ def _verify_block(f: TileFunction, body: Sequence[TileOp | TileLoop], outside: s
         seen.update(x.results)
 
 
-def _verify_loop(f: TileFunction, x: TileLoop, seen: set[TileValue]) -> None:
+def _verify_loop(f: TileFunction, x: Loop, seen: set[SSAValue]) -> None:
     _expect_defined(f, x, (x.lo, x.hi, *x.init), seen)
     _expect(x.step > 0, f, x, "its step is not positive")
     bounds = {x.var.type, x.lo.type, x.hi.type}
     _expect(
-        len(bounds) == 1 and bounds <= {TileType("i32"), TileType("i64")},
+        len(bounds) == 1 and bounds <= {Type("i32"), Type("i64")},
         f,
         x,
         "its bounds are no integers of one type",
@@ -111,23 +105,21 @@ def _verify_loop(f: TileFunction, x: TileLoop, seen: set[TileValue]) -> None:
     _expect_defined(f, x, x.next, inner | inner_results)
 
 
-def _expect_defined(
-    f: TileFunction, x: TileOp | TileLoop, values: Sequence[TileValue | None], seen: set[TileValue]
-) -> None:
+def _expect_defined(f: TileFunction, x: Op | Loop, values: Sequence[SSAValue | None], seen: set[SSAValue]) -> None:
     for v in values:
         _expect(v is None or v in seen, f, x, f"{v} is not known there")
 
 
-def _expect(holds: bool, f: TileFunction, x: TileOp | TileLoop, message: str) -> None:
+def _expect(holds: bool, f: TileFunction, x: Op | Loop, message: str) -> None:
     if not holds:
-        what = "a loop" if isinstance(x, TileLoop) else f"{x.name}({', '.join(str(a and a.type) for a in x.args)})"
+        what = "a loop" if isinstance(x, Loop) else f"{x.name}({', '.join(str(a and a.type) for a in x.args)})"
         raise VerifyError(f"{f.name}: {what}: {message}")
 
 
-def _check(f: TileFunction, x: TileOp) -> None:
+def _check(f: TileFunction, x: Op) -> None:
     for r in x.results:
         _expect(all(n & (n - 1) == 0 and n > 0 for n in r.shape), f, x, f"{r.type} has an extent that is no power of 2")
-        _expect(count_lanes(r.type) <= MOST_LANES, f, x, f"{r.type} has more than {MOST_LANES} lanes")
+        _expect(prod(r.shape) <= MOST_LANES, f, x, f"{r.type} has more than {MOST_LANES} lanes")
         _expect(r.elem in BYTES, f, x, f"there is no type {r.elem}")
     rule = _RULES.get(x.name)
     _expect(rule is not None, f, x, "there is no such operation")
@@ -136,23 +128,23 @@ def _check(f: TileFunction, x: TileOp) -> None:
     _expect(not message, f, x, message)
 
 
-def _types(x: TileOp) -> list[TileType]:
+def _types(x: Op) -> list[Type]:
     return [a.type for a in x.args if a is not None]
 
 
-def _shape(x: TileOp) -> tuple[int, ...] | None:
+def _shape(x: Op) -> tuple[int, ...] | None:
     try:
         return common_shape([t.shape for t in _types(x)])
     except Exception:
         return None
 
 
-def _elementwise(f: TileFunction, x: TileOp) -> str:
+def _elementwise(f: TileFunction, x: Op) -> str:
     types, out = _types(x), x.results[0].type
     if len(types) != (1 if x.name in UNARY else 2) or len({t.elem for t in types}) != 1:
         return "its operands are not of one type"
     elem = types[0].elem
-    if out != TileType("i1" if x.name in COMPARE else elem, _shape(x) or ()) or _shape(x) is None:
+    if out != Type("i1" if x.name in COMPARE else elem, _shape(x) or ()) or _shape(x) is None:
         return f"its result is no {out}"
     floats = x.name in ("div", "floor", "sqrt", "sin", "cos", "pow")
     integers, flags = x.name in ("quot", "xor"), x.name in ("and", "or", "xor", "not")
@@ -162,24 +154,24 @@ def _elementwise(f: TileFunction, x: TileOp) -> str:
     return f"there is none for {elem}" if elem == "i1" and not (flags or x.name in ("eq", "ne")) else ""
 
 
-def _select(f: TileFunction, x: TileOp) -> str:
+def _select(f: TileFunction, x: Op) -> str:
     c, a, b = _types(x)
-    good = c.elem == "i1" and a.elem == b.elem and x.results[0].type == TileType(a.elem, _shape(x) or ())
+    good = c.elem == "i1" and a.elem == b.elem and x.results[0].type == Type(a.elem, _shape(x) or ())
     return "" if good and _shape(x) is not None else "a condition and two tiles of one type are needed"
 
 
-def _fma(f: TileFunction, x: TileOp) -> str:
+def _fma(f: TileFunction, x: Op) -> str:
     types = _types(x)
     good = len({t.elem for t in types}) == 1 and types[0].elem in FLOATS
-    return "" if good and x.results[0].type == TileType(types[0].elem, _shape(x) or ()) else "three floats are needed"
+    return "" if good and x.results[0].type == Type(types[0].elem, _shape(x) or ()) else "three floats are needed"
 
 
-def _shift(f: TileFunction, x: TileOp) -> str:
+def _shift(f: TileFunction, x: Op) -> str:
     (t,), (n,) = _types(x), x.attrs
     return "" if t.elem in INTEGERS and 0 <= n < INTEGERS[t.elem] and x.results[0].type == t else "no such shift"
 
 
-def _cast(f: TileFunction, x: TileOp) -> str:
+def _cast(f: TileFunction, x: Op) -> str:
     (t,), out = _types(x), x.results[0].type
     formats = {t.elem, out.elem} & {"f16", "bf16"}
     if formats and not {t.elem, out.elem} & {"f32"}:
@@ -187,26 +179,26 @@ def _cast(f: TileFunction, x: TileOp) -> str:
     return "" if out.shape == t.shape and out.elem != "i1" else "to a condition it is `ne`"
 
 
-def _bitcast(f: TileFunction, x: TileOp) -> str:
+def _bitcast(f: TileFunction, x: Op) -> str:
     (t,), out = _types(x), x.results[0].type
     return "" if out.shape == t.shape and BYTES[t.elem] == BYTES[out.elem] else "the types have other sizes"
 
 
-def _program(f: TileFunction, x: TileOp) -> str:
-    return "" if x.results[0].type == TileType("i32") else "it is an i32"
+def _program(f: TileFunction, x: Op) -> str:
+    return "" if x.results[0].type == Type("i32") else "it is an i32"
 
 
-def _arange(f: TileFunction, x: TileOp) -> str:
+def _arange(f: TileFunction, x: Op) -> str:
     out = x.results[0].type
     return "" if out.elem == "i32" and len(out.shape) == 1 else "it is a tile of i32 of one dimension"
 
 
-def _expand(f: TileFunction, x: TileOp) -> str:
+def _expand(f: TileFunction, x: Op) -> str:
     (t,), (axis,) = _types(x), x.attrs
     return "" if x.results[0].shape == (*t.shape[:axis], 1, *t.shape[axis:]) and t.shape else "no such dimension"
 
 
-def _broadcast(f: TileFunction, x: TileOp) -> str:
+def _broadcast(f: TileFunction, x: Op) -> str:
     (t,), out = _types(x), x.results[0].type
     fits = not t.shape or (
         len(t.shape) == len(out.shape) and all(n in (1, m) for n, m in zip(t.shape, out.shape, strict=True))
@@ -214,7 +206,7 @@ def _broadcast(f: TileFunction, x: TileOp) -> str:
     return "" if fits and t.elem == out.elem else "only extents of 1 are repeated"
 
 
-def _dot(f: TileFunction, x: TileOp) -> str:
+def _dot(f: TileFunction, x: Op) -> str:
     a, b, total = _types(x)
     of_halves = a.elem in HALVES and total.elem == "f32"
     if x.attrs[0] not in PRECISIONS or a.elem != b.elem or not (of_halves or a.elem == total.elem in FLOATS):
@@ -230,7 +222,7 @@ def _dot(f: TileFunction, x: TileOp) -> str:
     return "" if k >= LEAST_K else f"K is below {LEAST_K}"
 
 
-def _reduce(f: TileFunction, x: TileOp) -> str:
+def _reduce(f: TileFunction, x: Op) -> str:
     combiner, axis = x.attrs
     types = _types(x)
     if combiner not in COMBINERS or len(types) != (2 if combiner.startswith("arg") else 1):
@@ -240,14 +232,10 @@ def _reduce(f: TileFunction, x: TileOp) -> str:
     if combiner.startswith("arg") and types[1].elem != "i32":
         return "places are i32"
     shape = types[0].shape[:axis] + types[0].shape[axis + 1 :]
-    return (
-        ""
-        if [r.type for r in x.results] == [TileType(t.elem, shape) for t in types]
-        else "its results have other types"
-    )
+    return "" if [r.type for r in x.results] == [Type(t.elem, shape) for t in types] else "its results have other types"
 
 
-def _load(f: TileFunction, x: TileOp) -> str:
+def _load(f: TileFunction, x: Op) -> str:
     offset, mask, other = x.args
     p = f.parameters[x.memory]  # type: ignore[index]
     if (mask is None) != (other is None):
@@ -257,12 +245,12 @@ def _load(f: TileFunction, x: TileOp) -> str:
     shapes = {offset.shape, x.results[0].shape, offset.shape if mask is None else mask.shape}
     if len(shapes) > 1:
         return "offset, mask and result have several shapes"
-    if x.results[0].elem != p.elem or (other is not None and other.type != TileType(p.elem)):
+    if x.results[0].elem != p.elem or (other is not None and other.type != Type(p.elem)):
         return f"the memory holds {p.elem}"
     return _check_reach(offset, p.size)
 
 
-def _store(f: TileFunction, x: TileOp) -> str:
+def _store(f: TileFunction, x: Op) -> str:
     offset, value, mask = x.args
     p = f.parameters[x.memory]  # type: ignore[index]
     if offset is None or value is None or offset.elem not in ("i32", "i64") or (mask and mask.elem != "i1"):
@@ -274,24 +262,24 @@ def _store(f: TileFunction, x: TileOp) -> str:
     return _check_reach(offset, p.size)
 
 
-def _check_reach(offset: TileValue, size: int) -> str:
+def _check_reach(offset: SSAValue, size: int) -> str:
     return "offsets of i32 do not reach its end" if offset.elem == "i32" and size > 2**31 else ""
 
 
-def _end_if(f: TileFunction, x: TileOp) -> str:
-    return "" if _types(x) == [TileType("i1")] else "it takes a condition, which is a scalar"
+def _end_if(f: TileFunction, x: Op) -> str:
+    return "" if _types(x) == [Type("i1")] else "it takes a condition, which is a scalar"
 
 
-def _grid_barrier(f: TileFunction, x: TileOp) -> str:
+def _grid_barrier(f: TileFunction, x: Op) -> str:
     p = f.parameters[x.memory]  # type: ignore[index]
     return "" if (p.elem, p.size) == ("i32", 1) else "it counts the programs in one i32"
 
 
-def _accept(f: TileFunction, x: TileOp) -> str:
+def _accept(f: TileFunction, x: Op) -> str:
     return ""
 
 
-_RULES: dict[str, Callable[[TileFunction, TileOp], str]] = {
+_RULES: dict[str, Callable[[TileFunction, Op], str]] = {
     **dict.fromkeys((*UNARY, *BINARY, *COMPARE), _elementwise),
     **dict.fromkeys(SHIFTS, _shift),
     "select": _select,

@@ -20,7 +20,8 @@ import numpy as np
 from einsmith.base.dtypes import dtype_of
 from einsmith.codegen.cache.native import compile_text
 from einsmith.codegen.llvm.nest import emit_module
-from einsmith.codegen.loopnest.nest import Builder, SSAValue
+from einsmith.codegen.loopnest.nest import Builder
+from einsmith.codegen.ssa import SSAValue
 
 NUMPY = {
     "f16": np.float16, "f32": np.float32, "f64": np.float64, "i8": np.int8, "i16": np.int16, "i32": np.int32,

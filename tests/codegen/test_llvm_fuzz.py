@@ -7,7 +7,8 @@ import random
 import numpy as np
 import pytest
 
-from einsmith.codegen.loopnest.nest import Builder, SSAValue
+from einsmith.codegen.loopnest.nest import Builder
+from einsmith.codegen.ssa import SSAValue, vector
 from tests.codegen.test_llvm_ops import run
 from tests.nest_interp import NestRun
 
@@ -24,7 +25,7 @@ class Random:
         self.loops = 0
 
     def value(self, elem: str = "i64", lanes: int = 0) -> SSAValue:
-        same = [v for v in self.known if v.type == (elem, lanes)]
+        same = [v for v in self.known if v.type is vector(elem, lanes)]
         if same and self.r.random() < 0.7:
             return self.r.choice(same)
         if lanes and self.r.random() < 0.5:
@@ -84,7 +85,7 @@ class Random:
             scope = len(self.known)
             self.known += [turn.var, *turn.carried]
             self.block(depth - 1, keep=True)
-            turn.next = [self.value(*v.type) for v in init]
+            turn.next = [self.value(v.elem, v.type.lanes) for v in init]
             del self.known[scope:]
         self.known += turn.results
 

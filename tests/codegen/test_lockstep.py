@@ -56,11 +56,11 @@ def test_every_instruction_follows_its_arguments_once(seed, width):
     order = [op for group in found for op in group]
     assert sorted(map(id, order)) == sorted(map(id, ops))
     assert max(map(len, found)) <= width
-    made = {op.result.id for op in ops if op.result is not None}
+    made = {op.result.id for op in ops if op.results}
     done: set[int] = set()
     for group in found:
         assert all(a.id in done for op in group for a in op.args if a is not None and a.id in made)
-        done |= {op.result.id for op in group if op.result is not None}
+        done |= {op.result.id for op in group if op.results}
     assert [op for op in order if op.name == "store"] == [op for op in ops if op.name == "store"]
     for n, op in enumerate(ops):
         if op.name == "load":  # no later than before, and after the same stores

@@ -11,7 +11,8 @@ import pytest
 
 from einsmith.codegen.llvm import jit
 from einsmith.codegen.llvm.nest import emit_module
-from einsmith.codegen.loopnest.nest import Builder, SSAValue
+from einsmith.codegen.loopnest.nest import Builder
+from einsmith.codegen.ssa import SSAValue
 from tests.codegen.test_masked import TARGETS
 from tests.nest_interp import NestRun
 

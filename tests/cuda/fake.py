@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 
 from einsmith.base.errors import DeviceError, OutOfMemoryError
+from einsmith.codegen.ssa import BYTES
 from einsmith.codegen.triton.binary import Binary, TritonSource
 from einsmith.cost.gpu import card
 from einsmith.driver import card_runner, registry
 from einsmith.driver.backend import Backend
 from einsmith.driver.cuda import Cuda
 from einsmith.runtime.cuda.device import CollectiveNode, CudaDevice, DeviceCode, DeviceFacts, LaunchNode, Node
-from einsmith.tiles.ir import BYTES
 from einsmith.tiles.triton_text import triton_text
 from einsmith.tiles.verify import verify
 from einsmith.tuning.kernels import worker

@@ -13,13 +13,13 @@ from numpy.random import default_rng
 import einsmith as es
 import einsmith.functional as F
 from einsmith.base.trees import flatten
+from einsmith.codegen.ssa import operations
 from einsmith.driver.cuda import Cuda
 from einsmith.runtime.cuda import launches
 from einsmith.runtime.cuda.executable_graph import ExecutableGraph
 from einsmith.runtime.cuda.launches import TileCode
 from einsmith.runtime.cuda.program import CudaProgram
 from einsmith.runtime.steps import BeginLoop
-from einsmith.tiles.operations import operations
 from einsmith.tiles.persistent import Persistent
 from einsmith.tiles.triton_text import triton_text
 from tests.lang.recurrences import CASES

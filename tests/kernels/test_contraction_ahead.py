@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from einsmith.base import dtypes as dt
-from einsmith.codegen.loopnest.nest import If, Loop, Op
+from einsmith.codegen.ssa import If, Loop, Op
 from einsmith.ir.nodes import apply
 from einsmith.kernels.contraction import epilogue, search, traffic
 from einsmith.kernels.contraction.config import Tiled

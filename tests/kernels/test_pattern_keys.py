@@ -20,7 +20,7 @@ PATTERN = """
 from einsmith.base import dtypes as dt
 from einsmith.ir.nodes import Axis, Read, apply
 from einsmith.kernels.pattern import Cost, Launch, Lowered, Pattern
-from einsmith.codegen.loopnest.nest import Builder
+from einsmith.codegen.loopnest.nest import (Builder)
 
 class Scaled(Pattern):
     name = "scaled roots"

@@ -10,7 +10,7 @@ import pytest
 import einsmith as es
 import einsmith.functional as F
 from einsmith.api.tracing import trace_call
-from einsmith.codegen.loopnest.nest import Op
+from einsmith.codegen.ssa import Op
 from einsmith.cost.facts import Target
 from einsmith.driver.executable import Executable
 from einsmith.ir.evaluator import evaluate

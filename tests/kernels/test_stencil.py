@@ -14,7 +14,7 @@ from einsmith.api.tracing import trace_shapes
 from einsmith.base import dtypes as dt
 from einsmith.codegen.llvm import jit
 from einsmith.codegen.llvm.nest import emit_module
-from einsmith.codegen.loopnest.nest import Op
+from einsmith.codegen.ssa import Op
 from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Axis, Const, Piece, Read, Reduce, Template, apply
 from einsmith.kernels import autoconfig
@@ -304,9 +304,9 @@ def lines_touched_and_asked_for(kernel: Kernel, target: Target) -> list[list[tup
             events.append(("ask", a[0].memory.raw.ctypes.data, int(a[1]) // 16))
         if x.name not in ("load", "gather", "store", "stream", "scatter"):
             return
-        offsets, mask = np.asarray(a[1]), a[2] if x.result is not None else a[3] if len(a) > 3 else None
+        offsets, mask = np.asarray(a[1]), a[2] if x.results else a[3] if len(a) > 3 else None
         if not offsets.ndim:
-            offsets = offsets + np.arange(max(1, x.result.type.lanes if x.result is not None else np.size(a[2])))
+            offsets = offsets + np.arange(max(1, x.result.type.lanes if x.results else np.size(a[2])))
         on = np.broadcast_to(True if mask is None else mask, offsets.shape)
         events.extend(("touch", a[0].memory.raw.ctypes.data, int(at) // 16) for at in offsets[on])
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from einsmith.codegen.cache.native import compile_text, host_target
-from einsmith.codegen.loopnest.nest import Op
+from einsmith.codegen.ssa import Op
 from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Graph
 from einsmith.ir.views import storage

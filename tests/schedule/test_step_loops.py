@@ -7,7 +7,7 @@ import pytest
 
 import einsmith as es
 from einsmith.api.tracing import trace_call
-from einsmith.codegen.loopnest.nest import Loop, Op
+from einsmith.codegen.ssa import Loop, Op
 from einsmith.cost.facts import Target
 from einsmith.driver.executable import Executable
 from einsmith.kernels import autoconfig

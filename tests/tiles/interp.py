@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from einsmith.tiles.ir import TileFunction, TileLoop, TileOp, TileParameter, TileValue
-from einsmith.tiles.operations import operations
+from einsmith.codegen.ssa import Loop, Op, SSAValue, operations
+from einsmith.tiles.ir import TileFunction, TileParameter
 from tests.tiles.memory import NUMPY, Fault, Memory, product, rounded_to_bf16
 from tests.tiles.order import Loads, another_lane, gathered
 
@@ -86,9 +86,9 @@ class _Program:
     def __init__(self, f: TileFunction, memories: Sequence[Memory], number: int, met: dict[int, Loads]):
         self.f, self.memories, self.number, self.met = f, memories, number, met
         self.stored = {id(memories[x.memory]) for x in operations(f.body) if x.name == "store" and x.memory is not None}
-        self.loaded: list[tuple[TileOp, Memory, np.ndarray, np.ndarray]] = []  # since the last barrier
+        self.loaded: list[tuple[Op, Memory, np.ndarray, np.ndarray]] = []  # since the last barrier
         self.epoch = 0
-        self.values: dict[TileValue, np.ndarray] = {
+        self.values: dict[SSAValue, np.ndarray] = {
             x.results[0]: np.asarray(x.attrs[0], NUMPY[x.results[0].elem]) for x in f.constants
         }
         for x in f.constants:
@@ -100,9 +100,9 @@ class _Program:
         with suppress(_Ended):
             yield from self.block(self.f.body)
 
-    def block(self, body: Sequence[TileOp | TileLoop]) -> Iterator[bool]:
+    def block(self, body: Sequence[Op | Loop]) -> Iterator[bool]:
         for x in body:
-            if isinstance(x, TileLoop):
+            if isinstance(x, Loop):
                 yield from self.loop(x)
                 continue
             if x.name == "grid_barrier":
@@ -116,7 +116,7 @@ class _Program:
                 assert result.shape == v.shape and result.dtype == NUMPY[v.elem], (x.name, result.dtype, v.type)
                 self.values[v] = result
 
-    def loop(self, x: TileLoop) -> Iterator[bool]:
+    def loop(self, x: Loop) -> Iterator[bool]:
         carried = [self.values[v] for v in x.init]
         for n in range(int(self.values[x.lo]), int(self.values[x.hi]), x.step):
             self.values[x.var] = np.asarray(n, NUMPY[x.var.elem])
@@ -125,7 +125,7 @@ class _Program:
             carried = [self.values[v] for v in x.next]
         self.values.update(zip(x.results, carried, strict=True))
 
-    def operation(self, x: TileOp) -> Sequence[np.ndarray]:
+    def operation(self, x: Op) -> Sequence[np.ndarray]:
         args: list[Any] = [None if v is None else self.values[v] for v in x.args]
         if x.name in ("load", "store"):
             return self.access(x, args)
@@ -145,29 +145,29 @@ class _Program:
             return (np.asarray(_MATH[x.name](*args), elem),)
         return (np.asarray(getattr(self, x.name)(x, *args), elem),)
 
-    def program(self, x: TileOp) -> int:
+    def program(self, x: Op) -> int:
         return self.number
 
-    def arange(self, x: TileOp) -> np.ndarray:
+    def arange(self, x: Op) -> np.ndarray:
         return np.arange(x.results[0].shape[0])
 
-    def expand(self, x: TileOp, a: np.ndarray) -> np.ndarray:
+    def expand(self, x: Op, a: np.ndarray) -> np.ndarray:
         return np.expand_dims(a, x.attrs[0])
 
-    def broadcast(self, x: TileOp, a: np.ndarray) -> np.ndarray:
+    def broadcast(self, x: Op, a: np.ndarray) -> np.ndarray:
         return np.broadcast_to(a, x.results[0].shape)
 
-    def shl(self, x: TileOp, a: np.ndarray) -> np.ndarray:
+    def shl(self, x: Op, a: np.ndarray) -> np.ndarray:
         return a << a.dtype.type(x.attrs[0])
 
-    def sar(self, x: TileOp, a: np.ndarray) -> np.ndarray:
+    def sar(self, x: Op, a: np.ndarray) -> np.ndarray:
         return a >> a.dtype.type(x.attrs[0])
 
-    def shr(self, x: TileOp, a: np.ndarray) -> np.ndarray:
+    def shr(self, x: Op, a: np.ndarray) -> np.ndarray:
         unsigned = np.dtype(f"u{a.dtype.name}")
         return (a.view(unsigned) >> unsigned.type(x.attrs[0])).view(a.dtype)
 
-    def cast(self, x: TileOp, a: np.ndarray) -> np.ndarray:
+    def cast(self, x: Op, a: np.ndarray) -> np.ndarray:
         out = x.results[0].elem
         if out == "bf16":
             return rounded_to_bf16(a)
@@ -177,13 +177,13 @@ class _Program:
                 raise Fault(f"a float that is no {out}")
         return a.astype(NUMPY[out])
 
-    def bitcast(self, x: TileOp, a: np.ndarray) -> np.ndarray:
+    def bitcast(self, x: Op, a: np.ndarray) -> np.ndarray:
         return a.view(NUMPY[x.results[0].elem])
 
-    def dot(self, x: TileOp, a: np.ndarray, b: np.ndarray, total: np.ndarray) -> np.ndarray:
+    def dot(self, x: Op, a: np.ndarray, b: np.ndarray, total: np.ndarray) -> np.ndarray:
         return product(a, b, total, x.attrs[0])
 
-    def access(self, x: TileOp, args: Sequence[Any]) -> Sequence[np.ndarray]:
+    def access(self, x: Op, args: Sequence[Any]) -> Sequence[np.ndarray]:
         assert x.memory is not None
         memory = self.memories[x.memory]
         where, mask = args[0], args[1 if x.name == "load" else 2]
@@ -199,7 +199,7 @@ class _Program:
         memory.store(at, args[1][on], self.number, self.epoch)
         return ()
 
-    def overwrite(self, x: TileOp, memory: Memory, where: np.ndarray, on: np.ndarray) -> None:
+    def overwrite(self, x: Op, memory: Memory, where: np.ndarray, on: np.ndarray) -> None:
         """Raises a Fault where another lane may have yet to load what a store touches."""
         for load, of, read, reading in self.loaded:
             if of is memory:

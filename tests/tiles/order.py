@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from einsmith.tiles.ir import TileFunction, TileLoop, TileOp, TileValue
+from einsmith.codegen.ssa import Loop, Op, SSAValue
+from einsmith.tiles.ir import TileFunction
 
 Loads = frozenset[int]
 """Load instructions, by `id`."""
@@ -15,16 +16,16 @@ Loads = frozenset[int]
 
 def gathered(f: TileFunction) -> dict[int, Loads]:
     """For each store the loads whose lanes meet, in a `reduce` or a `dot`, in what it stores: these are done before."""
-    reached: dict[TileValue, Loads] = {}
-    met: dict[TileValue, Loads] = {}
+    reached: dict[SSAValue, Loads] = {}
+    met: dict[SSAValue, Loads] = {}
     out: dict[int, Loads] = {}
 
-    def of(known: dict[TileValue, Loads], values: Sequence[TileValue | None]) -> Loads:
+    def of(known: dict[SSAValue, Loads], values: Sequence[SSAValue | None]) -> Loads:
         return frozenset().union(*(known.get(v, frozenset()) for v in values if v is not None))
 
-    def visit(body: Sequence[TileOp | TileLoop]) -> None:
+    def visit(body: Sequence[Op | Loop]) -> None:
         for x in body:
-            if isinstance(x, TileLoop):
+            if isinstance(x, Loop):
                 for known in (reached, met):
                     for inside, result, first in zip(x.carried, x.results, x.init, strict=True):
                         known[inside] = known[result] = of(known, [first, x.lo, x.hi])

@@ -18,14 +18,14 @@ import pytest
 import einsmith as es
 import einsmith.functional as F
 from einsmith.base.environment import CHECK
+from einsmith.codegen.ssa import Loop, operations
 from einsmith.driver import compile, registry
 from einsmith.kernels import autoconfig
 from einsmith.schedule.kernel import Rows
 from einsmith.tiles.chain_search import find_chain
 from einsmith.tiles.chains import Chain, SweepPhase
-from einsmith.tiles.ir import TileFunction, TileLoop, TileParameter
+from einsmith.tiles.ir import TileFunction, TileParameter
 from einsmith.tiles.lower import lower, patterns
-from einsmith.tiles.operations import operations
 from einsmith.tiles.pieces import Tiling
 from einsmith.tiles.triton_text import signature, triton_text
 from tests.fuzz.variants import streaming
@@ -133,8 +133,8 @@ def _dots(f: TileFunction) -> int:
     return sum(x.name == "dot" for x in operations(f.body))
 
 
-def _loops(f: TileFunction) -> list[TileLoop]:
-    return [x for x in f.body if isinstance(x, TileLoop)]
+def _loops(f: TileFunction) -> list[Loop]:
+    return [x for x in f.body if isinstance(x, Loop)]
 
 
 def test_attention_is_one_loop() -> None:

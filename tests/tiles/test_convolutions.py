@@ -13,10 +13,10 @@ import pytest
 
 import einsmith as es
 import einsmith.functional as F
+from einsmith.codegen.ssa import operations
 from einsmith.schedule.kernel import Kernel
 from einsmith.tiles.contraction import find_products
 from einsmith.tiles.lower import lower, patterns
-from einsmith.tiles.operations import operations
 from einsmith.tiles.pieces import Tiling
 from tests.tiles.plans import planned
 from tests.tiles.running import SMALL, SPLIT, WATCHED, check, functions_of, in_double

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 from einsmith.base import dtypes as dt
+from einsmith.codegen.ssa import Loop, Op, SSAValue, operations
 from einsmith.ir.nodes import apply
 from einsmith.kernels.pattern import Launch, Lowered
 from einsmith.schedule.kernel import Kernel
 from einsmith.tiles import ir
-from einsmith.tiles.ir import TileFunction, TileLoop, TileOp, TileValue
+from einsmith.tiles.ir import TileFunction
 from einsmith.tiles.lower import lower
-from einsmith.tiles.operations import operations
 from einsmith.tiles.pieces import Tiling
 from einsmith.tiles.triton_text import triton_text
 from tests.kernels import samples as s
@@ -64,11 +64,11 @@ Plant = tuple[str, TileFunction, TileFunction]
 """What is wrong, in which function, and that as it becomes."""
 
 
-def _without(body: Sequence[TileOp | TileLoop], of: TileOp, new: TileOp | None) -> list[TileOp | TileLoop]:
+def _without(body: Sequence[Op | Loop], of: Op, new: Op | None) -> list[Op | Loop]:
     """The body with another instruction in the place of one, or none."""
-    out: list[TileOp | TileLoop] = []
+    out: list[Op | Loop] = []
     for x in body:
-        if isinstance(x, TileLoop):
+        if isinstance(x, Loop):
             out.append(replace(x, body=_without(x.body, of, new)))
         elif x is not of:
             out.append(x)
@@ -77,7 +77,7 @@ def _without(body: Sequence[TileOp | TileLoop], of: TileOp, new: TileOp | None) 
     return out
 
 
-def _replaced(f: TileFunction, of: TileOp, new: TileOp | None, literal: TileOp | None = None) -> TileFunction:
+def _replaced(f: TileFunction, of: Op, new: Op | None, literal: Op | None = None) -> TileFunction:
     return replace(f, constants=[*f.constants, *([literal] if literal else [])], body=_without(f.body, of, new))
 
 
@@ -91,12 +91,12 @@ def plants(f: TileFunction) -> Iterator[Plant]:
         if x.name == "barrier":
             yield "barrier", f, _replaced(f, x, None)
         if x.name == "program" and f.programs > 1:
-            literal = TileOp("const", (), (TileValue(-1, x.results[0].type),), (0,))
+            literal = Op("const", (), (SSAValue(-1, x.results[0].type),), (0,))
             none = replace(x, name="add", args=(literal.results[0], literal.results[0]))
             yield "race", f, _replaced(f, x, none, literal)
         if x.name in ("lt", "mul") and x.args[1] in numbers:
-            other = TileValue(-1, x.args[1].type)  # type: ignore[union-attr]
-            literal = TileOp("const", (), (other,), (numbers[x.args[1]] + 1,))
+            other = SSAValue(-1, x.args[1].type)  # type: ignore[union-attr]
+            literal = Op("const", (), (other,), (numbers[x.args[1]] + 1,))
             kind = "bound" if x.name == "lt" else "stride"
             yield kind, f, _replaced(f, x, replace(x, args=(x.args[0], other)), literal)
 

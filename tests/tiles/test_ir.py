@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from einsmith.base.errors import CompileError, VerifyError
-from einsmith.tiles.ir import BYTES, TileBuilder, TileFunction, TileOp, TileParameter, TileValue
+from einsmith.codegen.ssa import BYTES, Op, SSAValue, Type
+from einsmith.tiles.ir import TileBuilder, TileFunction, TileParameter
 from einsmith.tiles.triton_text import triton_text
 from einsmith.tiles.verify import verify
 from tests.tiles import card, interp, stand_in
@@ -38,7 +39,7 @@ def run(way: str, f: TileFunction, *arrays: np.ndarray) -> None:
     RUNS[way]([f], lambda p: held[p.buffer])
 
 
-def of_arrays(make: Callable[..., TileValue], *arrays: np.ndarray, out: str) -> TileFunction:
+def of_arrays(make: Callable[..., SSAValue], *arrays: np.ndarray, out: str) -> TileFunction:
     """make(builder, the arrays as tiles) stored as a tile of `out`."""
     b, n = TileBuilder("f"), arrays[0].size
     at = b.arange(n)
@@ -50,7 +51,7 @@ def of_arrays(make: Callable[..., TileValue], *arrays: np.ndarray, out: str) -> 
     return b.finish(1)
 
 
-def applied(way: str, make: Callable[..., TileValue], *arrays: np.ndarray, out: str) -> np.ndarray:
+def applied(way: str, make: Callable[..., SSAValue], *arrays: np.ndarray, out: str) -> np.ndarray:
     result = np.zeros(arrays[0].size, NUMPY[out])
     run(way, of_arrays(make, *arrays, out=out), *arrays, result)
     return result
@@ -278,9 +279,9 @@ def test_equal_instructions_are_shared() -> None:
 def _changed(f: TileFunction, of: str, **fields) -> TileFunction:
     """The function with other fields of its first instruction of a name."""
     for n, x in enumerate(f.body):
-        if isinstance(x, TileOp) and x.name == of:
+        if isinstance(x, Op) and x.name == of:
             values = {k: getattr(x, k) for k in ("name", "args", "results", "attrs", "memory")} | fields
-            return replace(f, body=[*f.body[:n], TileOp(**values), *f.body[n + 1 :]])
+            return replace(f, body=[*f.body[:n], Op(**values), *f.body[n + 1 :]])
     raise AssertionError(of)
 
 
@@ -297,8 +298,8 @@ def _sound() -> TileFunction:
     return b.finish(1)
 
 
-def _first(f: TileFunction, name: str) -> TileOp:
-    return next(x for x in f.body if isinstance(x, TileOp) and x.name == name)
+def _first(f: TileFunction, name: str) -> Op:
+    return next(x for x in f.body if isinstance(x, Op) and x.name == name)
 
 
 def breaches() -> Sequence[tuple[str, TileFunction]]:
@@ -318,9 +319,9 @@ def breaches() -> Sequence[tuple[str, TileFunction]]:
         ("a precision", _changed(f, "dot", attrs=("single",))),
         ("no such combiner", _changed(f, "reduce", attrs=("median", 1))),
         ("no such dimension", _changed(f, "reduce", attrs=("max", 2))),
-        ("only extents of 1", _changed(f, "broadcast", results=(TileValue(99, select.results[0].type),))),
+        ("only extents of 1", _changed(f, "broadcast", results=(SSAValue(99, select.results[0].type),))),
         ("a condition and two tiles", _changed(f, "select", args=(load.results[0], *select.args[1:]))),
-        ("no power of 2", _changed(f, "arange", results=(TileValue(99, load.args[0].type._replace(shape=(7,))),))),
+        ("no power of 2", _changed(f, "arange", results=(SSAValue(99, Type("i32", (7,))),))),
         ("is run by no program", replace(f, programs=0)),
         ("2147483648 programs, and a grid has at most", replace(f, programs=2**31)),
         ("memory holds no i1", replace(f, parameters=(TileParameter("i1", 8, 0), *f.parameters[1:]))),

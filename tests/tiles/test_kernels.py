@@ -15,13 +15,13 @@ import pytest
 
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import CompileError
+from einsmith.codegen.ssa import Op, operations
 from einsmith.ir.nodes import Piece, Scatter, Template, apply
 from einsmith.kernels.contraction.problem import problems
 from einsmith.schedule.kernel import Kernel
 from einsmith.tiles.contraction import in_memory_order
-from einsmith.tiles.ir import TileFunction, TileOp
+from einsmith.tiles.ir import TileFunction
 from einsmith.tiles.lower import lower, patterns
-from einsmith.tiles.operations import operations
 from einsmith.tiles.pieces import Functions, Tiling
 from tests.kernels import cover
 from tests.kernels import samples as s
@@ -315,7 +315,7 @@ def test_scatters_that_miss_the_end_of_a_dimension(rng: np.random.Generator, com
     check(kernel, rng, limits={0: 6})
 
 
-def _dots(kernel: Kernel, tiling: Tiling) -> list[TileOp]:
+def _dots(kernel: Kernel, tiling: Tiling) -> list[Op]:
     (launch,) = lower(kernel, tiling, "contraction").launches
     return [x for x in operations(launch.function.body) if x.name == "dot"]
 

@@ -10,8 +10,8 @@ import pytest
 from numpy.random import Generator, default_rng
 
 from einsmith.base.errors import CompileError, VerifyError
-from einsmith.tiles.ir import TileBuilder, TileFunction, TileLoop, TileOp, TileParameter, TileValue
-from einsmith.tiles.operations import operations
+from einsmith.codegen.ssa import Loop, Op, SSAValue, operations
+from einsmith.tiles.ir import TileBuilder, TileFunction, TileParameter
 from einsmith.tiles.persistent import TurnAccess, TurnLaunch, barriers, combine
 from einsmith.tiles.triton_text import triton_text
 from einsmith.tiles.verify import verify
@@ -44,8 +44,8 @@ def without_barrier(f: TileFunction, number: int = 0) -> TileFunction:
     """The function without its grid barrier of a number."""
     dropped = [x for x in operations(f.body) if x.name == "grid_barrier"][number]
 
-    def kept(body: list[TileOp | TileLoop]) -> list[TileOp | TileLoop]:
-        return [replace(x, body=kept(x.body)) if isinstance(x, TileLoop) else x for x in body if x is not dropped]
+    def kept(body: list[Op | Loop]) -> list[Op | Loop]:
+        return [replace(x, body=kept(x.body)) if isinstance(x, Loop) else x for x in body if x is not dropped]
 
     return replace(f, body=kept(f.body))
 
@@ -138,7 +138,7 @@ def refused(make: Callable[[TileBuilder, int, int], None], cooperative: bool = T
 
 
 def test_rules_of_grid_barriers() -> None:
-    def in_loop(end: Callable[[TileBuilder, int], TileValue]) -> Callable[[TileBuilder, int, int], None]:
+    def in_loop(end: Callable[[TileBuilder, int], SSAValue]) -> Callable[[TileBuilder, int, int], None]:
         def make(b: TileBuilder, counter: int, x: int) -> None:
             with b.loop(b.const(0), end(b, x), 1):
                 b.grid_barrier(counter)

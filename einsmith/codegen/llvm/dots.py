@@ -8,7 +8,7 @@ from typing import NamedTuple
 from einsmith.codegen.llvm.ops import LaneArithmetic
 from einsmith.codegen.llvm.text import spell
 from einsmith.codegen.loopnest.dots import DOTS
-from einsmith.codegen.loopnest.nest import Type
+from einsmith.codegen.ssa import Type
 
 
 class _Instruction(NamedTuple):

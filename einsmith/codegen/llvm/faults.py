@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from einsmith.codegen.llvm.jit import Machine
-from einsmith.codegen.loopnest.nest import If, Loop, SSAValue
+from einsmith.codegen.ssa import Op, SSAValue
 
 
 @dataclass(frozen=True)
@@ -170,19 +170,16 @@ def only_lane(mask: Sequence[Any] | None) -> int | None:
     return allowed[0] if len(allowed) == 1 else None
 
 
-def find_selected_sums(body: Sequence[Any]) -> dict[int, list[SSAValue]]:
+def find_selected_sums(ops: Sequence[Op]) -> dict[int, list[SSAValue]]:
     """Return the values that the results of each fused multiply-add of a function are selected against (see
     UNMASKED)."""
     sums: set[int] = set()
     out: dict[int, list[SSAValue]] = {}
-    regions = [body]
-    for region in regions:
-        for x in region:
-            if isinstance(x, Loop | If):
-                regions.append(x.body)
-            elif x.name == "fma":
-                sums.add(x.result.id)
-            elif x.name == "select":
-                for a, b in ((x.args[1], x.args[2]), (x.args[2], x.args[1])):
-                    out.setdefault(a.id, []).append(b)
+    for x in ops:
+        if x.name == "fma":
+            sums.add(x.result.id)
+        elif x.name == "select":
+            _, a, b = x.operands
+            out.setdefault(a.id, []).append(b)
+            out.setdefault(b.id, []).append(a)
     return {n: others for n, others in out.items() if n in sums}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from einsmith.base.dtypes import dtype_of
-from einsmith.codegen.loopnest.nest import Type
+from einsmith.codegen.ssa import vector
 
 if TYPE_CHECKING:
     from einsmith.codegen.llvm.ops import LaneArithmetic
@@ -37,11 +37,11 @@ def widen(v: LaneArithmetic, x: str, elem: str) -> str:
     """Convert lanes of a 16-bit format to float32, the type that `v` computes with."""
     lanes, text = v.t.lanes, v.ops.text
     if elem == "bf16":
-        return v.unbits(v.shl(v.ops.cast(x, Type("i16", lanes), "i32"), 16))
+        return v.unbits(v.shl(v.ops.cast(x, vector("i16", lanes), "i32"), 16))
     if text.halves:
         half, bits, single = _types(lanes)
         return text.emit(f"fpext {half} {text.emit(f'bitcast {bits} {x} to {half}')} to {single}")
-    h = v.ops.cast(x, Type("i16", lanes), "i32")
+    h = v.ops.cast(x, vector("i16", lanes), "i32")
     size = v.iand(h, v.i(0x7FFF))
     shifted = v.shl(size, 13)
     normal = v.iadd(shifted, v.i(_REBIAS))

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from einsmith.codegen.loopnest.nest import Op
+from einsmith.codegen.ssa import Op
 from einsmith.ir.functions import has_lanes
 
 _STORES = (
@@ -27,12 +27,12 @@ def group_instructions(run: Sequence[Op], width: int) -> Iterator[list[Op]]:
 
     The arguments of a function move up with it; but loads never pass a store, and stores keep their places.
     """
-    chains = [n for n, op in enumerate(run) if has_lanes(op.name) and op.result is not None and op.result.type.lanes]
+    chains = [n for n, op in enumerate(run) if has_lanes(op.name) and op.results and op.result.type.lanes]
     if len(chains) < 2 or width < 2:
         yield from ([op] for op in run)
         return
-    makers = {op.result.id: n for n, op in enumerate(run) if op.result is not None}
-    needs = [[makers[a.id] for a in op.args if a is not None and a.id in makers] for op in run]
+    makers = {op.result.id: n for n, op in enumerate(run) if op.results}
+    needs = [[makers[a.id] for a in op.operands if a.id in makers] for op in run]
     stores = [0]  # before each instruction
     for op in run:
         stores.append(stores[-1] + (op.name in _STORES))

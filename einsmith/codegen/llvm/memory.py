@@ -11,7 +11,7 @@ from einsmith.codegen.llvm.operands import ValueOperands
 from einsmith.codegen.llvm.ops import Ops
 from einsmith.codegen.llvm.text import LLVM_ELEM, FunctionText, constant, mangle, spell
 from einsmith.codegen.loopnest.lanes import whole_powers
-from einsmith.codegen.loopnest.nest import BYTES, Op, SSAValue, Type
+from einsmith.codegen.ssa import BYTES, Op, SSAValue, Type, vector
 
 _SIZE = BYTES | {"ptr": 8}
 
@@ -42,13 +42,13 @@ class MemoryEmitter(ValueOperands):
         t = value.type
         if t.elem != "i1":
             return t, self.get(value)
-        return Type("i8", t.lanes), self.ops.cast(self.get(value), t, "i8")
+        return vector("i8", t.lanes), self.ops.cast(self.get(value), t, "i8")
 
     def bind_loaded(self, result: SSAValue, operand: str) -> None:
         """Bind a result to an operand in its type in memory, where a condition is a byte."""
         t = result.type
         if t.elem == "i1":
-            operand = self.ops.cast(operand, Type("i8", t.lanes), "i1")
+            operand = self.ops.cast(operand, vector("i8", t.lanes), "i1")
         self.put(result, operand)
 
     def emit_guarded(self, mask: SSAValue, emit: Any, other: tuple[Type, str] | None) -> str:
@@ -69,8 +69,7 @@ class MemoryEmitter(ValueOperands):
         """Emit a load, a masked one unless the mask is known to be true."""
         ptr, offset, mask, other = op.args
         result = op.result
-        assert result is not None
-        memory = Type("i8" if result.type.elem == "i1" else result.type.elem, result.type.lanes)
+        memory = vector("i8" if result.type.elem == "i1" else result.type.elem, result.type.lanes)
         allowed = self.number(mask)
         if other is not None and mask is not None:
             rest = self.convert_to_memory(other)[1]
@@ -130,7 +129,7 @@ class MemoryEmitter(ValueOperands):
             return self.emit_memory_call(
                 f"llvm.masked.load.{mangle(t)}.p0",
                 t,
-                [("ptr", f"align {_SIZE[t.elem]} {at}"), (spell(Type("i1", t.lanes)), allows), (spell(t), other)],
+                [("ptr", f"align {_SIZE[t.elem]} {at}"), (spell(vector("i1", t.lanes)), allows), (spell(t), other)],
             )
 
         n, can_hold = max(1, self.register // _SIZE[memory.elem]), [True]
@@ -141,7 +140,7 @@ class MemoryEmitter(ValueOperands):
             whole, allows = self.widen_mask(memory, mask)
             loaded = load(whole, where, allows, self.resize(memory, rest, whole.lanes))
             return self.resize(whole, loaded, memory.lanes)
-        out, part = rest, Type(memory.elem, n)
+        out, part = rest, vector(memory.elem, n)
         for i in (n * at for at, is_loaded in enumerate(can_hold) if is_loaded):
             at = self.text.emit_shared(f"getelementptr {LLVM_ELEM[memory.elem]}, ptr {where}, i64 {i}") if i else where
             loaded = load(
@@ -196,7 +195,7 @@ class MemoryEmitter(ValueOperands):
         if count == 1:
             part, t = self.text.emit(f"extractelement {spell(memory)} {operand}, i32 {first}"), LLVM_ELEM[memory.elem]
         else:
-            part, t = self.slice_lanes(memory, operand, first, count), spell(Type(memory.elem, count))
+            part, t = self.slice_lanes(memory, operand, first, count), spell(vector(memory.elem, count))
         if first:
             where = self.text.emit_shared(f"getelementptr {LLVM_ELEM[memory.elem]}, ptr {where}, i64 {first}")
         self.text.emit_void(f"store {t} {part}, ptr {where}, align {_SIZE[memory.elem]}")
@@ -210,7 +209,7 @@ class MemoryEmitter(ValueOperands):
         arguments = [
             (spell(whole), self.resize(memory, operand, whole.lanes)),
             ("ptr", at),
-            (spell(Type("i1", whole.lanes)), allows),
+            (spell(vector("i1", whole.lanes)), allows),
         ]
         return self.emit_memory_call(f"llvm.masked.store.{mangle(whole)}.p0", None, arguments)
 
@@ -222,7 +221,7 @@ class MemoryEmitter(ValueOperands):
         if not self.mask_registers or not eight_bytes or self.lanes_of(mask) is not None:
             return memory, operand
         wider = self.resize(mask.type, operand, 16)
-        return Type("i8", 16), self.text.emit_shared(f"and <16 x i1> {wider}, {LANES_KEPT}")
+        return vector("i8", 16), self.text.emit_shared(f"and <16 x i1> {wider}, {LANES_KEPT}")
 
     def resize(self, t: Type, operand: str, lanes: int) -> str:
         """Return a vector's first lanes, or all of them followed by undefined ones."""
@@ -249,8 +248,7 @@ class MemoryEmitter(ValueOperands):
 
     def do_stream(self, op: Op) -> None:
         """Emit a non-temporal store, which bypasses the caches."""
-        ptr, offset, value = op.args
-        assert value is not None
+        ptr, offset, value = op.operands
         memory, operand = self.convert_to_memory(value)
         align = _SIZE[memory.elem] * max(1, memory.lanes)
         where = self.address(ptr, offset, memory.elem)
@@ -267,13 +265,13 @@ class MemoryEmitter(ValueOperands):
         """Emit a gather; a scalar offset makes it a load."""
         ptr, offsets, mask = op.args
         result = op.result
-        assert offsets is not None and result is not None
+        assert offsets is not None
         if not offsets.type.lanes:
-            self.do_load(Op("load", (ptr, offsets, mask, None), result))
+            self.do_load(Op("load", (ptr, offsets, mask, None), op.results))
             return
-        memory = Type("i8" if result.type.elem == "i1" else result.type.elem, result.type.lanes)
-        pointers = Type("ptr", memory.lanes)
-        allowed = self.get(mask) if mask is not None else constant(True, Type("i1", memory.lanes))
+        memory = vector("i8" if result.type.elem == "i1" else result.type.elem, result.type.lanes)
+        pointers = vector("ptr", memory.lanes)
+        allowed = self.get(mask) if mask is not None else constant(True, vector("i1", memory.lanes))
         where = self.lane_addresses(ptr, offsets, memory.elem)
         loaded = self.emit_memory_call(
             f"llvm.masked.gather.{mangle(memory)}.{mangle(pointers)}",
@@ -291,11 +289,11 @@ class MemoryEmitter(ValueOperands):
         ptr, offsets, value, mask = op.args
         assert offsets is not None and value is not None
         if not offsets.type.lanes:
-            self.do_store(Op("store", (ptr, offsets, value, mask), None))
+            self.do_store(Op("store", (ptr, offsets, value, mask), ()))
             return
         memory, operand = self.convert_to_memory(value)
-        pointers = Type("ptr", memory.lanes)
-        allowed = self.get(mask) if mask is not None else constant(True, Type("i1", memory.lanes))
+        pointers = vector("ptr", memory.lanes)
+        allowed = self.get(mask) if mask is not None else constant(True, vector("i1", memory.lanes))
         where = self.lane_addresses(ptr, offsets, memory.elem)
         self.emit_memory_call(
             f"llvm.masked.scatter.{mangle(memory)}.{mangle(pointers)}",
@@ -314,11 +312,9 @@ class MemoryEmitter(ValueOperands):
 
     def do_address(self, op: Op) -> None:
         """Emit the address a fixed number of bytes after a pointer."""
-        assert op.args[0] is not None and op.result is not None
-        where = f"getelementptr i8, ptr {self.get(op.args[0])}, i64 {op.attrs[0]}"
+        where = f"getelementptr i8, ptr {self.get(op.operands[0])}, i64 {op.attrs[0]}"
         self.put(op.result, self.text.emit_shared(where))
 
     def do_advance(self, op: Op) -> None:
         """Bind the result to the address an offset (elements) after a pointer."""
-        assert op.result is not None
         self.put(op.result, self.address(op.args[0], op.args[1], op.attrs[0]))

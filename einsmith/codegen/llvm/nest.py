@@ -22,7 +22,8 @@ from einsmith.codegen.llvm.operands import SCALAR_INTS, Number, compute, fits
 from einsmith.codegen.llvm.ops import SELDOM, LaneArithmetic
 from einsmith.codegen.llvm.text import FLOATS, FunctionText, constant, mangle, spell
 from einsmith.codegen.llvm.tile_registers import TileRegisters, used_dot
-from einsmith.codegen.loopnest.nest import FOLD, Function, If, Loop, Op, SSAValue, Type
+from einsmith.codegen.loopnest.nest import Function
+from einsmith.codegen.ssa import FOLD, If, Loop, Op, SSAValue, Type, operations
 from einsmith.ir.functions import has_lanes
 
 
@@ -58,9 +59,10 @@ class _Emitter(MemoryEmitter):
         super().__init__(text, masks, max(16, register))
         self.chains = chains
         self.function = function
+        self.instructions = operations(function.body)
         self.carried_vectors = 0
         """Number of vectors carried by the loops around the current instruction."""
-        self.selected_against = faults.find_selected_sums(function.body) if text.fma and folds else {}
+        self.selected_against = faults.find_selected_sums(self.instructions) if text.fma and folds else {}
         self.sums: dict[str, tuple[str, int]] = {}  # operand -> (operand, constant) that it is the sum of
 
     def run(self) -> str:
@@ -71,7 +73,7 @@ class _Emitter(MemoryEmitter):
             self.operand[buffer.id] = self.text.emit(f"load ptr, ptr {at}, align 8")
         self.operand[f.scratch.id] = "%scratch"
         self.operand[f.task.id] = "%task"
-        dot = used_dot(f.body)
+        dot = used_dot(self.instructions)
         self.tiles = None if dot is None else TileRegisters(self.text, dot)
         if self.tiles is not None:
             self.tiles.begin()
@@ -265,8 +267,7 @@ class _Emitter(MemoryEmitter):
         if special is not None:
             special(op)
             return
-        assert op.result is not None
-        args = [a for a in op.args if a is not None]
+        args = op.operands
         t = args[-1].type
         numbers = [self.number(a) for a in args]
         if not t.lanes and t.elem in SCALAR_INTS and op.name in FOLD and self.fold(op, args, numbers):
@@ -287,7 +288,6 @@ class _Emitter(MemoryEmitter):
         """Fold an instruction on integer scalars: constants are computed, x+0, x*1, x//1 vanish, x+c+d becomes
         x+(c+d). Return whether the instruction was folded."""
         result = op.result
-        assert result is not None
         elem = args[0].type.elem
         known = [int(n) for n in numbers if n is not None]
         if len(known) == len(args):
@@ -327,17 +327,14 @@ class _Emitter(MemoryEmitter):
         return name
 
     def do_const(self, op: Op) -> None:
-        assert op.result is not None
         value = op.attrs[0]
         self.put(op.result, constant(value, op.result.type), value)
 
     def do_literal(self, op: Op) -> None:
-        assert op.result is not None
         self.put_lanes(op.result, op.attrs[0])
 
     def do_splat(self, op: Op) -> None:
-        (x,), result = op.args, op.result
-        assert x is not None and result is not None
+        (x,), result = op.operands, op.result
         number = self.number(x)
         if number is not None:
             self.put(result, constant(number, result.type), number)
@@ -348,8 +345,7 @@ class _Emitter(MemoryEmitter):
         self.put(result, self.text.emit_shared(f"shufflevector {v} {one}, {v} poison, {mask}"))
 
     def do_cast(self, op: Op) -> None:
-        (x,), result = op.args, op.result
-        assert x is not None and result is not None
+        (x,), result = op.operands, op.result
         number, elem = self.number(x), result.type.elem
         if number is not None and elem in SCALAR_INTS and x.type.elem in SCALAR_INTS and abs(number) < 2**31:
             self.put(result, constant(int(number), result.type), int(number))
@@ -364,8 +360,7 @@ class _Emitter(MemoryEmitter):
         self.put(result, self.ops.cast(self.get(x), x.type, elem))
 
     def do_fma(self, op: Op) -> None:
-        assert op.result is not None
-        args = [a for a in op.args if a is not None]
+        args = op.operands
         operands, numbers = [self.get(a) for a in args], [self.number(a) for a in args]
         t = op.result.type
         others = self.selected_against.get(op.result.id, ())
@@ -375,8 +370,7 @@ class _Emitter(MemoryEmitter):
         self.put(op.result, self.ops.apply("fma", t, operands, numbers))
 
     def do_dot(self, op: Op) -> None:
-        assert op.result is not None
-        args = [self.get(a) for a in op.args if a is not None]
+        args = [self.get(a) for a in op.operands]
         self.put(op.result, dots.multiply_add(LaneArithmetic(self.ops, op.result.type), op.attrs[0], *args))
 
     def tile_registers(self) -> TileRegisters:
@@ -396,8 +390,7 @@ class _Emitter(MemoryEmitter):
 
     def move_tile(self, op: Op, stores: bool) -> None:
         """Emit a load or a store of a tile register."""
-        ptr, offset, stride = op.args
-        assert stride is not None
+        ptr, offset, stride = op.operands
         number = self.number(stride)
         in_bytes = 4 * int(number) if number is not None else self.text.emit_shared(f"mul i64 {self.get(stride)}, 4")
         self.tile_registers().move(op.attrs[0], self.address(ptr, offset, "i32"), str(in_bytes), stores)
@@ -410,19 +403,16 @@ class _Emitter(MemoryEmitter):
         tiles.multiply_add(*registers)
 
     def do_pack(self, op: Op) -> None:
-        assert op.result is not None
-        points = [(self.get(a), a.type) for a in op.args if a is not None]
+        points = [(self.get(a), a.type) for a in op.operands]
         self.put(op.result, dots.pack(LaneArithmetic(self.ops, op.result.type), points))
 
     def do_bitcast(self, op: Op) -> None:
-        (x,) = op.args
-        assert x is not None and op.result is not None
+        (x,) = op.operands
         self.put(op.result, self.text.emit(f"bitcast {spell(x.type)} {self.get(x)} to {spell(op.result.type)}"))
 
     def do_add(self, op: Op) -> None:
         """Emit add, sub or mul. 64-bit scalars are addresses mostly, and are computed once a region."""
-        a, b = op.args
-        assert a is not None and b is not None and op.result is not None
+        a, b = op.operands
         numbers = [self.number(a), self.number(b)]
         if a.type.lanes and self.fold_lanes(op, (a, b)):
             return
@@ -442,8 +432,7 @@ class _Emitter(MemoryEmitter):
     do_sub = do_mul = do_add
 
     def do_shuffle(self, op: Op) -> None:
-        a, b = op.args
-        assert a is not None and b is not None and op.result is not None
+        a, b = op.operands
         lanes = ", ".join("i32 poison" if n < 0 else f"i32 {n}" for n in op.attrs[0])
         v = spell(a.type)
         self.put(
@@ -452,21 +441,18 @@ class _Emitter(MemoryEmitter):
         )
 
     def do_extract(self, op: Op) -> None:
-        x = op.args[0]
-        assert x is not None and op.result is not None
-        lane = op.args[1] if len(op.args) > 1 else None
+        x, *more = op.operands
+        lane = more[0] if more else None
         where = f"{spell(lane.type)} {self.get(lane)}" if lane is not None else f"i32 {op.attrs[0]}"
         self.put(op.result, self.text.emit(f"extractelement {spell(x.type)} {self.get(x)}, {where}"))
 
     def do_insert(self, op: Op) -> None:
-        x, value = op.args
-        assert x is not None and value is not None and op.result is not None
+        x, value = op.operands
         parts = f"{spell(x.type)} {self.get(x)}, {spell(value.type)} {self.get(value)}, i32 {op.attrs[0]}"
         self.put(op.result, self.text.emit(f"insertelement {parts}"))
 
     def do_any(self, op: Op) -> None:
-        (x,) = op.args
-        assert x is not None and op.result is not None
+        (x,) = op.operands
         name = f"llvm.vector.reduce.or.{mangle(x.type)}"
         self.put(op.result, self.text.call(name, Type("i1"), [(x.type, self.get(x))]))
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from einsmith.codegen.llvm.text import FLOATS, constant, lanes_constant, literal
-from einsmith.codegen.loopnest.nest import FOLD, Op, SSAValue
+from einsmith.codegen.ssa import FOLD, Op, SSAValue
 
 Number = float | int | bool
 
@@ -91,9 +91,9 @@ class ValueOperands:
     def note_mask(self, op: Op) -> None:
         """Record the known lanes of a mask that is computed from others, where they decide how memory is read."""
         logic = None if self.mask_registers else _LANES.get(op.name)
-        if logic is None or op.result is None or op.result.type.elem != "i1" or not op.result.type.lanes:
+        if logic is None or not op.results or op.result.type.elem != "i1" or not op.result.type.lanes:
             return
-        lanes = tuple(logic(*x) for x in zip(*(self.known_lanes(a) for a in op.args if a is not None), strict=True))
+        lanes = tuple(logic(*x) for x in zip(*map(self.known_lanes, op.operands), strict=True))
         if any(x is not None for x in lanes):
             self.partial_masks[self.get(op.result)] = lanes
 

@@ -14,7 +14,7 @@ from einsmith.base.errors import CompileError
 from einsmith.codegen.llvm import half
 from einsmith.codegen.llvm.saturate import saturate
 from einsmith.codegen.llvm.text import BITS, FLOATS, FunctionText, constant, mangle, spell
-from einsmith.codegen.loopnest.nest import Type
+from einsmith.codegen.ssa import Type, vector
 from einsmith.ir.functions import FUNCTIONS
 from einsmith.ir.random import threefry
 from einsmith.ir.vecmath import polynomials
@@ -42,7 +42,7 @@ class Ops:
 
     def select(self, t: Type, c: str, a: str, b: str) -> str:
         """Emit the selection of a in the lanes where the condition c holds, and of b in the others."""
-        return self.text.emit(f"select {spell(Type('i1', t.lanes))} {c}, {spell(t)} {a}, {spell(t)} {b}")
+        return self.text.emit(f"select {spell(vector('i1', t.lanes))} {c}, {spell(t)} {a}, {spell(t)} {b}")
 
     def intrinsic(self, name: str, t: Type, *args: str) -> str:
         """Emit a call of the intrinsic `llvm.name`, whose operands and result are of type t."""
@@ -198,11 +198,11 @@ class Ops:
         # overflow of the least integer over -1.
         minus, one = constant(-1, t), constant(1, t)
         is_zero, is_minus = self.compare("eq", t, b, zero), self.compare("eq", t, b, minus)
-        is_replaced = self.emit_binary("or", Type("i1", t.lanes), is_zero, is_minus)
+        is_replaced = self.emit_binary("or", vector("i1", t.lanes), is_zero, is_minus)
         d = self.select(t, is_replaced, one, b)
         r = self.emit_binary("srem", t, a, d)
         signs_differ = self.compare("slt", t, self.emit_binary("xor", t, r, d), zero)
-        adjust = self.emit_binary("and", Type("i1", t.lanes), self.compare("ne", t, r, zero), signs_differ)
+        adjust = self.emit_binary("and", vector("i1", t.lanes), self.compare("ne", t, r, zero), signs_differ)
         if name == "mod":
             return self.emit_binary("add", t, r, self.select(t, adjust, d, zero))
         q = self.emit_binary("sub", t, self.emit_binary("sdiv", t, a, d), self.select(t, adjust, one, zero))
@@ -215,7 +215,7 @@ class Ops:
         The algorithm is that of NumPy's `npy_divmod`: the exact fmod, given the sign of the divisor, is the remainder,
         from which the quotient follows. floordiv by zero is a/b.
         """
-        zero, flag = constant(0.0, t), Type("i1", t.lanes)
+        zero, flag = constant(0.0, t), vector("i1", t.lanes)
         m = self.remainder(t, a, b)
         # `wrong`: the remainder is not zero, and its sign is not the divisor's.
         wrong = self.emit_binary(
@@ -273,7 +273,7 @@ class Ops:
             slow: emits the body of the function: it takes an arithmetic and the parameters, and returns the result
             args: the arguments of the function
         """
-        text, flags = self.text, Type("i1", t.lanes)
+        text, flags = self.text, vector("i1", t.lanes)
         needed = text.call(f"llvm.vector.reduce.or.{mangle(flags)}", Type("i1"), [(flags, where)]) if t.lanes else where
         function = f"einsmith.{name}.{mangle(t)}"
         if function not in text.declarations:
@@ -311,7 +311,7 @@ class Ops:
         The rules are those of `loopnest.nest.Builder.cast`. On every machine, a float beyond the range of an integer
         type becomes the nearest integer that the type has, and NaN becomes 0.
         """
-        to, single, of = Type(elem, source.lanes), Type("f32", source.lanes), source.elem
+        to, single, of = vector(elem, source.lanes), vector("f32", source.lanes), source.elem
         if elem == of:
             return x
         if of in half.FORMATS:
@@ -337,7 +337,7 @@ class Ops:
             op = "sext" if BITS[elem] > BITS[of] else "trunc"
         if op == "trunc" and source.lanes == 3:  # LLVM's AArch64 back end aborts at <3 x i64> to <3 x i8>
             four = self.resize(source, x, 4)
-            return self.resize(Type(elem, 4), self.cast(four, Type(of, 4), elem), 3)
+            return self.resize(vector(elem, 4), self.cast(four, vector(of, 4), elem), 3)
         return self.text.emit(f"{op} {spell(source)} {x} to {spell(to)}")
 
     def resize(self, t: Type, x: str, lanes: int) -> str:
@@ -370,9 +370,9 @@ class LaneArithmetic(polynomials.Arith):
 
     def __init__(self, ops: Ops, t: Type):
         self.ops, self.t, self.elem, self.fused = ops, t, t.elem, ops.text.fma
-        self.flag = Type("i1", t.lanes)
-        self.int = Type(f"i{BITS[t.elem]}", t.lanes)
-        self.long = Type("i64", t.lanes)
+        self.flag = vector("i1", t.lanes)
+        self.int = vector(f"i{BITS[t.elem]}", t.lanes)
+        self.long = vector("i64", t.lanes)
 
     def f(self, value: float) -> str:
         return constant(value, self.t)
@@ -402,13 +402,13 @@ class LaneArithmetic(polynomials.Arith):
         return self.ops.compare("ult", self.int, a, b)
 
     def wide(self) -> LaneArithmetic:
-        return LaneArithmetic(self.ops, Type("f64", self.t.lanes))
+        return LaneArithmetic(self.ops, vector("f64", self.t.lanes))
 
     def extend(self, x: str) -> str:
         return self.ops.cast(x, self.t, "f64")
 
     def narrow(self, x: str) -> str:
-        return self.ops.cast(x, Type("f64", self.t.lanes), "f32")
+        return self.ops.cast(x, vector("f64", self.t.lanes), "f32")
 
     def replace_rare(self, where: str, value: str, name: str, slow: Callable[..., str], *args: str) -> str:
         return self.ops.replace_rare(self.t, where, value, name, slow, args)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from einsmith.codegen.loopnest.nest import If, Loop, Op, SSAValue
+from einsmith.codegen.ssa import If, Loop, Op, SSAValue
 
 CHECK_FUNCTION = "einsmith_look"
 """Name of the function that checks for signals (codegen/entry/watch.c); it returns nonzero where the run is

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Sequence
 
 from einsmith.codegen.llvm import half
-from einsmith.codegen.loopnest.nest import Type
+from einsmith.codegen.ssa import Type
 
 _INTEGERS = {"i1": 1, "i8": 8, "i16": 16, "i32": 32, "i64": 64}
 """Bits of the integer types that the nest and LLVM name alike."""

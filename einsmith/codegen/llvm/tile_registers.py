@@ -10,13 +10,13 @@ Source: Intel, "Architecture Instruction Set Extensions", chapter 3.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 from einsmith.codegen.llvm import dots
 from einsmith.codegen.llvm.ops import LaneArithmetic, Ops
 from einsmith.codegen.llvm.text import FunctionText, spell
 from einsmith.codegen.loopnest.dots import DOTS, TILE_REGISTERS, TILE_ROWS, WORD, WORD_BYTES
-from einsmith.codegen.loopnest.nest import If, Loop, Op, Type
+from einsmith.codegen.ssa import Op, vector
 
 _ROW_BYTES = TILE_ROWS * WORD_BYTES
 _TILE_BYTES = TILE_ROWS * _ROW_BYTES
@@ -36,16 +36,9 @@ def has_tiles(dot: str, features: frozenset[str]) -> bool:
     return {"amx-tile", _INSTRUCTIONS[dot, False][1]} <= features
 
 
-def used_dot(body: Any) -> str | None:
+def used_dot(ops: Sequence[Op]) -> str | None:
     """Return the dot product for which a function uses tile registers; None where it uses none."""
-    for x in body:
-        if isinstance(x, Loop | If):
-            inner = used_dot(x.body)
-            if inner is not None:
-                return inner
-        elif isinstance(x, Op) and x.name == "tile_dot":
-            return x.attrs[0]
-    return None
+    return next((x.attrs[0] for x in ops if x.name == "tile_dot"), None)
 
 
 class TileRegisters:
@@ -138,8 +131,8 @@ def _move(name: str, stores: bool) -> str:
 def _multiply_add(name: str, dot: str, is_reversed: bool, of: FunctionText) -> str:
     """Return the text of a function that multiplies registers, one word of the left at a time. of: the text of a
     function for the same target."""
-    sums = Type(DOTS[dot].sum, TILE_ROWS)
-    words, t = spell(Type(WORD, TILE_ROWS)), spell(sums)
+    sums = vector(DOTS[dot].sum, TILE_ROWS)
+    words, t = spell(vector(WORD, TILE_ROWS)), spell(sums)
     text = FunctionText(of.declarations, of.fma, of.halves, of.features)
     operands = ("%vb", "%va") if is_reversed else ("%va", "%vb")
     last = dots.multiply_add(LaneArithmetic(Ops(text), sums), dot, *operands, "%c")

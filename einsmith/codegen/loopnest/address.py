@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from einsmith.base.dtypes import DType
-from einsmith.codegen.loopnest.nest import SSAValue, elem_of
+from einsmith.codegen.ssa import SSAValue, elem_of
 from einsmith.ir.analysis import obvious
 from einsmith.ir.analysis.linear import LinearForm, linear
 from einsmith.ir.nodes import Apply, Axis, Expr, Piece

@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from einsmith.codegen.loopnest.nest import FOLD, Function, If, Loop, Op, SSAValue
+from einsmith.codegen.loopnest.nest import Function
+from einsmith.codegen.ssa import FOLD, If, Loop, Op, SSAValue
 
 MAX_STEPS = 100_000
 """Most regions that are walked for a function: 0.2 s; functions of longer loops that branch by the turn have no
@@ -112,8 +113,8 @@ def _branches_by(body: list, values: set[SSAValue]) -> bool:
     """Return whether bounds or conditions inside a region depend on some of the values."""
     for x in body:
         if isinstance(x, Op):
-            if x.result is not None and any(a in values for a in x.args):
-                values.add(x.result)
+            if x.results and any(a in values for a in x.args):
+                values.update(x.results)
         elif isinstance(x, If):
             if x.cond in values or _branches_by(x.body, values):
                 return True
@@ -127,7 +128,7 @@ def _branches_by(body: list, values: set[SSAValue]) -> bool:
 def _kind(x: Op) -> str:
     if x.name in _MEMORY:
         return "moves"
-    elem = x.result.type.elem if x.result is not None else ""
+    elem = x.result.elem if x.results else ""
     if x.name in SPECIAL and elem:
         return "special"
     is_float = elem.startswith(("f", "bf")) or x.name in ("dot", "tile_dot")
@@ -136,24 +137,19 @@ def _kind(x: Op) -> str:
 
 def _evaluate(x: Op, known: Known) -> None:
     """Add the result of an instruction on known integers."""
-    if x.result is None or x.result.type.lanes or x.result.type.elem not in ("i64", "i1", "i32"):
+    if not x.results or x.result.type.lanes or x.result.type.elem not in ("i64", "i1", "i32"):
         return
     args = [known.get(a) if a is not None else None for a in x.args]
+    as_number = bool if x.result.elem == "i1" else int
     if x.name == "const":
-        known[x.result] = int(x.attrs[0])
+        known[x.result] = as_number(x.attrs[0])
     elif None in args or not args:
         known.pop(x.result, None)
     elif x.name in FOLD:
-        known[x.result] = int(FOLD[x.name](*args))
-    elif x.name == "and":
-        known[x.result] = int(all(args))
-    elif x.name == "or":
-        known[x.result] = int(any(args))
-    elif x.name == "not":
-        known[x.result] = int(not args[0])
+        known[x.result] = FOLD[x.name](*args)
     elif x.name == "select":
         known[x.result] = args[1] if args[0] else args[2]  # type: ignore[assignment]
     elif x.name == "cast":
-        known[x.result] = args[0]  # type: ignore[assignment]
+        known[x.result] = as_number(args[0])  # type: ignore[arg-type]
     else:
         known.pop(x.result, None)

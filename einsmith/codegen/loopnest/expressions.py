@@ -5,7 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Sequence
 
-from einsmith.codegen.loopnest.nest import Builder, SSAValue, elem_of
+from einsmith.codegen.loopnest.nest import Builder
+from einsmith.codegen.ssa import SSAValue, elem_of
 from einsmith.ir.analysis.guarded import unconditional
 from einsmith.ir.analysis.widths import modulo
 from einsmith.ir.nodes import Apply, Axis, Const, Expr, Read, postorder

@@ -6,9 +6,10 @@ once per region.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
-from einsmith.codegen.loopnest.nest import PTR, Builder, SSAValue
+from einsmith.codegen.loopnest.nest import PTR, Builder
+from einsmith.codegen.ssa import SharedResult, SSAValue
 
 
 class Hoisting:
@@ -22,7 +23,7 @@ class Hoisting:
         self.b, self.lanes = b, lanes
         self.mask: int | SSAValue | None = None
         self._levels: dict[int, int] = {v.id: 0 for v in (*b.buffers, b.scratch_base, b.task)}
-        self._hoisted: dict[tuple, tuple[SSAValue, int, list]] = {}
+        self._hoisted: dict[Hashable, SharedResult] = {}
 
     def pin(self, v: SSAValue) -> None:
         """Pin v: instructions that depend on it stay inside the region that is open now."""
@@ -34,15 +35,14 @@ class Hoisting:
 
     def hoist(self, key: tuple, args: Sequence[SSAValue | None], make: Callable[[], SSAValue]) -> SSAValue:
         """Return the value of `make()`, emitted once per `key` into the outermost region where `args` exist."""
-        blocks = self.b._blocks
-        shared = self._hoisted.get(key)
-        if shared is not None and shared[1] < len(blocks) and blocks[shared[1]] is shared[2]:
-            return shared[0]
+        shared = self.b.find_shared(self._hoisted, key)
+        if shared is not None:
+            return shared
         depth = max((self.level(a) for a in args if a is not None), default=0)
         with self.b.at(depth):
             out = make()
         self._levels[out.id] = max(self._levels.get(out.id, 0), depth)  # it may be a shared constant
-        self._hoisted[key] = (out, depth, blocks[depth])
+        self.b.share(self._hoisted, key, out, depth)
         return out
 
     def const(self, value: float | int | bool, elem: str = "i64", lanes: int = 0) -> SSAValue:

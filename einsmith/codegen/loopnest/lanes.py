@@ -8,7 +8,8 @@ from itertools import groupby
 from typing import Any, TypeVar
 
 from einsmith.codegen.loopnest.hoist import Hoisting
-from einsmith.codegen.loopnest.nest import BYTES, Builder, SSAValue
+from einsmith.codegen.loopnest.nest import Builder
+from einsmith.codegen.ssa import BYTES, SSAValue
 
 T = TypeVar("T")
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from einsmith.codegen.loopnest.nest import I64, Function, If, Loop, Op, SSAValue
+from einsmith.codegen.loopnest.nest import I64, Function
+from einsmith.codegen.ssa import If, Loop, Op, SSAValue
 
 
 def show(f: Function) -> str:
@@ -14,7 +15,7 @@ def show(f: Function) -> str:
         return "None" if v is None else literals.get(v, str(v))
 
     def line(x: Op) -> str:
-        assigned = f"{x.result}: {x.result.type} = " if x.result is not None else ""
+        assigned = f"{x.result}: {x.result.type} = " if x.results else ""
         args = list(x.args)
         while args and args[-1] is None:  # omitted arguments at the end: no mask, no other value
             args.pop()
@@ -32,7 +33,7 @@ def show(f: Function) -> str:
             elif isinstance(x, If):
                 lines.append(f"{pad}if {name(x.cond)}:")
                 walk(x.body, depth + 1)
-            elif x.name == "const" and x.result is not None:
+            elif x.name == "const":
                 kind = x.result.type
                 literals[x.result] = str(x.attrs[0]) if kind == I64 else f"{kind}({x.attrs[0]})"
             else:

@@ -9,7 +9,8 @@ from itertools import accumulate, pairwise
 from math import isqrt
 from typing import Any
 
-from einsmith.codegen.loopnest.nest import Builder, SSAValue
+from einsmith.codegen.loopnest.nest import Builder
+from einsmith.codegen.ssa import SSAValue
 
 Bound = SSAValue | int
 Range = tuple[Bound, Bound]

@@ -6,11 +6,12 @@ instructions outside of inner loops: a recurrence of a few numbers waits for ari
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from einsmith.codegen.loopnest.nest import Builder, Function, Op, SSAValue, elem_of
+from einsmith.codegen.loopnest.nest import Builder, Function
 from einsmith.codegen.loopnest.splice import splice
+from einsmith.codegen.ssa import Op, SSAValue, elem_of, operations
 from einsmith.cost.facts import Target
 from einsmith.cost.roofline import launch_overhead
 from einsmith.kernels.composite.parts import InTurn
@@ -60,14 +61,14 @@ class _StepsEmitter:
         first = [*self._point(b.const(steps - 1 if self.kernel.reverse else 0)), *workspaces]
         splice(b, before, first, scratch, b.const(0))
         registers = _Registers(step, self.places, self.kernel.reverse)
-        inits = [b.load(first[x.place], x.start, *x.stored.type) for x in registers.carried]
+        inits = [b.load(first[x.place], x.start, x.stored.elem, x.stored.type.lanes) for x in registers.carried]
         with b.loop(0, steps, init=inits, runs=True) as turns:
             t = b.sub(steps - 1, turns.var) if self.kernel.reverse else turns.var
-            loads: dict[int, SSAValue | int] = {**registers.same_step}
+            loads = {**registers.same_step}
             for x, value in zip(registers.carried, turns.carried, strict=True):
                 loads |= dict.fromkeys(x.loads, value)
             values = splice(b, step, [*self._point(t), *workspaces], scratch, b.const(0), loads)
-            turns.next = [values[x.stored.id] for x in registers.carried]
+            turns.next = [values[x.stored] for x in registers.carried]
         return b.finish()
 
     def _point(self, t: SSAValue) -> list[SSAValue]:
@@ -104,23 +105,23 @@ class _Access(NamedTuple):
 
 
 class _Carried(NamedTuple):
-    """A value that a step stores and the next one loads from a place; `loads`: the ids of the loads' results."""
+    """A value that a step stores and the next one loads from a place; `loads`: the loads' results."""
 
     place: int
     start: int
     stored: SSAValue
-    loads: list[int]
+    loads: list[SSAValue]
 
 
 class _Registers:
     """What stays in registers of a step's function.
 
-    same_step: ids of the values that replace loads of what the step has stored, by the ids of the loads' results.
+    same_step: the values that replace loads of what the step has stored, by the loads' results.
     carried: the values that replace loads of what the step before has stored."""
 
     def __init__(self, step: Function, places: Sequence[StepPlace], reverse: bool):
         self.places, self.turn = places, -1 if reverse else 1
-        self.same_step: dict[int, int] = {}
+        self.same_step: dict[SSAValue, SSAValue] = {}
         carried: dict[tuple[int, int], _Carried] = {}
         accesses, unclear = self._find_accesses(step)
         accesses = [x for x in accesses if places[x.place].buffer not in unclear]
@@ -130,26 +131,28 @@ class _Registers:
             if x.is_store:
                 before.append(x)
             elif (s := next((s for s in reversed(before) if self._meet(s, x, 0)), None)) is not None:
-                self.same_step[x.value.id] = s.value.id
+                self.same_step[x.value] = s.value
             elif (s := next((s for s in reversed(stores) if self._meet(s, x, 1)), None)) is not None:
-                carried.setdefault((x.place, x.start), _Carried(x.place, x.start, s.value, [])).loads.append(x.value.id)
+                carried.setdefault((x.place, x.start), _Carried(x.place, x.start, s.value, [])).loads.append(x.value)
         self.carried = list(carried.values())
 
     def _find_accesses(self, step: Function) -> tuple[list[_Access], set[int]]:
         """Return (the plain loads and stores at the function's top, in order; the numbers of buffers with other stores,
         or of which two accesses overlap in part)."""
-        number = {x.id: n for n, x in enumerate(step.buffers[: len(self.places)])}
+        number = {x: n for n, x in enumerate(step.buffers[: len(self.places)])}
         constant = {x.result: x.attrs[0] for x in step.body if isinstance(x, Op) and x.name == "const"}
         accesses, unclear = list[_Access](), set[int]()
-        for x, is_top in _operations(step.body, True):
-            used = [number[a.id] for a in x.args if a is not None and a.id in number]
-            is_store = x.name == "store"
-            start, mask = (
-                (constant.get(x.args[1]), x.args[3 if is_store else 2]) if used and len(x.args) == 4 else (None, None)
-            )
-            value = x.args[2] if is_store else x.result
-            if is_top and x.name in ("load", "store") and start is not None and mask is None and value is not None:
-                accesses.append(_Access(is_store, used[0], start, value))
+        outside = {id(x) for x in step.body}
+        for x in operations(step.body):
+            used = [number[a] for a in x.operands if a in number]
+            value, mask = None, None
+            if x.name == "store":
+                value, mask = x.args[2:]
+            elif x.name == "load":
+                value, mask = x.result, x.args[2]
+            at = x.args[1] if used and id(x) in outside and value is not None else None
+            if value is not None and at in constant and mask is None:
+                accesses.append(_Access(x.name == "store", used[0], constant[at], value))
             elif x.name not in ("load", "gather", "prefetch"):
                 unclear.update(self.places[n].buffer for n in used)
         spans: dict[int, set[tuple[int, int]]] = {}
@@ -174,12 +177,3 @@ class _Registers:
         distance = p.first - q.first - self.turn * steps * p.move
         same = distance % p.ring == 0 if p.ring else distance == 0
         return same and p.offset + store.start == q.offset + load.start
-
-
-def _operations(block: Sequence[Any], is_top: bool) -> Iterator[tuple[Op, bool]]:
-    """Yield the instructions of a region and of those in it, each with whether it is outside of them."""
-    for x in block:
-        if isinstance(x, Op):
-            yield x, is_top
-        else:
-            yield from _operations(x.body, False)

@@ -17,7 +17,8 @@ from typing import NamedTuple
 
 from einsmith.base import dtypes as dt
 from einsmith.codegen.loopnest.address import address
-from einsmith.codegen.loopnest.nest import Builder, SSAValue, elem_of
+from einsmith.codegen.loopnest.nest import Builder
+from einsmith.codegen.ssa import SSAValue, elem_of
 from einsmith.cost.facts import Target
 from einsmith.cost.roofline import launch_overhead
 from einsmith.ir.analysis import obvious

@@ -8,7 +8,8 @@ from math import prod
 from typing import Literal
 
 from einsmith.codegen.loopnest.address import memories_of, store_address
-from einsmith.codegen.loopnest.nest import Builder, SSAValue, elem_of
+from einsmith.codegen.loopnest.nest import Builder
+from einsmith.codegen.ssa import SSAValue, elem_of
 from einsmith.cost.facts import Target
 from einsmith.cost.memory_traffic import scatter_cycles
 from einsmith.cost.overheads import Overheads

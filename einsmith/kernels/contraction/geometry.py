@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 from einsmith.base.errors import CompileError
 from einsmith.base.locks import cached_property
 from einsmith.codegen.loopnest.address import FusedAxes, fuse_axes
-from einsmith.codegen.loopnest.nest import Builder, SSAValue
+from einsmith.codegen.loopnest.nest import Builder
 from einsmith.codegen.loopnest.walk import ceil_div
+from einsmith.codegen.ssa import SSAValue
 from einsmith.kernels.contraction.config import HaloSetting, Side, Tiled, depends_on_batch, masked_tail, reject_tiles
 from einsmith.kernels.contraction.halo import can_read_past
 from einsmith.kernels.contraction.k_bounds import KBound, restrict_bounds

@@ -23,8 +23,9 @@ from typing import Any, NamedTuple
 
 from einsmith.base.dtypes import i32
 from einsmith.codegen.loopnest.address import BufferMemory
-from einsmith.codegen.loopnest.nest import Builder, SSAValue
+from einsmith.codegen.loopnest.nest import Builder
 from einsmith.codegen.loopnest.walk import strips, sweep
+from einsmith.codegen.ssa import SSAValue
 from einsmith.ir.analysis.linear import LinearForm, linear
 from einsmith.ir.analysis.lines import COMPARISONS
 from einsmith.ir.nodes import Apply, Axis, Const, Expr, Read, apply, axes_of, outermost

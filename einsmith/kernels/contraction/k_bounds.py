@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from einsmith.codegen.loopnest.address import BufferMemory, comparison_form
-from einsmith.codegen.loopnest.nest import Builder, SSAValue
+from einsmith.codegen.loopnest.nest import Builder
+from einsmith.codegen.ssa import SSAValue
 from einsmith.ir.nodes import Apply
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.emit.access import OperandAccess

@@ -23,8 +23,9 @@ from einsmith.codegen.loopnest.address import (
     leaves,
     without_points,
 )
-from einsmith.codegen.loopnest.nest import Builder, SSAValue
+from einsmith.codegen.loopnest.nest import Builder
 from einsmith.codegen.loopnest.walk import digits
+from einsmith.codegen.ssa import SSAValue
 from einsmith.cost.overheads import INSTRUCTIONS, Overheads
 from einsmith.ir.analysis.linear import LinearForm, linear
 from einsmith.ir.nodes import Apply, Axis, Expr, Read, postorder

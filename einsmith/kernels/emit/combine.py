@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from einsmith.base.dtypes import DType
 from einsmith.codegen.loopnest.lanes import merge_lanes
-from einsmith.codegen.loopnest.nest import SSAValue, elem_of
+from einsmith.codegen.ssa import SSAValue, elem_of
 from einsmith.ir.functions import COMBINING, identity
 from einsmith.ir.nodes import Apply, Expr
 from einsmith.kernels.emit.vector import VectorEmitter

@@ -22,8 +22,8 @@ from einsmith.codegen.loopnest.lanes import (
     place_mask,
     transpose_blocks,
 )
-from einsmith.codegen.loopnest.nest import BYTES, SSAValue
 from einsmith.codegen.loopnest.walk import digits
+from einsmith.codegen.ssa import BYTES, SSAValue
 from einsmith.ir.nodes import Apply, Axis, Expr, Read, outermost
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 

@@ -15,7 +15,8 @@ from math import prod
 from typing import NamedTuple
 
 from einsmith.codegen.loopnest.lanes import combine_lanes, merge_in_tree, transpose
-from einsmith.codegen.loopnest.nest import BYTES, Builder, SSAValue, elem_of
+from einsmith.codegen.loopnest.nest import Builder
+from einsmith.codegen.ssa import BYTES, SSAValue, elem_of
 from einsmith.cost.facts import LINE
 from einsmith.ir.analysis.linear import LinearForm
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from einsmith.codegen.loopnest.address import BufferMemory, leaves
 from einsmith.codegen.loopnest.lanes import conjoin, transpose
-from einsmith.codegen.loopnest.nest import Builder, SSAValue
+from einsmith.codegen.loopnest.nest import Builder
 from einsmith.codegen.loopnest.walk import (
     State,
     blocks,
@@ -23,6 +23,7 @@ from einsmith.codegen.loopnest.walk import (
     task_range,
     tile_count,
 )
+from einsmith.codegen.ssa import SSAValue
 from einsmith.cost.facts import LINE, Target
 from einsmith.ir.analysis.ends import end_of, guards_around
 from einsmith.ir.analysis.linear import linear

@@ -27,7 +27,8 @@ from einsmith.codegen.loopnest.lanes import (
     take_lanes,
     whole_powers,
 )
-from einsmith.codegen.loopnest.nest import Builder, SSAValue
+from einsmith.codegen.loopnest.nest import Builder
+from einsmith.codegen.ssa import SSAValue
 from einsmith.ir.analysis.bounds import Facts
 from einsmith.ir.analysis.linear import LinearForm, linear
 from einsmith.ir.analysis.ranges import leaves, wrapped

@@ -13,7 +13,8 @@ from dataclasses import replace
 from functools import partial
 
 from einsmith.codegen.loopnest.address import BufferMemory, address
-from einsmith.codegen.loopnest.nest import Builder, SSAValue, elem_of
+from einsmith.codegen.loopnest.nest import Builder
+from einsmith.codegen.ssa import SSAValue, elem_of
 from einsmith.cost.facts import LINE, Target
 from einsmith.ir.analysis.linear import LinearForm
 from einsmith.ir.functions import SELECTIONS

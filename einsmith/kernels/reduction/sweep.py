@@ -7,8 +7,8 @@ from functools import partial
 from itertools import islice, product
 
 from einsmith.codegen.loopnest.lanes import merge_in_tree
-from einsmith.codegen.loopnest.nest import SSAValue
 from einsmith.codegen.loopnest.walk import emit_carrying_loop, emit_groups, part_bounds
+from einsmith.codegen.ssa import SSAValue
 from einsmith.ir.analysis.linear import LinearForm
 from einsmith.ir.nodes import Axis
 from einsmith.kernels.emit import loops

@@ -15,8 +15,9 @@ from math import prod
 from typing import TypeVar
 
 from einsmith.base.errors import VerifyError
-from einsmith.codegen.loopnest.nest import Builder, Function, SSAValue, elem_of
+from einsmith.codegen.loopnest.nest import Builder, Function
 from einsmith.codegen.loopnest.splice import splice
+from einsmith.codegen.ssa import SSAValue, elem_of
 from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Read
 from einsmith.kernels.composite.parts import BufferPlace, LaunchSequence

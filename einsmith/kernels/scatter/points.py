@@ -10,8 +10,8 @@ from itertools import product
 
 from einsmith.base import dtypes as dt
 from einsmith.codegen.loopnest.address import BufferMemory, address
-from einsmith.codegen.loopnest.nest import SSAValue
 from einsmith.codegen.loopnest.walk import part_bounds, tile_count
+from einsmith.codegen.ssa import SSAValue
 from einsmith.ir.analysis.linear import LinearForm, linear
 from einsmith.ir.functions import COMBINING
 from einsmith.ir.nodes import Apply, Axis, Const, Expr, Scatter, has_read

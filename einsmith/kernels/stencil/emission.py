@@ -13,8 +13,9 @@ from math import ceil, prod
 from typing import NamedTuple
 
 from einsmith.codegen.loopnest.lanes import combine_lanes
-from einsmith.codegen.loopnest.nest import Builder, SSAValue
+from einsmith.codegen.loopnest.nest import Builder
 from einsmith.codegen.loopnest.walk import Bound, digits, part_range
+from einsmith.codegen.ssa import SSAValue
 from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Const, Piece
 from einsmith.kernels.contraction.epilogue import Epilogue

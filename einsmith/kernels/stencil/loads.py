@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from einsmith.codegen.loopnest.address import arguments_of, memories_of
 from einsmith.codegen.loopnest.lanes import between, conjoin
-from einsmith.codegen.loopnest.nest import BYTES, Builder, SSAValue, elem_of
+from einsmith.codegen.loopnest.nest import Builder
+from einsmith.codegen.ssa import BYTES, SSAValue, elem_of
 from einsmith.cost.facts import LINE, Target
 from einsmith.ir.analysis.linear import LinearForm
 from einsmith.ir.nodes import Axis, Expr, reads

@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from einsmith.base.locks import cached_property
+from einsmith.codegen.ssa import BYTES, operations
 from einsmith.cost.gpu import GpuTarget
 from einsmith.runtime.steps import AllReduce, BeginLoop, CheckFinite, CheckZero, RunLaunch, Step, Together, end_of_loop
 from einsmith.tiles.guards import CHECKS, LaunchGuard, accessed, guarded
-from einsmith.tiles.ir import BYTES, TileFunction, TileParameter
-from einsmith.tiles.operations import operations
+from einsmith.tiles.ir import TileFunction, TileParameter
 from einsmith.tiles.persistent import Persistent, TurnLaunch, combine
 from einsmith.tiles.triton_text import triton_text
 

@@ -15,7 +15,8 @@ from numpy.random import default_rng
 
 from einsmith.codegen.cache import native
 from einsmith.codegen.loopnest.dots import DOTS, TILE_ROWS, WORD, DotProduct
-from einsmith.codegen.loopnest.nest import Builder, Function, SSAValue
+from einsmith.codegen.loopnest.nest import Builder, Function
+from einsmith.codegen.ssa import SSAValue
 from einsmith.cost.facts import Target
 from einsmith.runtime import buffers
 from einsmith.runtime.program import Program

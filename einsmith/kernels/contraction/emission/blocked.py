@@ -17,8 +17,9 @@ from functools import partial
 from typing import Any
 
 from einsmith.codegen.loopnest.address import BufferMemory
-from einsmith.codegen.loopnest.nest import Builder, SSAValue
+from einsmith.codegen.loopnest.nest import Builder
 from einsmith.codegen.loopnest.walk import Bound, Range, digits, part_range
+from einsmith.codegen.ssa import SSAValue
 from einsmith.kernels.contraction.emission import pack
 from einsmith.kernels.contraction.emission.frame import (
     Frame,

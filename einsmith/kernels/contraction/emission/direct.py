@@ -22,8 +22,9 @@ from math import inf, prod
 from typing import Any, NamedTuple
 
 from einsmith.codegen.loopnest.lanes import combine_lanes
-from einsmith.codegen.loopnest.nest import Builder, SSAValue
+from einsmith.codegen.loopnest.nest import Builder
 from einsmith.codegen.loopnest.walk import Bound, digits, part_bounds, part_range, strips, tiles
+from einsmith.codegen.ssa import SSAValue
 from einsmith.cost.facts import LINE
 from einsmith.kernels.contraction.config import Direct
 from einsmith.kernels.contraction.direct_boxes import (

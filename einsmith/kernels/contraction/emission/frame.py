@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 from einsmith.base.dtypes import DType
 from einsmith.codegen.loopnest.address import BufferMemory, arguments_of, memories_of
 from einsmith.codegen.loopnest.lanes import conjoin
-from einsmith.codegen.loopnest.nest import Builder, SSAValue, elem_of
+from einsmith.codegen.loopnest.nest import Builder
 from einsmith.codegen.loopnest.walk import Bound, Range, digits, tiles
+from einsmith.codegen.ssa import SSAValue, elem_of
 from einsmith.kernels.contraction.config import Side, make_access
 from einsmith.kernels.contraction.geometry import Geometry, OperandTiles
 from einsmith.kernels.contraction.halo import SLACK_VECTORS, SLOT, HaloCopy, fill

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from einsmith.codegen.loopnest.lanes import pick_lanes
-from einsmith.codegen.loopnest.nest import Builder, SSAValue
+from einsmith.codegen.loopnest.nest import Builder
+from einsmith.codegen.ssa import SSAValue
 
 
 def repeat_elements(b: Builder, pointer: SSAValue, offset: SSAValue, elem: str, depth: int, lanes: int) -> SSAValue:

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 from einsmith.base.errors import CompileError
 from einsmith.codegen.loopnest.lanes import merge_in_tree
-from einsmith.codegen.loopnest.nest import Builder, SSAValue, elem_of
+from einsmith.codegen.loopnest.nest import Builder
 from einsmith.codegen.loopnest.walk import Bound, digits, part_range, strips, task_range
+from einsmith.codegen.ssa import SSAValue, elem_of
 from einsmith.cost.roofline import may_be_one_task
 from einsmith.kernels.contraction.config import Config, Direct, Tiled, sides, with_halos
 from einsmith.kernels.contraction.emission import pack

@@ -11,8 +11,8 @@ from itertools import combinations
 from typing import Any
 
 from einsmith.codegen.loopnest.dots import TILE_ROWS
-from einsmith.codegen.loopnest.nest import SSAValue
 from einsmith.codegen.loopnest.walk import Range, ceil_div, digits, nest, sweep
+from einsmith.codegen.ssa import SSAValue
 from einsmith.kernels.contraction.config import has_room_to_unroll, unroll_limit
 from einsmith.kernels.contraction.emission import prefetch
 from einsmith.kernels.contraction.emission.frame import Frame, Strip, TaskFrame, Tile

@@ -13,8 +13,9 @@ from typing import Any
 
 from einsmith.codegen.loopnest.dots import TILE_ROWS
 from einsmith.codegen.loopnest.lanes import transpose
-from einsmith.codegen.loopnest.nest import Builder, SSAValue
+from einsmith.codegen.loopnest.nest import Builder
 from einsmith.codegen.loopnest.walk import Bound, digits, strips, sweep, task_range
+from einsmith.codegen.ssa import SSAValue
 from einsmith.kernels.contraction.emission.frame import (
     Frame,
     Strip,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import prod
 
 from einsmith.codegen.loopnest.lanes import between
-from einsmith.codegen.loopnest.nest import SSAValue
 from einsmith.codegen.loopnest.walk import ceil_div, digits
+from einsmith.codegen.ssa import SSAValue
 from einsmith.kernels.contraction.emission.frame import Frame, TaskFrame, Tile
 from einsmith.kernels.contraction.epilogue import Terms
 from einsmith.kernels.contraction.sums import sum_side, summed_batch

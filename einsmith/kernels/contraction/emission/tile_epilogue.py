@@ -12,8 +12,8 @@ from itertools import chain
 from math import gcd
 
 from einsmith.codegen.loopnest.lanes import transpose
-from einsmith.codegen.loopnest.nest import SSAValue
 from einsmith.codegen.loopnest.walk import ceil_div
+from einsmith.codegen.ssa import SSAValue
 from einsmith.kernels.contraction import epilogue
 from einsmith.kernels.contraction.emission.frame import Frame, Rows, TaskFrame, Tile, TileSums
 from einsmith.kernels.contraction.emission.k_pack import add_lanes

@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from einsmith.codegen.loopnest.lanes import between, conjoin
-from einsmith.codegen.loopnest.nest import SSAValue
 from einsmith.codegen.loopnest.walk import ceil_div
+from einsmith.codegen.ssa import SSAValue
 from einsmith.kernels.contraction.emission.frame import Frame, TaskFrame, Tile
 from einsmith.kernels.contraction.units import Unit, Vector
 from einsmith.kernels.emit.access import OperandAccess
