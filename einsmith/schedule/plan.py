@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any, ClassVar, NamedTuple
 
+from einsmith.base.locks import cached_property
 from einsmith.cost.facts import Target
 from einsmith.ir.loop import LoweredLoop
 from einsmith.ir.nodes import Compute, Graph, Leaf, Tensor
@@ -84,12 +85,12 @@ class _Accesses:
     tensors: tuple[Tensor, ...]
     written: tuple[bool, ...]
 
-    @property
+    @cached_property
     def operands(self) -> list[Tensor]:
         """Return the storages that the call reads, each once."""
         return list(dict.fromkeys(storage(t) for t, w in zip(self.tensors, self.written, strict=True) if not w))
 
-    @property
+    @cached_property
     def results(self) -> list[Tensor]:
         """Return the storages that the call writes, each once."""
         return list(dict.fromkeys(storage(t) for t, w in zip(self.tensors, self.written, strict=True) if w))
