@@ -11,9 +11,9 @@ import pytest
 
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import VerifyError
-from einsmith.codegen.loopnest.address import address, affine_of, comparison_form, store_address
+from einsmith.codegen.loopnest.address import address, comparison_form, store_address
 from einsmith.codegen.loopnest.nest_text import show
-from einsmith.ir.analysis.linear import LinearForm
+from einsmith.ir.analysis.linear import LinearForm, affine_of
 from einsmith.ir.nodes import Piece, Scatter, Template, template
 from einsmith.kernels import autoconfig
 from einsmith.kernels.scan import Scan

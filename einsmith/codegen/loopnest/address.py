@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 from einsmith.base.dtypes import DType
 from einsmith.codegen.ssa import SSAValue, elem_of
-from einsmith.ir.analysis import obvious
-from einsmith.ir.analysis.linear import LinearForm, linear
+from einsmith.ir.analysis.linear import LinearForm, affine_of, linear
 from einsmith.ir.nodes import Apply, Axis, Expr, Piece
 from einsmith.schedule.kernel import Kernel, KernelBuffer
 
@@ -78,20 +77,6 @@ def store_address(piece: Piece, buffer: KernelBuffer) -> LinearForm:
     return form
 
 
-def affine_of(x: LinearForm, extents: Sequence[int] | None = None) -> LinearForm | None:
-    """Return a sum of axes; None where it has other atoms. Axes with one point in `extents` are dropped."""
-    if x.atoms:
-        return None
-    return x if extents is None else without_points(x, extents)
-
-
-def without_points(x: LinearForm, extents: Sequence[int]) -> LinearForm:
-    """Return a sum of axes without those that have one point."""
-    if all(extents[a] > 1 for a in x.coef):
-        return x
-    return LinearForm.of_axes(x.const, {a: c for a, c in x.coef.items() if extents[a] > 1})
-
-
 def comparison_form(
     g: Expr, extents: Sequence[int] | None = None, fns: Sequence[str] = COMPARISONS
 ) -> LinearForm | None:
@@ -101,12 +86,6 @@ def comparison_form(
     if not (isinstance(g, Apply) and g.fn in fns and g.args[0].dtype.is_int):
         return None
     return affine_of(linear(g.args[0]) - linear(g.args[1]), extents)
-
-
-def leaves(flat: LinearForm, extents: Sequence[int], size: int) -> bool | None:
-    """Return whether an offset leaves a buffer of `size` elements somewhere in the box; None: it is not obvious."""
-    ends = obvious.ends(flat, extents)
-    return None if ends is None else ends[0] < 0 or ends[1] >= size
 
 
 class FusedAxes(NamedTuple):

@@ -183,3 +183,17 @@ def row_major_number(index: Sequence[Axis], extents: Sequence[int]) -> Expr:
         out = out + LinearForm(0, {axis: stride} if extent > 1 else {})
         stride *= extent
     return out.expr()
+
+
+def affine_of(x: LinearForm, extents: Sequence[int] | None = None) -> LinearForm | None:
+    """Return a sum of axes; None where it has other atoms. Axes with one point in `extents` are dropped."""
+    if x.atoms:
+        return None
+    return x if extents is None else without_points(x, extents)
+
+
+def without_points(x: LinearForm, extents: Sequence[int]) -> LinearForm:
+    """Return a sum of axes without those that have one point."""
+    if all(extents[a] > 1 for a in x.coef):
+        return x
+    return LinearForm.of_axes(x.const, {a: c for a, c in x.coef.items() if extents[a] > 1})

@@ -56,3 +56,9 @@ def holds(cond: Expr, extents: Sequence[int], known: LowerBounds) -> bool:
     if not (isinstance(cond, Apply) and cond.fn in ("lt", "le") and cond.args[0].dtype.is_int):
         return False
     return at_least(linear(cond.args[1]) - linear(cond.args[0]), int(cond.fn == "lt"), extents, known)
+
+
+def leaves(flat: LinearForm, extents: Sequence[int], size: int) -> bool | None:
+    """Return whether an offset leaves a buffer of `size` elements somewhere in the box; None: it is not obvious."""
+    reach = ends(flat, extents)
+    return None if reach is None else reach[0] < 0 or reach[1] >= size

@@ -9,10 +9,11 @@ from itertools import product
 from math import inf, prod
 from typing import Any, NamedTuple
 
-from einsmith.codegen.loopnest.address import BufferMemory, fuse_axes, without_points
+from einsmith.codegen.loopnest.address import BufferMemory, fuse_axes
 from einsmith.cost.facts import LINE
 from einsmith.cost.memory_traffic import PAGE
 from einsmith.cost.roofline import may_be_one_task
+from einsmith.ir.analysis.linear import without_points
 from einsmith.ir.analysis.reads import outer_reads
 from einsmith.ir.nodes import Read, postorder
 from einsmith.kernels.contraction.config import MAX_HALO_BYTES, Direct, HaloProblem, Halos, read_halos

@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 from einsmith.base.dtypes import DType, i32
 from einsmith.base.locks import cached_property
-from einsmith.codegen.loopnest.address import affine_of, leaves
 from einsmith.ir.analysis import obvious
 from einsmith.ir.analysis.bounds import Facts, prove
-from einsmith.ir.analysis.linear import LinearForm, linear
+from einsmith.ir.analysis.linear import LinearForm, affine_of, linear
+from einsmith.ir.analysis.obvious import leaves
 from einsmith.ir.analysis.predicates import guarded_reads
 from einsmith.ir.nodes import (
     Apply,

@@ -21,16 +21,9 @@ from typing import Any
 import numpy as np
 
 from einsmith.base.dtypes import DType, dtype_of, i32
-from einsmith.codegen.loopnest.address import (
-    BufferMemory,
-    address,
-    affine_of,
-    arguments_of,
-    memories_of,
-    without_points,
-)
+from einsmith.codegen.loopnest.address import BufferMemory, address, arguments_of, memories_of
 from einsmith.codegen.loopnest.dots import DOTS, TILE_ROWS, WORD_BYTES, DotProduct
-from einsmith.ir.analysis.linear import LinearForm
+from einsmith.ir.analysis.linear import LinearForm, affine_of, without_points
 from einsmith.ir.analysis.ranges import leaves, range_by_types
 from einsmith.ir.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, apply, axes_of, outermost
 from einsmith.ir.rebuild import guarded, retyped, substitute

@@ -13,21 +13,13 @@ from math import gcd, prod
 from typing import Any
 
 from einsmith.base.locks import cached_property
-from einsmith.codegen.loopnest.address import (
-    BufferMemory,
-    FusedAxes,
-    address,
-    affine_of,
-    comparison_form,
-    fuse_axes,
-    leaves,
-    without_points,
-)
+from einsmith.codegen.loopnest.address import BufferMemory, FusedAxes, address, comparison_form, fuse_axes
 from einsmith.codegen.loopnest.nest import Builder
 from einsmith.codegen.loopnest.walk import digits
 from einsmith.codegen.ssa import SSAValue
 from einsmith.cost.overheads import INSTRUCTIONS, Overheads
-from einsmith.ir.analysis.linear import LinearForm, linear
+from einsmith.ir.analysis.linear import LinearForm, affine_of, linear, without_points
+from einsmith.ir.analysis.obvious import leaves
 from einsmith.ir.nodes import Apply, Axis, Expr, Read, postorder
 
 MAX_MASKED_RUNS = 5

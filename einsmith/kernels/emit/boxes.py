@@ -17,11 +17,12 @@ from typing import Any
 
 from einsmith.base import dtypes as dt
 from einsmith.base.locks import cached_property
-from einsmith.codegen.loopnest.address import FusedAxes, address, fuse_axes, leaves
+from einsmith.codegen.loopnest.address import FusedAxes, address, fuse_axes
 from einsmith.cost.facts import Target
 from einsmith.cost.overheads import INSTRUCTIONS
 from einsmith.ir.analysis.bounds import Facts
 from einsmith.ir.analysis.linear import LinearForm, linear
+from einsmith.ir.analysis.obvious import leaves
 from einsmith.ir.analysis.reads import Uses, item_sizes, outer_reads, uses
 from einsmith.ir.functions import identity
 from einsmith.ir.interned import Node

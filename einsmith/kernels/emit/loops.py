@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple
 
-from einsmith.codegen.loopnest.address import BufferMemory, leaves
+from einsmith.codegen.loopnest.address import BufferMemory
 from einsmith.codegen.loopnest.lanes import conjoin, transpose
 from einsmith.codegen.loopnest.nest import Builder
 from einsmith.codegen.loopnest.walk import (
@@ -27,6 +27,7 @@ from einsmith.codegen.ssa import SSAValue
 from einsmith.cost.facts import LINE, Target
 from einsmith.ir.analysis.ends import end_of, guards_around
 from einsmith.ir.analysis.linear import linear
+from einsmith.ir.analysis.obvious import leaves
 from einsmith.ir.nodes import Expr, Read, axes_of, has_read, reads
 from einsmith.kernels.emit.boxes import Box
 from einsmith.kernels.emit.vector import LanePattern, VectorEmitter

@@ -9,11 +9,11 @@ from math import prod
 from typing import Any, NamedTuple
 
 from einsmith.base.dtypes import DType
-from einsmith.codegen.loopnest.address import address, affine_of, comparison_form
+from einsmith.codegen.loopnest.address import address, comparison_form
 from einsmith.ir.analysis.bounds import Facts
 from einsmith.ir.analysis.guarded import unconditional
 from einsmith.ir.analysis.in_bounds import proven
-from einsmith.ir.analysis.linear import LinearForm, linear
+from einsmith.ir.analysis.linear import LinearForm, affine_of, linear
 from einsmith.ir.nodes import Apply, Axis, Expr, Piece, Read, Reduce, axes_of, is_zero, reads
 from einsmith.ir.rebuild import guarded, rebuild
 from einsmith.kernels.contraction.problem import affine, conjuncts, find_end
