@@ -40,7 +40,6 @@ ALLOWED = {
     "cli/curve.py": {"savefig": "into memory"},
     "cli/main.py": {"os.open": "/dev/null"},
     "cli/onnx_files.py": {"is_file": "its own"},
-    "codegen/loopnest/splice.py": {"rename": "of axes"},
     "cli/search.py": {"savefig": "into memory"},
     "data/images.py": {"open": "of an image library, an open plain file"},
     "export/library.py": {"read_bytes": "is copied beside an export, without the package; it looks for a plain file"},

@@ -212,29 +212,29 @@ class _Text:
         return lambda x: f"{name}({', '.join(self._name(v) for v in x.args)})"
 
     def _cast(self, x: Op) -> str:
-        return f"{self._name(x.args[0])}.to({_TYPES[x.results[0].elem]})"
+        return f"{self._name(x.args[0])}.to({_TYPES[x.result.elem]})"
 
     def _bitcast(self, x: Op) -> str:
-        return f"{self._name(x.args[0])}.to({_TYPES[x.results[0].elem]}, bitcast=True)"
+        return f"{self._name(x.args[0])}.to({_TYPES[x.result.elem]}, bitcast=True)"
 
     def _neg(self, x: Op) -> str:
         """Print a negation. Triton's minus is 0 - x, which leaves +0.0 unchanged, so floats are multiplied by -1.0."""
         name = self._name(x.args[0])
-        return f"{name} * -1.0" if x.results[0].elem in FLOATS else f"-{name}"
+        return f"{name} * -1.0" if x.result.elem in FLOATS else f"-{name}"
 
     def _shr(self, x: Op) -> str:
         """Print a logical right shift through an unsigned type, as Triton shifts copies of the sign into signed
         integers."""
-        elem = x.results[0].elem
+        elem = x.result.elem
         unsigned = f"{self._name(x.args[0])}.to(tl.u{_TYPES[elem][3:]}, bitcast=True)"
         return f"({unsigned} >> {x.attrs[0]}).to({_TYPES[elem]}, bitcast=True)"
 
     def _expand(self, x: Op) -> str:
-        index = ["None" if d == x.attrs[0] else ":" for d in range(len(x.results[0].shape))]
+        index = ["None" if d == x.attrs[0] else ":" for d in range(len(x.result.shape))]
         return f"{self._name(x.args[0])}[{', '.join(index)}]"
 
     def _broadcast(self, x: Op) -> str:
-        (v,), out = x.args, x.results[0]
+        (v,), out = x.args, x.result
         assert v is not None
         if v.shape:
             return f"tl.broadcast_to({self._name(v)}, {_shape(out.type)})"
@@ -242,7 +242,7 @@ class _Text:
 
     def _dot(self, x: Op) -> str:
         a, b, total = map(self._name, x.args)
-        elem, precision = x.results[0].elem, x.attrs[0]
+        elem, precision = x.result.elem, x.attrs[0]
         if x.args[0] is not None and x.args[0].elem in HALVES:
             return f"tl.dot({a}, {b}, {total}, out_dtype={_TYPES[elem]})"
         if precision == "bf16":
@@ -285,7 +285,7 @@ def _call_named(name: str) -> Callable[[_Text, Op], str]:
 
 _SPECIAL: dict[str, Callable[[_Text, Op], str]] = {
     "program": lambda text, x: "tl.program_id(0)",
-    "arange": lambda text, x: f"tl.arange(0, {x.results[0].shape[0]})",
+    "arange": lambda text, x: f"tl.arange(0, {x.result.shape[0]})",
     "barrier": lambda text, x: "tl.debug_barrier()",
     "grid_barrier": _Text._grid_barrier,
     "neg": _Text._neg,

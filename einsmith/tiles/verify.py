@@ -140,7 +140,7 @@ def _shape(x: Op) -> tuple[int, ...] | None:
 
 
 def _elementwise(f: TileFunction, x: Op) -> str:
-    types, out = _types(x), x.results[0].type
+    types, out = _types(x), x.result.type
     if len(types) != (1 if x.name in UNARY else 2) or len({t.elem for t in types}) != 1:
         return "its operands are not of one type"
     elem = types[0].elem
@@ -156,23 +156,23 @@ def _elementwise(f: TileFunction, x: Op) -> str:
 
 def _select(f: TileFunction, x: Op) -> str:
     c, a, b = _types(x)
-    good = c.elem == "i1" and a.elem == b.elem and x.results[0].type == Type(a.elem, _shape(x) or ())
+    good = c.elem == "i1" and a.elem == b.elem and x.result.type == Type(a.elem, _shape(x) or ())
     return "" if good and _shape(x) is not None else "a condition and two tiles of one type are needed"
 
 
 def _fma(f: TileFunction, x: Op) -> str:
     types = _types(x)
     good = len({t.elem for t in types}) == 1 and types[0].elem in FLOATS
-    return "" if good and x.results[0].type == Type(types[0].elem, _shape(x) or ()) else "three floats are needed"
+    return "" if good and x.result.type == Type(types[0].elem, _shape(x) or ()) else "three floats are needed"
 
 
 def _shift(f: TileFunction, x: Op) -> str:
     (t,), (n,) = _types(x), x.attrs
-    return "" if t.elem in INTEGERS and 0 <= n < INTEGERS[t.elem] and x.results[0].type == t else "no such shift"
+    return "" if t.elem in INTEGERS and 0 <= n < INTEGERS[t.elem] and x.result.type == t else "no such shift"
 
 
 def _cast(f: TileFunction, x: Op) -> str:
-    (t,), out = _types(x), x.results[0].type
+    (t,), out = _types(x), x.result.type
     formats = {t.elem, out.elem} & {"f16", "bf16"}
     if formats and not {t.elem, out.elem} & {"f32"}:
         return f"{formats.pop()} is converted to and from f32 alone"
@@ -180,26 +180,26 @@ def _cast(f: TileFunction, x: Op) -> str:
 
 
 def _bitcast(f: TileFunction, x: Op) -> str:
-    (t,), out = _types(x), x.results[0].type
+    (t,), out = _types(x), x.result.type
     return "" if out.shape == t.shape and BYTES[t.elem] == BYTES[out.elem] else "the types have other sizes"
 
 
 def _program(f: TileFunction, x: Op) -> str:
-    return "" if x.results[0].type == Type("i32") else "it is an i32"
+    return "" if x.result.type == Type("i32") else "it is an i32"
 
 
 def _arange(f: TileFunction, x: Op) -> str:
-    out = x.results[0].type
+    out = x.result.type
     return "" if out.elem == "i32" and len(out.shape) == 1 else "it is a tile of i32 of one dimension"
 
 
 def _expand(f: TileFunction, x: Op) -> str:
     (t,), (axis,) = _types(x), x.attrs
-    return "" if x.results[0].shape == (*t.shape[:axis], 1, *t.shape[axis:]) and t.shape else "no such dimension"
+    return "" if x.result.shape == (*t.shape[:axis], 1, *t.shape[axis:]) and t.shape else "no such dimension"
 
 
 def _broadcast(f: TileFunction, x: Op) -> str:
-    (t,), out = _types(x), x.results[0].type
+    (t,), out = _types(x), x.result.type
     fits = not t.shape or (
         len(t.shape) == len(out.shape) and all(n in (1, m) for n, m in zip(t.shape, out.shape, strict=True))
     )
@@ -217,7 +217,7 @@ def _dot(f: TileFunction, x: Op) -> str:
     if ranks != [2, 2, 2]:
         return f"it takes matrices, not tiles of the ranks {', '.join(map(str, ranks))}"
     (m, k), (other, n) = a.shape, b.shape
-    if k != other or total.shape != (m, n) or x.results[0].type != total:
+    if k != other or total.shape != (m, n) or x.result.type != total:
         return "the shapes are no product"
     return "" if k >= LEAST_K else f"K is below {LEAST_K}"
 
@@ -242,10 +242,10 @@ def _load(f: TileFunction, x: Op) -> str:
         return "lanes that are masked off need a value, others none"
     if offset is None or offset.elem not in ("i32", "i64") or (mask is not None and mask.elem != "i1"):
         return "offsets are i32 or i64, and masks conditions"
-    shapes = {offset.shape, x.results[0].shape, offset.shape if mask is None else mask.shape}
+    shapes = {offset.shape, x.result.shape, offset.shape if mask is None else mask.shape}
     if len(shapes) > 1:
         return "offset, mask and result have several shapes"
-    if x.results[0].elem != p.elem or (other is not None and other.type != Type(p.elem)):
+    if x.result.elem != p.elem or (other is not None and other.type != Type(p.elem)):
         return f"the memory holds {p.elem}"
     return _check_reach(offset, p.size)
 

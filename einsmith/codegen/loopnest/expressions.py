@@ -131,7 +131,7 @@ class ExpressionEmitter(ABC):
         condition = yield x.args[0], guard
         shared: dict[Expr, SSAValue] = {}
         if all(map(self.is_unsafe, x.args[1:])):
-            first, second = (unconditional(a, self.is_unsafe) for a in x.args[1:])
+            first, second = (unconditional([a], self.is_unsafe) for a in x.args[1:])
             for e in (e for e in first if e in second):
                 shared[e] = yield e, guard
         sides = []

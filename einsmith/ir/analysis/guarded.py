@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from einsmith.ir.analysis.bounds import Facts
 from einsmith.ir.nodes import Apply, Const, Expr, Piece, Read, Scatter, apply, postorder, rank
@@ -115,16 +115,17 @@ def _intersect_facts(contexts: Sequence[Facts], facts: Facts) -> Facts:
     )
 
 
-def unconditional(root: Expr, is_selected: Callable[[Expr], bool] = lambda e: True) -> dict[Expr, None]:
-    """Return the expressions that `root` evaluates under no condition of its own. is_selected: whether an expression is
-    one of them, as nothing is that only others hold."""
+def unconditional(roots: Iterable[Expr], is_selected: Callable[[Expr], bool] = lambda e: True) -> dict[Expr, None]:
+    """Return the expressions that `roots` evaluate under no condition of their own. is_selected: whether an expression
+    is one of them, as nothing is that only others hold."""
     out: dict[Expr, None] = {}
-    stack = [root]
+    stack = [*roots]
     while stack:
         x = stack.pop()
         if x not in out and is_selected(x):
             out[x] = None
-            stack += x.args[:1] if isinstance(x, Apply) and x.fn == "where" else x.args
+            only_first = isinstance(x, Apply) and x.fn in ("where", "differentiate_as")
+            stack += x.args[:1] if only_first else x.args
     return out
 
 

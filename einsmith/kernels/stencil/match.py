@@ -258,7 +258,7 @@ def _product(kernel: Kernel, piece: Piece, lane: int) -> _StencilProduct | None:
         operand = _find_prologue(x, lane)
         if operand is None or affine(operand[0]) is None:
             return None
-        if operand[1] is not None and not (operand[0] in unconditional(x) or _is_inside(operand[0], kernel, piece)):
+        if operand[1] is not None and not (operand[0] in unconditional([x]) or _is_inside(operand[0], kernel, piece)):
             return None  # an element that a prologue guards is loaded all the same
         operands.append(_read(kernel, operand[0], lane, piece.domain, read_guards, operand[1]))
     return _StencilProduct(piece, lane, guards, operands, selector) if len(operands) <= 2 else None

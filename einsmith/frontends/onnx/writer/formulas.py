@@ -9,7 +9,7 @@ Every expression becomes a tensor over the axes on which it depends (`FileTensor
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import NamedTuple
 
@@ -21,6 +21,7 @@ from einsmith.frontends.onnx.writer.graph import GraphWriter
 from einsmith.frontends.onnx.writer.part import FileTensor, FormulaPart
 from einsmith.frontends.onnx.writer.pieces import assemble
 from einsmith.frontends.onnx.writer.reductions import TRANSPARENT, ReductionWriter
+from einsmith.ir.analysis.guarded import unconditional
 from einsmith.ir.analysis.linear import linear
 from einsmith.ir.functions import identity
 from einsmith.ir.nodes import (
@@ -97,7 +98,7 @@ class _PartWriter(FormulaPart):
         super().__init__(graph, part.domain)
         self.args, self.params = args, t.params
         self.rank = len(part.extents)
-        self.unguarded = _unguarded_reads(part.bodies)
+        self.unguarded = unconditional(part.bodies)
         self.known: dict[Expr, FileTensor] = {}
         self.indices: dict[Read, list[_Index]] = {}
 
@@ -335,18 +336,3 @@ class _PartWriter(FormulaPart):
             index = operand.name if table is None else graph.constant(table.astype(np.int64), "positions")
             name = graph.node("Gather", name, index, axis=at)
         return name, [*now[before], *new, *now[after]], shape
-
-
-def _unguarded_reads(bodies: Iterable[Expr]) -> set[Read]:
-    """Return the reads that are evaluated at every point, not only where a `where` selects them."""
-    stack, seen = [*bodies], set[Expr]()
-    while stack:
-        e = stack.pop()
-        if e in seen:
-            continue
-        seen.add(e)
-        if isinstance(e, Apply) and (e.fn == "where" or e.fn in TRANSPARENT):
-            stack.append(e.args[0])
-        else:
-            stack.extend(e.args)
-    return {e for e in seen if isinstance(e, Read)}
