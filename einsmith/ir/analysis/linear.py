@@ -183,3 +183,8 @@ def row_major_number(index: Sequence[Axis], extents: Sequence[int]) -> Expr:
         out = out + LinearForm(0, {axis: stride} if extent > 1 else {})
         stride *= extent
     return out.expr()
+
+
+def moved(e: Expr, by: int) -> Expr:
+    """Return an index increased by a constant."""
+    return (linear(e) + by).expr(e.dtype) if by else e

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from einsmith.ir.analysis.guarded import reads_under
+from einsmith.ir.analysis.linear import moved
 from einsmith.ir.nodes import (
     Axis,
     Compute,
@@ -28,7 +29,7 @@ from einsmith.ir.nodes import (
 )
 from einsmith.ir.rebuild import map_bodies, rebuild
 from einsmith.ir.recurrence.define import distances, step_parts
-from einsmith.ir.recurrence.drafts import clipped, moved, shifted
+from einsmith.ir.recurrence.pieces import clipped, shifted
 
 
 class Slots(NamedTuple):

@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from einsmith.ir.analysis.linear import LinearForm, linear
+from einsmith.ir.analysis.linear import LinearForm, linear, moved
 from einsmith.ir.nodes import Axis, Compute, Const, Graph, Item, Piece, Read, Recurrence, Template, Tensor
 from einsmith.ir.rebuild import map_bodies, rebuild, replace
 from einsmith.ir.recurrence.define import step_parts
-from einsmith.ir.recurrence.drafts import moved
 from einsmith.ir.rewrite.simplify import canonical, simplify_template
 
 

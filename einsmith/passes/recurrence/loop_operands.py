@@ -34,7 +34,7 @@ from einsmith.ir.nodes import (
     size,
 )
 from einsmith.ir.rebuild import prune_args, substitute
-from einsmith.ir.recurrence.drafts import map_piece
+from einsmith.ir.recurrence.pieces import map_piece
 from einsmith.ir.rewrite.simplify import simplify_template
 from einsmith.passes.algebra.available_expressions import CHEAP_FUNCTIONS
 from einsmith.passes.recurrence.accumulators import find_positions_read

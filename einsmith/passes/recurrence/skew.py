@@ -38,9 +38,10 @@ from einsmith.ir.nodes import (
 )
 from einsmith.ir.rebuild import rebuild, replace, with_args
 from einsmith.ir.recurrence.define import recurrence, step_groups
-from einsmith.ir.recurrence.drafts import dims_first, restated
 from einsmith.ir.recurrence.members import boxes_meet
+from einsmith.ir.recurrence.pieces import dims_first, restated
 from einsmith.ir.rewrite.simplify import canonical
+from einsmith.ir.views import read_at
 from einsmith.passes.context import PassContext
 from einsmith.passes.recurrence.lower_loops import Passes, lower_loops
 from einsmith.schedule.planner import fuse
@@ -248,4 +249,4 @@ class _Skewing:
         shape = self.node.members[j].shape
         n = self._number(j, (LinearForm(0, {Axis(0): 1}), LinearForm(0, {Axis(1): 1}))) + self.front
         at = (n.expr(), Axis(self.diagonals.kept), *map(Axis, range(2, len(shape))))
-        return canonical(template(shape, [(t.dtype, t.shape)], Read(0, at, t.dtype)), (t,))
+        return read_at(t, shape, at)

@@ -40,7 +40,7 @@ from einsmith.ir.nodes import (
     template,
 )
 from einsmith.ir.rebuild import exchanged, prune_args, with_args
-from einsmith.ir.recurrence.drafts import restated
+from einsmith.ir.recurrence.pieces import restated
 from einsmith.ir.rewrite.simplify import canonical, simplify_template
 from einsmith.ir.views import is_view, storage
 from einsmith.passes.recurrence.early_exit import TripCount, count_steps, find_ends
