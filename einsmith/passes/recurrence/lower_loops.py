@@ -28,7 +28,6 @@ from einsmith.ir.analysis.linear import linear
 from einsmith.ir.analysis.predicates import cuts_of
 from einsmith.ir.loop import InputPlace, LoopSegment, LoweredLoop
 from einsmith.ir.nodes import (
-    Apply,
     Axis,
     Compute,
     Const,
@@ -44,14 +43,13 @@ from einsmith.ir.nodes import (
     Tensor,
     apply,
     axes_of,
-    cast,
     leaf,
     postorder,
     size,
     template,
 )
-from einsmith.ir.rebuild import prune_args, rebuild, replace, substitute, with_args
-from einsmith.ir.recurrence.define import distances, recurrence, step_groups, step_parts
+from einsmith.ir.rebuild import prune_args, rebuild, replace, substitute
+from einsmith.ir.recurrence.define import distances, recurrence, separate_reads, step_groups, step_parts
 from einsmith.ir.rewrite.simplify import canonical, simplify, simplify_template
 from einsmith.ir.views import storage
 from einsmith.passes.recurrence.accumulators import (
@@ -307,7 +305,7 @@ class _Lowering:
             return Read(slot_of(tensor), index, e.dtype)
 
         def lower_body(x: Expr) -> Expr:
-            x = rebuild([self._separate_reads(j, x)], step.known.get)[0]
+            x = rebuild([separate_reads(self.node, j, x)], step.known.get)[0]
             x = simplify(substitute(x, {0: time}), domain)
             x = rebuild([x], lower_read)[0]
             axes: dict[int, Expr] = {a: Axis(a - 1) for a in range(1, len(domain))}
@@ -322,22 +320,6 @@ class _Lowering:
         else:
             inner = lower_body(piece.body)
         return Piece(piece.offset[1:], piece.step[1:], piece.extents[1:], inner)
-
-    def _separate_reads(self, j: int, x: Expr) -> Expr:
-        """Return an expression in which reads of this step's values are separate from reads of earlier ones."""
-        known = distances(self.node, j)
-        memo: dict[Expr, Expr] = {}
-        for e in postorder([x]):
-            new = with_args(e, tuple(memo[a] for a in e.args)) if e.args else e
-            if isinstance(e, Read) and e in known:
-                _, low, high = known[e]
-                if low != high and (low is None or low <= 0):
-                    now = apply("add", _TIME, Const(self.node.origins[e.slot - self.arg_count], dt.i32))
-                    same = Read(e.slot, (now, *new.args[1:]), e.dtype)
-                    here = apply("eq", cast(new.args[0], dt.i64), cast(now, dt.i64))
-                    new = Apply("where", (here, same, new), e.dtype)
-            memo[e] = new
-        return memo[x]
 
     def _resolve_read(self, step: _LoopStep, j: int, e: Read) -> tuple[Tensor, tuple[Expr, ...]]:
         """Return (the step's tensor that a read accesses, its index there)."""
