@@ -212,6 +212,11 @@ def renumber(t: Template, slots: tuple[tuple[int, int], ...], params: tuple) -> 
     return t.memo(("renumbered", slots), lambda t: map_bodies(t, lambda b: substitute(b, {}, new), params))
 
 
+def template_over(args: Iterable[Tensor], shape: tuple[int, ...], parts: Iterable[Piece | Scatter]) -> Template:
+    """Return the template of these parts, whose slots are those of `args`."""
+    return Template(shape, tuple((a.dtype, a.shape) for a in args), tuple(parts))
+
+
 def prune_args(t: Template, args: tuple[Tensor, ...]) -> Compute:
     """Return the Compute with equal arguments merged and unread ones dropped, slots numbered by first appearance."""
     read = slots_read(t)

@@ -33,7 +33,6 @@ from einsmith.ir.nodes import (
     Read,
     Recurrence,
     Reduce,
-    Template,
     Tensor,
     apply,
     axes_of,
@@ -42,7 +41,7 @@ from einsmith.ir.nodes import (
     postorder,
     reads,
 )
-from einsmith.ir.rebuild import rebuild
+from einsmith.ir.rebuild import rebuild, template_over
 from einsmith.ir.recurrence.assembly import ARGS, Assembly
 from einsmith.ir.recurrence.define import distances, step_parts
 from einsmith.ir.recurrence.pieces import clipped, dense_piece
@@ -272,8 +271,7 @@ class _RecomputedAdjoint:
                 start = first + (0 if node.reverse else steps)
                 t = Axis(0) if self.remainder > 1 else Const(0, Axis.dtype)
                 parts.append(_copy(start, (self.remainder, *shape[1:]), slot + 1, (t,), dtype))
-            params = tuple((a.dtype, a.shape) for a in args)
-            out[j] = canonical(Template(shape, params, tuple(parts)), args)
+            out[j] = canonical(template_over(args, shape, parts), args)
         return out
 
     def _recompute_remainder(self, last: Mapping[int, Leaf]) -> dict[int, Tensor]:

@@ -32,7 +32,6 @@ from einsmith.ir.nodes import (
     Recurrence,
     Scatter,
     StepOptions,
-    Template,
     Tensor,
     apply,
     cast,
@@ -41,7 +40,7 @@ from einsmith.ir.nodes import (
     template,
 )
 from einsmith.ir.order import components
-from einsmith.ir.rebuild import rebuild, with_args
+from einsmith.ir.rebuild import rebuild, template_over, with_args
 from einsmith.ir.recurrence.component import BuiltRecurrence, Component, Illegal
 from einsmith.ir.recurrence.pieces import map_piece
 from einsmith.ir.recurrence.results import split_results
@@ -343,7 +342,6 @@ def _at_step(node: Recurrence, group: tuple[int, ...]) -> Step:
     wholes = tuple(leaf(s, d) for d, s in node.results)
     own = {j: leaf(node.results[j][1][1:], node.results[j][0]) for j in group}
     tensors = (*args, *wholes, step, *own.values())
-    params = tuple((x.dtype, x.shape) for x in tensors)
     now = Read(len(args) + len(wholes), (), dt.i32)
     slices = {len(args) + j: len(args) + len(wholes) + 1 + n for n, j in enumerate(own)}
 
@@ -361,6 +359,6 @@ def _at_step(node: Recurrence, group: tuple[int, ...]) -> Step:
         for p in step_parts(node, j):
             q = map_piece(p, lambda b: rebuild([separate_reads(node, j, b)], rule)[0])  # noqa: B023
             parts.append(Piece(q.offset[1:], q.step[1:], q.extents[1:], q.body))
-        definitions[own[j]] = canonical(Template(node.results[j][1][1:], params, tuple(parts)), tensors)
+        definitions[own[j]] = canonical(template_over(tensors, node.results[j][1][1:], parts), tensors)
     solved = recurrence(definitions)
     return Step(step, wholes, args, tuple(solved[own[j]] for j in group))

@@ -22,14 +22,13 @@ from einsmith.ir.nodes import (
     Recurrence,
     Reduce,
     StepOptions,
-    Template,
     Tensor,
     apply,
     postorder,
 )
 from einsmith.ir.order import components
-from einsmith.ir.rebuild import rebuild, substitute
-from einsmith.ir.recurrence.assembly import ARGS, Arguments, Assembly
+from einsmith.ir.rebuild import rebuild, substitute, template_over
+from einsmith.ir.recurrence.assembly import ARGS, Arguments, Assembly, renumbered
 from einsmith.ir.recurrence.drafts import Draft, Edge, node_reads, potentials
 from einsmith.ir.recurrence.pieces import clipped, dense_piece, dims_first, map_piece, shifted
 from einsmith.ir.rewrite.simplify import canonical
@@ -213,9 +212,8 @@ class Members:
         if n not in self.initial:
             args = self.args.tensors
             slots = {ARGS + s: s for s in range(len(args))}
-            own = tuple(map_piece(p, lambda b: substitute(b, {}, slots)) for p in parts)
-            t = Template(shape, tuple((a.dtype, a.shape) for a in args), own)
-            self.initial[n] = canonical(t, tuple(args))
+            t = template_over(args, shape, [renumbered(p, slots) for p in parts])
+            self.initial[n] = canonical(t, args)
         return Read(self.args.slot(self.initial[n]), at, e.dtype)
 
     # -- steps

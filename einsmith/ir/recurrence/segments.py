@@ -36,8 +36,8 @@ from einsmith.ir.nodes import (
     leaf,
     postorder,
 )
-from einsmith.ir.rebuild import map_bodies, rebuild, substitute
-from einsmith.ir.recurrence.assembly import Arguments, Assembly
+from einsmith.ir.rebuild import map_bodies, rebuild, template_over
+from einsmith.ir.recurrence.assembly import Arguments, Assembly, renumbered
 from einsmith.ir.recurrence.define import distances, recurrence, step_parts
 from einsmith.ir.recurrence.pieces import dense_piece, map_piece, parts_at, restated, shifted
 from einsmith.ir.recurrence.results import split_results
@@ -167,17 +167,14 @@ class _Builder:
             dense_piece((n - 1, *rest), Read(0, kept, state.dtype), starts[0]),
             dense_piece((1, *rest), Read(1, own_index((1, *rest)), state.dtype), starts[1]),
         ]
-        params = (state.dtype, state.shape), (value.dtype, value.shape)
-        return canonical(Template(state.shape, params, tuple(parts)), (state, value))
+        return canonical(template_over((state, value), state.shape, parts), (state, value))
 
     def _compute(self, shape: tuple[int, ...], parts: Sequence[Piece], own: Sequence[Tensor], first: int) -> Tensor:
         """Return a tensor of parts that read the segment's leaves, and own[i] at slot first + i."""
         tensors = (*self.read_leaves, *own)
         slots = {s: s for s in range(len(self.read_leaves))}
         slots |= {first + i: len(self.read_leaves) + i for i in range(len(own))}
-        params = tuple((a.dtype, a.shape) for a in tensors)
-        moved_parts = tuple(map_piece(p, lambda b: substitute(b, {}, slots)) for p in parts)
-        return canonical(Template(shape, params, moved_parts), tensors)
+        return canonical(template_over(tensors, shape, [renumbered(p, slots) for p in parts]), tensors)
 
     def _origin(self, j: int) -> int:
         return 0 if self.node.reverse else self.depth[j]
@@ -313,7 +310,7 @@ def initial_slots(node: Recurrence, j: int, n: int) -> Tensor:
         if stop > start:
             parts.append(dense_piece((stop - start, *rest), Const(0, dtype), start))
     args = (*node.args, *(leaf(s, d) for d, s in node.results))
-    return canonical(Template((n, *rest), tuple((a.dtype, a.shape) for a in args), tuple(parts)), args)
+    return canonical(template_over(args, (n, *rest), parts), args)
 
 
 # ---------------------------------------------------------------------------------------------- a step of a recurrence

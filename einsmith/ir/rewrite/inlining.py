@@ -7,8 +7,8 @@ from collections.abc import Collection, Sequence
 from einsmith.ir.analysis.pointwise import pointwise_body
 from einsmith.ir.analysis.widths import placed
 from einsmith.ir.nodes import Compute, Expr, Read, Template, Tensor
-from einsmith.ir.rebuild import map_bodies, prune_args, rebuild, substitute
-from einsmith.ir.rewrite.simplify import simplify_template
+from einsmith.ir.rebuild import map_bodies, rebuild, substitute
+from einsmith.ir.rewrite.simplify import simplified
 
 
 def inline_arguments(node: Compute, inlined: Collection[Tensor]) -> Compute:
@@ -16,8 +16,7 @@ def inline_arguments(node: Compute, inlined: Collection[Tensor]) -> Compute:
     producers = tuple(a.template if a in inlined and isinstance(a, Compute) else None for a in node.args)
     args = (*node.args, *(x for a, t in zip(node.args, producers, strict=True) if t is not None for x in a.args))
     t = node.template.memo(("inlined", producers), lambda t: _inline(t, producers))
-    out = prune_args(t, args)
-    return prune_args(simplify_template(out.template), out.args)
+    return simplified(t, args)
 
 
 def _inline(t: Template, producers: Sequence[Template | None]) -> Template:

@@ -111,6 +111,13 @@ def simplify_template(
     return out
 
 
+def simplified(t: Template, args: Sequence[Tensor]) -> Compute:
+    """Apply a template to tensors, simplified: equal arguments merged, unread ones dropped, the rest numbered by first
+    appearance."""
+    node = prune_args(t, tuple(args))
+    return prune_args(simplify_template(node.template), node.args)
+
+
 def canonical(t: Template, args: Sequence[Tensor]) -> Compute:
     """Apply a template to tensors in canonical form: simplified, equal arguments merged, unread ones dropped, the rest
     numbered by first appearance.

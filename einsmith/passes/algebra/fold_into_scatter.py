@@ -21,15 +21,14 @@ from einsmith.ir.nodes import (
     Read,
     Reduce,
     Scatter,
-    Template,
     apply,
     postorder,
     reads,
     size,
     template,
 )
-from einsmith.ir.rebuild import exchanged, prune_args, substitute, with_args
-from einsmith.ir.rewrite.simplify import simplify_template
+from einsmith.ir.rebuild import exchanged, substitute, template_over, with_args
+from einsmith.ir.rewrite.simplify import simplified
 
 
 def fold_into_scatter(graph: Graph) -> Graph:
@@ -86,11 +85,8 @@ def _merge(node: Compute, slot: int, scatter: Compute) -> Compute | None:
             term = apply("neg", term)
     pieces = () if start is None else template(node.shape, (), start).parts
     args = (*node.args, *scatter.args)
-    params = tuple((a.dtype, a.shape) for a in args)
-    merged = prune_args(
-        Template(node.shape, params, (*pieces, Scatter(part.combiner, part.extents, index, term))), args
-    )
-    return prune_args(simplify_template(merged.template), merged.args)
+    merged = Scatter(part.combiner, part.extents, index, term)
+    return simplified(template_over(args, node.shape, (*pieces, merged)), args)
 
 
 _Operation = tuple[str, Expr | None, bool]

@@ -34,7 +34,7 @@ from einsmith.ir.nodes import (
     template,
 )
 from einsmith.ir.rebuild import exchanged, map_bodies, operands, prune_args, readers_of, rebuild, with_args
-from einsmith.ir.rewrite.simplify import simplify_template
+from einsmith.ir.rewrite.simplify import simplified, simplify_template
 from einsmith.passes.algebra.merge_scatters import find_start
 from einsmith.passes.algebra.piece_sums import PieceSum, absorb_producers, turn_operand
 from einsmith.passes.algebra.split_index_set import split_template
@@ -89,8 +89,7 @@ def _merge(node: Compute, private: set[Tensor], context: PassContext) -> Tensor:
     if not new:
         return node
     params = tuple((a.dtype, a.shape) for a in args)
-    out = prune_args(map_bodies(node.template, lambda b: rebuild([b], new.get)[0], params), tuple(args))
-    return prune_args(simplify_template(out.template), out.args)
+    return simplified(map_bodies(node.template, lambda b: rebuild([b], new.get)[0], params), args)
 
 
 def _add_up(node: Compute, terms: Sequence[Tensor], private: set[Tensor], context: PassContext) -> Tensor | None:

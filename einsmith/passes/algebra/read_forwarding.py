@@ -12,8 +12,8 @@ from einsmith.ir.analysis.bounds import Facts
 from einsmith.ir.analysis.guarded import reads_under
 from einsmith.ir.analysis.linear import linear
 from einsmith.ir.nodes import Compute, Const, Expr, Graph, Piece, Read, Template, Tensor, reads
-from einsmith.ir.rebuild import map_bodies, prune_args, rebuild, replace, substitute
-from einsmith.ir.rewrite.simplify import simplify_template
+from einsmith.ir.rebuild import map_bodies, rebuild, replace, substitute
+from einsmith.ir.rewrite.simplify import simplified
 
 
 def read_forwarding(graph: Graph) -> Graph:
@@ -42,8 +42,7 @@ def _forward_reads(node: Compute) -> Compute | None:
     if not new:
         return None
     params = tuple((a.dtype, a.shape) for a in args)
-    out = prune_args(map_bodies(node.template, lambda b: rebuild([b], new.get)[0], params), tuple(args))
-    return prune_args(simplify_template(out.template), out.args)
+    return simplified(map_bodies(node.template, lambda b: rebuild([b], new.get)[0], params), args)
 
 
 def _find_copy_pieces(a: Tensor) -> list[Piece]:

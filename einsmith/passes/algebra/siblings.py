@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from einsmith.ir.analysis.linear import LinearForm, linear
 from einsmith.ir.nodes import Axis, Compute, Const, Expr, Graph, Piece, Read, Role, Template, Tensor, postorder, reads
-from einsmith.ir.rebuild import exchanged, map_bodies, prune_args, readers_of, rebuild, with_args
-from einsmith.ir.rewrite.simplify import simplify_template
+from einsmith.ir.rebuild import exchanged, map_bodies, readers_of, rebuild, with_args
+from einsmith.ir.rewrite.simplify import simplified
 from einsmith.ir.views import is_view
 from einsmith.passes.algebra.axis_forms import shift
 
@@ -175,5 +175,4 @@ def rewire(node: Tensor, places: Mapping[Tensor, Place], new: Mapping[Tensor, Te
         return Read(e.slot, (*e.index[: p.axis], Const(p.offset, e.index[0].dtype), *e.index[p.axis :]), e.dtype)
 
     params = tuple((a.dtype, a.shape) for a in args)
-    out = prune_args(map_bodies(node.template, move, params), args)
-    return prune_args(simplify_template(out.template), out.args)
+    return simplified(map_bodies(node.template, move, params), args)

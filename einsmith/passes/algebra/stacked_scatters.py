@@ -14,14 +14,13 @@ from einsmith.ir.nodes import (
     Piece,
     Reduce,
     Scatter,
-    Template,
     Tensor,
     apply,
     axes_of,
     read_whole,
 )
-from einsmith.ir.rebuild import prune_args, substitute
-from einsmith.ir.rewrite.simplify import simplify_template
+from einsmith.ir.rebuild import prune_args, substitute, template_over
+from einsmith.ir.rewrite.simplify import simplified
 from einsmith.passes.algebra.piece_sums import absorb_producers
 from einsmith.passes.context import PassContext
 
@@ -121,12 +120,11 @@ def _stack_run(
         Piece(tuple(k if a == axis else 0 for a in range(rank + 1)), (1,) * (rank + 1), box, substitute(body, moved))
         for k, body in enumerate(bodies.values())
     )
-    params = tuple((a.dtype, a.shape) for a in args)
-    values = prune_args(Template(extents, params, parts), args)
+    values = prune_args(template_over(args, extents, parts), args)
     absorbed = absorb_producers(values, private)
     if len({isinstance(p.body, Reduce) for p in absorbed.template.parts}) == 1:
         values = absorbed
-    values = prune_args(simplify_template(values.template), values.args)
+    values = simplified(values.template, values.args)
     at = LinearForm(start, {Axis(axis): rest[0] - start}).expr()
     index = tuple(at if k == d else substitute(i, moved) for k, i in enumerate(first.index))
     body = read_whole(len(args), extents, values.dtype)
@@ -134,5 +132,4 @@ def _stack_run(
 
 
 def _scatter(shape: tuple[int, ...], args: tuple[Tensor, ...], scatter: Scatter) -> Compute:
-    node = prune_args(Template(shape, tuple((a.dtype, a.shape) for a in args), (scatter,)), args)
-    return prune_args(simplify_template(node.template), node.args)
+    return simplified(template_over(args, shape, (scatter,)), args)

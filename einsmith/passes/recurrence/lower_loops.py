@@ -48,9 +48,9 @@ from einsmith.ir.nodes import (
     size,
     template,
 )
-from einsmith.ir.rebuild import prune_args, rebuild, replace, substitute
+from einsmith.ir.rebuild import prune_args, rebuild, replace, substitute, template_over
 from einsmith.ir.recurrence.define import distances, recurrence, separate_reads, step_groups, step_parts
-from einsmith.ir.rewrite.simplify import canonical, simplify, simplify_template
+from einsmith.ir.rewrite.simplify import canonical, simplified, simplify, simplify_template
 from einsmith.ir.views import storage
 from einsmith.passes.recurrence.accumulators import (
     Slots,
@@ -284,9 +284,7 @@ class _Lowering:
         """Return the value of a member at a step."""
         tensors: list[Tensor] = []
         parts = tuple(self._lower_piece(step, j, piece, tensors) for piece in step_parts(self.node, j))
-        params = tuple((a.dtype, a.shape) for a in tensors)
-        out = prune_args(Template(self.node.members[j].shape[1:], params, parts), tuple(tensors))
-        return prune_args(simplify_template(out.template), out.args)
+        return simplified(template_over(tensors, self.node.members[j].shape[1:], parts), tensors)
 
     def _lower_piece(self, step: _LoopStep, j: int, piece: Piece, tensors: list[Tensor]) -> Piece:
         """Return a piece at one step. Its reads are numbered by `tensors`, to which the tensors read are appended."""
@@ -422,8 +420,7 @@ class _Lowering:
 
         def move_out(node: Compute) -> Leaf:
             """Return the step's input that replaces a node of loop-invariant inputs."""
-            value = prune_args(node.template, tuple(self.args[place[a].number] for a in node.args))  # type: ignore[index]
-            value = prune_args(simplify_template(value.template), value.args)
+            value = simplified(node.template, [self.args[place[a].number] for a in node.args])  # type: ignore[index]
             new_place = InputPlace("argument", self._add_argument(value))
             x = step.add_input(new_place, value.dtype, value.shape)
             place[x] = new_place

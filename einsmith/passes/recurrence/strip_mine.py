@@ -39,9 +39,9 @@ from einsmith.ir.nodes import (
     size,
     template,
 )
-from einsmith.ir.rebuild import exchanged, prune_args, with_args
+from einsmith.ir.rebuild import exchanged, template_over, with_args
 from einsmith.ir.recurrence.pieces import restated
-from einsmith.ir.rewrite.simplify import canonical, simplify_template
+from einsmith.ir.rewrite.simplify import canonical, simplified
 from einsmith.ir.views import is_view, storage
 from einsmith.passes.recurrence.early_exit import TripCount, count_steps, find_ends
 from einsmith.passes.recurrence.lower_loops import add_argument, separate_outputs
@@ -313,8 +313,7 @@ def _build_zero_loop(t: Compute, steps: int) -> Item:
         if isinstance(p, Piece) and not is_zero(p.body):
             inputs = tuple(leaf(a.shape, a.dtype) for a in t.args)
             part = Piece((0, *p.offset[1:]), p.step, p.extents, p.body)
-            value = prune_args(Template((1, *t.shape[1:]), t.template.params, (part,)), inputs)
-            value = prune_args(simplify_template(value.template), value.args)
+            value = simplified(Template((1, *t.shape[1:]), t.template.params, (part,)), inputs)
             places = tuple(InputPlace("argument", inputs.index(x)) for x in value.args)
             body = Graph(value.args, separate_outputs([value]), (), ())
             segments.append(LoopSegment(1, body, places, ((0, p.offset[0]),), rows=1))
@@ -370,9 +369,7 @@ def _restrict_to_rows(n: Compute, at: Along, rows: int, read_tensor: ReadTensor)
             extents = (rows, *extents[1:])
         parts.append(Piece(p.offset, p.step, extents, body))
     shape = n.shape if at.total else (rows, *n.shape[1:])
-    new_template = Template(shape, tuple((a.dtype, a.shape) for a in tensors), tuple(parts))
-    out = prune_args(new_template, tuple(tensors))
-    return prune_args(simplify_template(out.template), out.args)
+    return simplified(template_over(tensors, shape, parts), tensors)
 
 
 def _add(a: Tensor, b: Tensor) -> Compute:
