@@ -56,10 +56,8 @@ def with_args(node: Any, args: tuple) -> Any:
         return Compute(node.template, args)
     if isinstance(node, Item):
         return Item(args[0], node.member)
-    if isinstance(node, Recurrence):
-        return Recurrence(node.steps, node.reverse, node.origins, node.members, args, node.options)
-    if isinstance(node, LoweredLoop):
-        return node.with_args(args)
+    if isinstance(node, (Recurrence, LoweredLoop)):
+        return node.replaced(args=args)
     if isinstance(node, GroupSum):
         return GroupSum(args[0], node.is_cotangent)
     raise VerifyError(f"{type(node).__name__} has no arguments")
@@ -181,9 +179,7 @@ def map_templates(node: Any, rule: Callable[[Template], Template]) -> Compute | 
     if isinstance(node, Compute):
         return prune_args(rule(node.template), node.args)
     if isinstance(node, Recurrence):
-        members = tuple(map(rule, node.members))
-        new = Recurrence(node.steps, node.reverse, node.origins, members, node.args, node.options)
-        return prune_recurrence(new)
+        return prune_recurrence(node.replaced(members=tuple(map(rule, node.members))))
     return None
 
 
@@ -238,7 +234,7 @@ def prune_recurrence(node: Recurrence) -> Recurrence:
     slots |= {len(node.args) + i: len(args) + i for i in range(len(node.members))}
     params = tuple((a.dtype, a.shape) for a in args) + node.results
     members = tuple(map_bodies(t, lambda b: substitute(b, {}, slots), params) for t in node.members)
-    return Recurrence(node.steps, node.reverse, node.origins, members, args, node.options)
+    return node.replaced(members=members, args=args)
 
 
 def replace(graph: Graph, rule: Callable[[Any], Any], memo: dict | None = None) -> Graph:

@@ -103,11 +103,7 @@ def _absorb_arguments(node: Recurrence, single_reader: Container[Tensor]) -> Rec
         assert isinstance(absorbed, Compute)
         assembly = Assembly.of(node)
         number = assembly.add_tensor(absorbed.template, absorbed.args, {}, is_first=True).number
-
-        def rule(e: Expr) -> Expr | None:
-            return Read(number, e.index, e.dtype) if isinstance(e, Read) and e.slot == ARGS + slot else None  # noqa: B023
-
-        assembly.rewrite(rule)
+        assembly.redirect(ARGS + slot, number)
         node = assembly.build(node.steps, node.reverse, node.options)[0]
 
 

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from einsmith.base.dtypes import DType
-from einsmith.ir.nodes import DEFAULT_STEPS, Expr, Piece, Recurrence, StepOptions, Template, Tensor
+from einsmith.ir.analysis.linear import moved
+from einsmith.ir.nodes import DEFAULT_STEPS, Expr, Piece, Read, Recurrence, StepOptions, Template, Tensor
 from einsmith.ir.rebuild import prune_recurrence, rebuild, substitute
-from einsmith.ir.recurrence.pieces import map_piece
+from einsmith.ir.recurrence.pieces import dims_first, map_piece
 from einsmith.ir.rewrite.simplify import simplify_template
 
 ARGS = 1 << 20
@@ -89,6 +90,18 @@ class Assembly:
         """Rewrite the bodies of all members by a rule (see `rebuild`)."""
         for m in self.members:
             m.pieces = [map_piece(p, lambda b: rebuild([b], rule)[0]) for p in m.pieces]
+
+    def redirect(self, slot: int, number: int, dim: int = 0, by: int = 0) -> None:
+        """Let members read member `number` instead of the argument of a slot, of which they read position t + `by` of
+        dimension `dim` in step t."""
+
+        def rule(e: Expr) -> Expr | None:
+            if not isinstance(e, Read) or e.slot != slot:
+                return None
+            index = [e.index[d] for d in dims_first((dim,), len(e.index))]
+            return Read(number, (moved(index[0], -by), *index[1:]), e.dtype)
+
+        self.rewrite(rule)
 
     def build(
         self, steps: int, reverse: bool, options: StepOptions = DEFAULT_STEPS

@@ -29,7 +29,7 @@ from einsmith.ir.nodes import (
 )
 from einsmith.ir.rebuild import map_bodies, rebuild
 from einsmith.ir.recurrence.define import distances, step_parts
-from einsmith.ir.recurrence.pieces import clipped, shifted
+from einsmith.ir.recurrence.pieces import parts_at, shifted
 
 
 class Slots(NamedTuple):
@@ -124,13 +124,8 @@ def initial_slots(node: Recurrence, j: int, slots: int) -> Template:
     first = node.origins[j] + node.steps if node.reverse else max(node.origins[j] - n, 0)
     stop = min(first + n, t.shape[0]) if node.reverse else node.origins[j]
     steps = step_parts(node, j)
-    parts = [
-        shifted(q, at % slots - at)
-        for at in range(first, stop)
-        for p in t.parts
-        if isinstance(p, Piece) and p not in steps
-        for q in clipped(p, at, at + 1)
-    ]
+    initial = [p for p in t.parts if p not in steps]
+    parts = [shifted(p, at % slots) for at in range(first, stop) for p in parts_at(initial, at, 1)]
     return Template((slots, *t.shape[1:]), t.params, tuple(parts))
 
 

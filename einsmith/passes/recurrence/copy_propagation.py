@@ -35,7 +35,7 @@ def forward_copies(n: Any) -> Compute | Recurrence | None:
     if isinstance(n, Compute):
         return canonical(_forward_reads(n.template, args, originals), args)
     members = tuple(simplify_template(_forward_reads(m, args, originals)) for m in n.members)
-    return Recurrence(n.steps, n.reverse, n.origins, members, args, n.options)
+    return n.replaced(members=members, args=args)
 
 
 def _forward_reads(t: Template, args: Sequence[Tensor], originals: dict[int, tuple[Item, int]]) -> Template:

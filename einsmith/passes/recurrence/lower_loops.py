@@ -377,13 +377,8 @@ class _Lowering:
         body = self.passes(Graph(tuple(step.inputs.values()), roots, tuple(updates), ()))
         if step.steps >= MIN_STEPS_TO_HOIST:
             body = self.passes(self._hoist_invariants(step, body))
-        outputs = separate_outputs(body.outputs)
-        totals = [t for pair in body.updates for t in pair]
-        used = {x for x in postorder([*outputs, *totals]) if isinstance(x, Leaf)}
-        places = {x: place for place, x in step.inputs.items() if x in used}
-        body = Graph(tuple(places), outputs, body.updates, ())
         targets = tuple((j, self.node.origins[j] + step.first) for j in stored)
-        return LoopSegment(step.steps, body, tuple(places.values()), targets, *step.bounds, ())
+        return LoopSegment(step.steps, *bind_inputs(body, step.inputs), targets, *step.bounds)
 
     def _split_idle(self, segment: LoopSegment, step: _LoopStep) -> list[LoopSegment]:
         """Split off the last steps of a segment if they compute values that are never read, such as the cotangent of an
@@ -437,6 +432,15 @@ def add_argument(args: list[Tensor], t: Tensor) -> int:
     return args.index(t)
 
 
+def bind_inputs(body: Graph, inputs: Mapping[InputPlace, Leaf]) -> tuple[Graph, tuple[InputPlace, ...]]:
+    """Return (the graph of a step whose inputs are those of `inputs` that it reads, and whose outputs have memory of
+    their own, the places of its inputs)."""
+    outputs = separate_outputs(body.outputs)
+    used = set(postorder([*outputs, *(t for pair in body.updates for t in pair)]))
+    places = {x: place for place, x in inputs.items() if x in used}
+    return Graph(tuple(places), outputs, body.updates, ()), tuple(places.values())
+
+
 def separate_outputs(outputs: Iterable[Tensor]) -> tuple[Tensor, ...]:
     """Return the outputs of a step, each with separate memory."""
     separate: list[Tensor] = []
@@ -451,7 +455,7 @@ def _slice_segment(segment: LoopSegment, first: int, steps: int, idle: tuple[int
     """Return steps first .. first+steps-1 of a segment."""
     places = (p if p.first is None else p._replace(first=p.first + first * p.stride) for p in segment.places)
     targets = tuple((j, at + first) for j, at in segment.targets)
-    return LoopSegment(steps, segment.body, tuple(places), targets, segment.first, segment.stop, idle)
+    return segment.replaced(steps=steps, places=tuple(places), targets=targets, idle=idle)
 
 
 def _count_points(step: _LoopStep, members: set[int]) -> int:

@@ -44,12 +44,10 @@ from einsmith.ir.rebuild import (
     guarded,
     readers_of,
     replace,
-    substitute,
-    with_args,
 )
 from einsmith.ir.recurrence.assembly import ARGS, Assembly
 from einsmith.ir.recurrence.define import step_parts
-from einsmith.ir.recurrence.pieces import dense_piece, dims_first
+from einsmith.ir.recurrence.pieces import dense_piece, dims_first, restated
 from einsmith.ir.views import own_index, read_at
 from einsmith.passes.context import PassContext
 from einsmith.passes.recurrence.copy_propagation import propagate_copies
@@ -318,33 +316,24 @@ class _Merge:
         """Return a piece of a node over the steps: `axis` becomes `at`, and time comes first."""
         rank, steps, places = len(p.extents), self.node.steps, self.places
         kept = [a for a in range(len(p.domain)) if a != axis]
-        axes: dict[int, Expr] = {a: Axis(k + 1) for k, a in enumerate(kept)} | {axis: at}
+        axes: dict[Expr, Expr] = {Axis(a): Axis(k + 1) for k, a in enumerate(kept)} | {Axis(axis): at}
         guards = [apply("le", Const(match.shift, _TIME.dtype), _TIME)] if match.shift else []
         if match.shift + match.extent < steps:
             guards.append(apply("lt", _TIME, Const(match.shift + match.extent, _TIME.dtype)))
+        slots = [None if a in places else self.assembly.arguments.slot(a) for a in n.args]
 
-        def body(b: Expr) -> Expr:
-            moving = {2 * ARGS + s: places[a] for s, a in enumerate(n.args) if a in places}
-            slot = self.assembly.arguments.slot
-            b = substitute(b, axes, {s: 2 * ARGS + s if a in places else slot(a) for s, a in enumerate(n.args)})
-            memo: dict[Expr, Expr] = {}
-            for e in postorder([b]):
-                new = with_args(e, tuple(memo[x] for x in e.args)) if e.args else e
-                if isinstance(new, Read) and (place := moving.get(new.slot)) is not None:
-                    index = [new.index[d] for d in dims_first((place.dim,), len(new.index))]
-                    new = Read(place.member, (moved(index[0], place.by), *index[1:]), new.dtype)
-                memo[e] = new
-            return guarded(guards, memo[b])
+        def read(e: Read, new: Read) -> Read:
+            if (slot := slots[e.slot]) is not None:
+                return Read(slot, new.index, e.dtype)
+            place = places[n.args[e.slot]]
+            index = [new.index[d] for d in dims_first((place.dim,), len(new.index))]
+            return Read(place.member, (moved(index[0], place.by), *index[1:]), e.dtype)
 
         own = [a for a in kept if a < rank]
         offset, step, extents = ([x[a] for a in own] for x in (p.offset, p.step, p.extents))
-        new: Expr | Reduce
-        if isinstance(p.body, Reduce):
-            sums = tuple(p.domain[a] for a in kept if a >= rank)
-            bodies = tuple(map(body, p.body.bodies))
-            new = Reduce(p.body.combiner, sums, bodies) if sums else bodies[0]
-        else:
-            new = body(p.body)
+        bodies = tuple(guarded(guards, b) for b in restated(p, axes, read).bodies)
+        sums = tuple(p.domain[a] for a in kept if a >= rank)
+        new = Reduce(p.body.combiner, sums, bodies) if isinstance(p.body, Reduce) and sums else bodies[0]
         return Piece((0, *offset), (1, *step), (steps, *extents), new)
 
     # ----------------------------------------------------------------------------------------------------- arguments
@@ -381,7 +370,7 @@ class _Merge:
             pieces = [self._along_time(source, p, dim, moved(_TIME, by), match) for p in parts]
             shape = (steps, *(x for d, x in enumerate(t.shape) if d != dim))
             number = self.assembly.add(source.dtype, shape, 0, pieces, is_first=True).number
-            self._redirect(slot, dim, by, number)
+            self.assembly.redirect(slot, number, dim, by)
             merged.add(a)
             return True
         return False
@@ -397,17 +386,6 @@ class _Merge:
                     return None
                 reads += own
         return find_position(reads, _TIME)
-
-    def _redirect(self, slot: int, dim: int, by: int, number: int) -> None:
-        """Let the steps read member `number` instead of an argument, of which they read position t + `by` of `dim`."""
-
-        def rule(e: Any) -> Read | None:
-            if not isinstance(e, Read) or e.slot != slot:
-                return None
-            index = [e.index[d] for d in dims_first((dim,), len(e.index))]
-            return Read(number, (moved(index[0], -by), *index[1:]), e.dtype)
-
-        self.assembly.rewrite(rule)
 
     # ------------------------------------------------------------------------------------------------------ the result
 
