@@ -174,6 +174,15 @@ def map_bodies(t: Template, rule: Callable[[Expr], Expr], params=None) -> Templa
     return map_parts(t, lambda part: tuple(rule(b) for b in part.bodies), params)
 
 
+def map_reads(t: Template, rule: Callable[[Read], Expr | None], params=None) -> Template:
+    """Return the template with its reads rewritten by `rule` (see `rebuild`)."""
+
+    def of(e: Any) -> Expr | None:
+        return rule(e) if isinstance(e, Read) else None
+
+    return map_bodies(t, lambda b: rebuild([b], of)[0], params)
+
+
 def map_templates(node: Any, rule: Callable[[Template], Template]) -> Compute | Recurrence | None:
     """Return a Compute or Recurrence with other templates, unread arguments dropped; None for other nodes."""
     if isinstance(node, Compute):

@@ -39,6 +39,11 @@ def read_at(t: Tensor, shape: Sequence[int], index: Sequence[Expr]) -> Tensor:
     return canonical(template(shape, [(t.dtype, t.shape)], Read(0, tuple(index), t.dtype)), (t,))
 
 
+def transposed(t: Tensor, order: Sequence[int]) -> Tensor:
+    """Return a tensor with its dimensions in another order."""
+    return read_at(t, [t.shape[d] for d in order], [Axis(order.index(d)) for d in range(len(order))])
+
+
 def slice_of(t: Tensor, first: int, n: int) -> Tensor:
     """Return positions first .. first+n-1 of dimension 0 of a tensor."""
     shape = (n, *t.shape[1:])

@@ -35,6 +35,7 @@ from einsmith.ir.nodes import (
     postorder,
     template,
 )
+from einsmith.ir.rebuild import slots_read
 from einsmith.ir.recurrence.define import recurrence, solve, step_parts
 from einsmith.ir.recurrence.pieces import parts_at, shifted
 from einsmith.ir.rewrite.simplify import canonical
@@ -71,7 +72,7 @@ def pull_back(
         values of these pieces; the cotangent is zero where `condition` does not hold."""
         t = Template((steps, *node.results[j][1][1:]), node.members[j].params, tuple(parts))
         within = frozenset(count + i for i in own)
-        slots = frozenset(s for s in _slots(t) if s in needed_slots or s in within)
+        slots = frozenset(s for s in slots_read(t) if s in needed_slots or s in within)
         plan = plan_adjoint(t, slots, (None,), slots if sums_of_chosen and chooses(t) else within)
         tensors = plan.instantiate([*node.args, *items], part, [cotangent])
         for slot, numbers in plan.contributions.items():
@@ -159,7 +160,7 @@ def push_forward(
     tangents = [known.get(a) for a in node.args] + [own.get(j) for j in range(len(items))]
     definitions: dict[Leaf, Tensor] = {}
     for j, x in own.items():
-        slots = frozenset(s for s in _slots(node.members[j]) if tangents[s] is not None)
+        slots = frozenset(s for s in slots_read(node.members[j]) if tangents[s] is not None)
         plan, numbers = plan_of(node.members[j], slots)
         tangent = plan.instantiate([*node.args, *items], [items[j]], tangents)[numbers[0]]
         assert tangent is not None
@@ -168,16 +169,12 @@ def push_forward(
     return {j: solved[x] for j, x in own.items()}
 
 
-def _slots(t: Template) -> set[int]:
-    return {s for p in t.parts for s in _slots_of(p)}
-
-
 def _slots_of(p: Piece | Scatter) -> set[int]:
     return {e.slot for e in postorder(p.bodies) if isinstance(e, Read)}
 
 
 def _members_read(node: Recurrence, j: int) -> list[int]:
-    return [s - len(node.args) for s in sorted(_slots(node.members[j])) if s >= len(node.args)]
+    return [s - len(node.args) for s in sorted(slots_read(node.members[j])) if s >= len(node.args)]
 
 
 def _active(node: Recurrence, slots: set[int]) -> set[int]:
@@ -187,7 +184,7 @@ def _active(node: Recurrence, slots: set[int]) -> set[int]:
     for j in floats:
         for i in _members_read(node, j):
             readers.setdefault(i, []).append(j)
-    return _reach((j for j in floats if slots & _slots(node.members[j])), lambda i: readers.get(i, []))
+    return _reach((j for j in floats if slots.intersection(slots_read(node.members[j]))), lambda i: readers.get(i, []))
 
 
 def _reach(roots: Iterable[int], below: Callable[[int], Iterable[int]]) -> set[int]:

@@ -32,7 +32,7 @@ from einsmith.ir.recurrence.assembly import ARGS, Arguments, Assembly, renumbere
 from einsmith.ir.recurrence.drafts import Draft, Edge, node_reads, potentials
 from einsmith.ir.recurrence.pieces import clipped, dense_piece, dims_first, map_piece, shifted
 from einsmith.ir.rewrite.simplify import canonical
-from einsmith.ir.views import own_index, read_at
+from einsmith.ir.views import own_index, transposed
 
 # ------------------------------------------------------------------------------------------------------------- layout
 
@@ -304,11 +304,7 @@ class Members:
             a = self.args.tensors[slot - ARGS]
             order = next(iter(orders))
             if len(orders) == 1 and order != tuple(range(len(order))):
-                at: list[Expr] = [Const(0, dt.i32)] * len(order)
-                for place, dim in enumerate(order):
-                    at[dim] = Axis(place)
-                shape = tuple(a.shape[d] for d in order)
-                copies[slot] = self.args.slot(read_at(a, shape, at)), order
+                copies[slot] = self.args.slot(transposed(a, order)), order
 
         def rule(e):
             if isinstance(e, Read) and e.slot in copies:

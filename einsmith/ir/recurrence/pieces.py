@@ -14,6 +14,11 @@ def dims_first(dims: Sequence[int], rank: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys((*dims, *range(rank))))
 
 
+def moved_read(e: Read, by: int) -> Read:
+    """Return a read whose position in dimension 0 is increased by a constant."""
+    return Read(e.slot, (moved(e.index[0], by), *e.index[1:]), e.dtype)
+
+
 def map_piece(p: Piece, rule: Callable[[Expr], Expr]) -> Piece:
     """Return the piece with its bodies passed through `rule`."""
     body = p.body

@@ -14,22 +14,20 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from einsmith.ir.analysis.guarded import reads_under
-from einsmith.ir.analysis.linear import moved
 from einsmith.ir.nodes import (
     Axis,
     Compute,
     Graph,
     Item,
     Piece,
-    Read,
     Recurrence,
     Template,
     postorder,
     reads,
 )
-from einsmith.ir.rebuild import map_bodies, rebuild
+from einsmith.ir.rebuild import map_reads, rebuild
 from einsmith.ir.recurrence.define import distances, step_parts
-from einsmith.ir.recurrence.pieces import parts_at, shifted
+from einsmith.ir.recurrence.pieces import moved_read, parts_at, shifted
 
 
 class Slots(NamedTuple):
@@ -140,10 +138,8 @@ def read_slots(node: Compute, members: Mapping[Recurrence, Mapping[int, Slots]],
     if not shifts:
         return None
 
-    def rule(e):
-        if isinstance(e, Read) and e.slot in shifts:
-            return Read(e.slot, (moved(e.index[0], shifts[e.slot]), *e.index[1:]), e.dtype)
-        return None
-
     args = tuple(rebuild(node.args, lambda n: None, memo))
-    return Compute(map_bodies(node.template, lambda b: rebuild([b], rule)[0], [(a.dtype, a.shape) for a in args]), args)
+    params = [(a.dtype, a.shape) for a in args]
+    return Compute(
+        map_reads(node.template, lambda e: moved_read(e, shifts[e.slot]) if e.slot in shifts else None, params), args
+    )

@@ -50,8 +50,9 @@ from einsmith.ir.nodes import (
 )
 from einsmith.ir.rebuild import prune_args, rebuild, replace, substitute, template_over
 from einsmith.ir.recurrence.define import distances, recurrence, separate_reads, step_groups, step_parts
+from einsmith.ir.recurrence.pieces import dims_first
 from einsmith.ir.rewrite.simplify import canonical, simplified, simplify, simplify_template
-from einsmith.ir.views import storage
+from einsmith.ir.views import storage, transposed
 from einsmith.passes.recurrence.accumulators import (
     Slots,
     find_positions_read,
@@ -349,10 +350,7 @@ class _Lowering:
         if d == 0:
             return slot
         x = self.node.args[slot]
-        order = (d, *(k for k in range(len(x.shape)) if k != d))
-        index: list[Expr] = [Axis(order.index(k)) for k in range(len(x.shape))]
-        body = Read(0, tuple(index), x.dtype)
-        return self._add_argument(Compute(template((x.shape[k] for k in order), [(x.dtype, x.shape)], body), (x,)))
+        return self._add_argument(transposed(x, dims_first((d,), len(x.shape))))
 
     def _add_argument(self, t: Tensor) -> int:
         return add_argument(self.args, t)
