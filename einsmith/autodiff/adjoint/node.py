@@ -286,8 +286,7 @@ class Adjoint:
         if combiner != "prod" and not any(isinstance(p.body, Reduce) and p.body.combiner != combiner for p in parts):
             return self.t.shape, parts, at
         alone = template(part.extents, (), part.body).parts
-        axes = own_index(part.extents)
-        return part.extents, [p for p in alone if isinstance(p, Piece)], axes
+        return part.extents, [p for p in alone if isinstance(p, Piece)], own_index(part.extents)
 
     # ----------------------------------------------------------------------------------------------- reverse sweep
 

@@ -316,7 +316,7 @@ class _Merge:
         """Return a piece of a node over the steps: `axis` becomes `at`, and time comes first."""
         rank, steps, places = len(p.extents), self.node.steps, self.places
         kept = [a for a in range(len(p.domain)) if a != axis]
-        axes: dict[Expr, Expr] = {Axis(a): Axis(k + 1) for k, a in enumerate(kept)} | {Axis(axis): at}
+        axes: dict[Expr, Expr] = {Axis(axis): at, **{Axis(a): Axis(k + 1) for k, a in enumerate(kept)}}
         guards = [apply("le", Const(match.shift, _TIME.dtype), _TIME)] if match.shift else []
         if match.shift + match.extent < steps:
             guards.append(apply("lt", _TIME, Const(match.shift + match.extent, _TIME.dtype)))
