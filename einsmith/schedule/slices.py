@@ -135,8 +135,7 @@ def _slice_stage(stage: Stage, slices: Sequence[_Slice], buffers: Sequence[Kerne
     )
 
     def rule(e: Read) -> Read | None:
-        ranges = of.get(e.slot)
-        return ranges and Read(e.slot, tuple(map(_shift, e.index, ranges)), e.dtype)
+        return Read(e.slot, tuple(map(_shift, e.index, of[e.slot])), e.dtype) if e.slot in of else None
 
     t = map_reads(t, rule, params)
     for n in stage.outputs:
