@@ -66,7 +66,7 @@ def _batch_recurrence(node: Recurrence, new: Mapping, batched: Mapping, extent: 
     members = tuple((d, (s[0], extent, *s[1:])) for d, s in node.results)
     params = (*((a.dtype, a.shape) for a in args), *members)
     templates = tuple(_batch_template(m, 1, places, extent, params) for m in node.members)
-    return Recurrence(node.steps, node.reverse, node.origins, templates, args, node.options)
+    return node.replaced(members=templates, args=args)
 
 
 def _batch_template(t: Template, at: int, places: Mapping[int, int], extent: int, params: tuple) -> Template:

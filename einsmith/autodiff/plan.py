@@ -24,6 +24,7 @@ from einsmith.ir.nodes import (
 )
 from einsmith.ir.rebuild import map_bodies, substitute
 from einsmith.ir.rewrite.simplify import canonical, canonical_template
+from einsmith.ir.views import own_index
 
 
 @dataclass
@@ -111,7 +112,7 @@ def _find_copied_slot(t: Template) -> int | None:
     part = t.parts[0]
     if len(t.parts) == 1 and isinstance(part, Piece) and isinstance(part.body, Read):
         r = part.body
-        at = tuple(Axis(d) if n > 1 else Const(0, dt.i32) for d, n in enumerate(t.shape))
+        at = own_index(t.shape)
         plain = tuple(i if n > 1 else a for i, a, n in zip(r.index, at, t.shape, strict=False))
         if t.params[r.slot][1] == t.shape and plain == at:
             return r.slot

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from einsmith.autodiff.plan import constant_value
 from einsmith.base.dtypes import DType
-from einsmith.ir.nodes import Axis, Compute, Const, Expr, Read, Tensor, apply, cast, template
+from einsmith.ir.nodes import Compute, Const, Expr, Read, Tensor, apply, cast, template
 from einsmith.ir.rewrite.simplify import canonical
+from einsmith.ir.views import own_index
 
 _MAX_TERMS = 16
 """Most tensors that one kernel adds up: each takes one of its pointers."""
@@ -28,7 +29,7 @@ def _sum(tensors: Sequence[Tensor]) -> Tensor:
     shape, dtype = tensors[0].shape, tensors[0].dtype
     known = {t: constant_value(t) for t in tensors}
     slots = {t: n for n, t in enumerate(t for t in known if known[t] is None)}
-    at = tuple(Axis(d) if n > 1 else Const(0, Axis.dtype) for d, n in enumerate(shape))
+    at = own_index(shape)
     body: Expr | None = None
     for t in tensors:
         value = known[t]
@@ -45,7 +46,7 @@ def convert(t: Tensor, dtype: DType) -> Tensor:
     value = constant_value(t)
     if value is not None:
         return Compute(template(t.shape, (), Const(value, dtype)), ())
-    at = tuple(Axis(d) if n > 1 else Const(0, Axis.dtype) for d, n in enumerate(t.shape))
+    at = own_index(t.shape)
     return canonical(template(t.shape, [(t.dtype, t.shape)], cast(Read(0, at, t.dtype), dtype)), (t,))
 
 

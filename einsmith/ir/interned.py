@@ -104,6 +104,10 @@ class Node:
     def _derive(self) -> None:
         pass
 
+    def replaced(self, **changes: Any) -> Any:
+        """Return the node with other values of some fields."""
+        return type(self)(*(changes.get(name, getattr(self, name)) for name in self.fields))
+
     @property
     def digest(self) -> bytes:
         """Return the node's digest, computed at its first use; most nodes never need one."""

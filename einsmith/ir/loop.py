@@ -77,10 +77,6 @@ class LoweredLoop(Node):
     def __new__(cls, reverse, results, initial, segments, args, circular: tuple[int, ...] = ()):
         return super().__new__(cls, reverse, results, initial, segments, args, circular)
 
-    def with_args(self, args: tuple[Tensor, ...]) -> LoweredLoop:
-        """Return this loop with other arguments."""
-        return LoweredLoop(self.reverse, self.results, self.initial, self.segments, args, self.circular)
-
     def invariant_inputs(self, segment: LoopSegment) -> dict[Tensor, Tensor]:
         """Return the loop-invariant inputs of a segment's body, each with the argument of the loop that it is in every
         step, as a whole."""

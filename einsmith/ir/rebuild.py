@@ -61,10 +61,8 @@ def with_args(node: Any, args: tuple) -> Any:
         return Compute(node.template, args)
     if isinstance(node, Item):
         return Item(args[0], node.member)
-    if isinstance(node, Recurrence):
-        return Recurrence(node.steps, node.reverse, node.origins, node.members, args, node.options)
-    if isinstance(node, LoweredLoop):
-        return node.with_args(args)
+    if isinstance(node, (Recurrence, LoweredLoop)):
+        return node.replaced(args=args)
     if isinstance(node, GroupSum):
         return GroupSum(args[0], node.is_cotangent)
     raise VerifyError(f"{type(node).__name__} has no arguments")
@@ -181,14 +179,21 @@ def map_bodies(t: Template, rule: Callable[[Expr], Expr], params=None) -> Templa
     return map_parts(t, lambda part: tuple(rule(b) for b in part.bodies), params)
 
 
+def map_reads(t: Template, rule: Callable[[Read], Expr | None], params=None) -> Template:
+    """Return the template with its reads rewritten by `rule` (see `rebuild`)."""
+
+    def of(e: Any) -> Expr | None:
+        return rule(e) if isinstance(e, Read) else None
+
+    return map_bodies(t, lambda b: rebuild([b], of)[0], params)
+
+
 def map_templates(node: Any, rule: Callable[[Template], Template]) -> Compute | Recurrence | None:
     """Return a Compute or Recurrence with other templates, unread arguments dropped; None for other nodes."""
     if isinstance(node, Compute):
         return prune_args(rule(node.template), node.args)
     if isinstance(node, Recurrence):
-        members = tuple(map(rule, node.members))
-        new = Recurrence(node.steps, node.reverse, node.origins, members, node.args, node.options)
-        return prune_recurrence(new)
+        return prune_recurrence(node.replaced(members=tuple(map(rule, node.members))))
     return None
 
 
@@ -217,6 +222,11 @@ def renumber(t: Template, slots: tuple[tuple[int, int], ...], params: tuple) -> 
     return t.memo(("renumbered", slots), lambda t: map_bodies(t, lambda b: substitute(b, {}, new), params))
 
 
+def template_over(args: Iterable[Tensor], shape: tuple[int, ...], parts: Iterable[Piece | Scatter]) -> Template:
+    """Return the template of these parts, whose slots are those of `args`."""
+    return Template(shape, types_of(args), tuple(parts))
+
+
 def prune_args(t: Template, args: tuple[Tensor, ...]) -> Compute:
     """Return the Compute with equal arguments merged and unread ones dropped, slots numbered by first appearance."""
     read = slots_read(t)
@@ -238,7 +248,7 @@ def prune_recurrence(node: Recurrence) -> Recurrence:
     slots |= {len(node.args) + i: len(args) + i for i in range(len(node.members))}
     params = types_of(args) + node.results
     members = tuple(map_bodies(t, lambda b: substitute(b, {}, slots), params) for t in node.members)
-    return Recurrence(node.steps, node.reverse, node.origins, members, args, node.options)
+    return node.replaced(members=members, args=args)
 
 
 def replace(graph: Graph, rule: Callable[[Any], Any], memo: dict | None = None) -> Graph:

@@ -1,4 +1,4 @@
-"""Recognise views: templates that only rename addresses.
+"""Make tensors of elements of another one, and recognise views: templates that only rename addresses.
 
 The template `Y[i, j] = X[(i*W + j)//V, (i*W + j) % V]` occupies X's own memory.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from einsmith.base import dtypes as dt
-from einsmith.ir.analysis.linear import LinearForm, linear
+from einsmith.ir.analysis.linear import LinearForm, linear, moved
 from einsmith.ir.loop import LoweredLoop
 from einsmith.ir.nodes import (
     Axis,
@@ -23,9 +23,39 @@ from einsmith.ir.nodes import (
     Tensor,
     apply,
     size,
+    template,
 )
 from einsmith.ir.rebuild import substitute
-from einsmith.ir.rewrite.simplify import simplify
+from einsmith.ir.rewrite.simplify import canonical, simplify
+
+
+def own_index(shape: Sequence[int], first: int = 0) -> tuple[Expr, ...]:
+    """Return the index of a tensor's own element, by axes from `first` on. Dimensions of one element have none."""
+    return tuple(Axis(first + d) if n > 1 else Const(0, dt.i32) for d, n in enumerate(shape))
+
+
+def read_at(t: Tensor, shape: Sequence[int], index: Sequence[Expr]) -> Tensor:
+    """Return the tensor of this shape whose elements are those of another one at an index over its axes."""
+    return canonical(template(shape, [(t.dtype, t.shape)], Read(0, tuple(index), t.dtype)), (t,))
+
+
+def transposed(t: Tensor, order: Sequence[int]) -> Tensor:
+    """Return a tensor with its dimensions in another order."""
+    return read_at(t, [t.shape[d] for d in order], [Axis(order.index(d)) for d in range(len(order))])
+
+
+def slice_of(t: Tensor, first: int, n: int) -> Tensor:
+    """Return positions first .. first+n-1 of dimension 0 of a tensor."""
+    shape = (n, *t.shape[1:])
+    if (first, shape) == (0, t.shape):
+        return t
+    at, *rest = own_index(shape)
+    return read_at(t, shape, [moved(at, first), *rest])
+
+
+def element_of(t: Tensor, at: int) -> Tensor:
+    """Return the element at a position of dimension 0 of a tensor."""
+    return read_at(t, t.shape[1:], [Const(at, dt.i32), *own_index(t.shape[1:])])
 
 
 def is_view(t: Template) -> bool:
@@ -44,7 +74,7 @@ def _is_view(t: Template) -> bool:
     index = part.body.index
     if shape == t.shape and all(isinstance(e, Axis) and e.position == d for d, e in enumerate(index)):
         return True
-    own = _flat([Axis(d) if n > 1 else Const(0, dt.i32) for d, n in enumerate(t.shape)], t.shape)
+    own = _flat(own_index(t.shape), t.shape)
     ones = {d: Const(0, dt.i32) for d, n in enumerate(t.shape) if n == 1}
     index = tuple(substitute(e, ones) for e in index)
     place = _flat(index, shape)

@@ -30,7 +30,7 @@ from einsmith.ir.nodes import (
     cast,
     postorder,
 )
-from einsmith.ir.rebuild import map_bodies, prune_args, rebuild, substitute
+from einsmith.ir.rebuild import map_bodies, map_reads, prune_args, rebuild, substitute
 from einsmith.ir.rewrite.simplify import simplify_template
 
 MAX_MERGED, MAX_STATEMENT = 24, 150
@@ -143,13 +143,12 @@ def _replace_reads(d: Definition, x: Any, element: Expr, args: tuple[Tensor, ...
     every = (*own, *args)
     moved = substitute(element, {}, {s: len(own) + s for s in range(len(args))})
 
-    def rule(e: Any) -> Expr | None:
-        if not isinstance(e, Read) or e.slot not in slots:
-            return None
-        return substitute(moved, {n: cast(i, dt.i32) for n, i in enumerate(e.index)})
+    def rule(e: Read) -> Expr | None:
+        at = {n: cast(i, dt.i32) for n, i in enumerate(e.index)}
+        return substitute(moved, at) if e.slot in slots else None
 
     params = tuple((a.dtype, a.shape) for a in every)
-    pruned = prune_args(map_bodies(t, lambda b: rebuild([b], rule)[0], params), every)
+    pruned = prune_args(map_reads(t, rule, params), every)
     return simplify_template(pruned.template), pruned.args
 
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 from math import inf
 
 from einsmith.ir.nodes import Compute, Graph, Piece, Read, Reduce, Template, Tensor, nbytes, postorder, size
-from einsmith.ir.rebuild import exchanged, map_bodies, rebuild, with_args
+from einsmith.ir.rebuild import exchanged, map_reads, with_args
 from einsmith.ir.views import is_view, storage
 from einsmith.schedule.plan import Plan, Refusal
 from einsmith.schedule.row_clusters import MAX_STORED_BYTES, longest_time
@@ -124,12 +124,8 @@ def _distinct(t: Compute) -> Compute:
     every read of it."""
     order = reads_of(t.template)[::-1]
     slots = {e: n for n, e in enumerate(order)}
-
-    def rule(e):
-        return Read(slots[e], e.index, e.dtype) if isinstance(e, Read) and e in slots else None
-
     params = [t.template.params[e.slot] for e in order]
-    new = map_bodies(t.template, lambda b: rebuild([b], rule)[0], params)
+    new = map_reads(t.template, lambda e: Read(slots[e], e.index, e.dtype) if e in slots else None, params)
     return Compute(new, tuple(t.args[e.slot] for e in order))
 
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from einsmith.base import dtypes as dt
 from einsmith.ir.analysis.linear import linear
 from einsmith.ir.nodes import Const, Expr, Piece, Read, Template, postorder, reads
-from einsmith.ir.rebuild import map_bodies, rebuild
+from einsmith.ir.rebuild import map_reads
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Member, Rows, Stage
 from einsmith.schedule.plan import KernelCall
 
@@ -134,12 +134,10 @@ def _slice_stage(stage: Stage, slices: Sequence[_Slice], buffers: Sequence[Kerne
         for (d, shape), a in zip(t.params, stage.args, strict=True)
     )
 
-    def rule(e):
-        if isinstance(e, Read) and e.slot in of:
-            return Read(e.slot, tuple(_shift(i, r) for i, r in zip(e.index, of[e.slot], strict=True)), e.dtype)
-        return None
+    def rule(e: Read) -> Read | None:
+        return Read(e.slot, tuple(map(_shift, e.index, of[e.slot])), e.dtype) if e.slot in of else None
 
-    t = map_bodies(t, lambda b: rebuild([b], rule)[0], params)
+    t = map_reads(t, rule, params)
     for n in stage.outputs:
         if n is not None and any(ranges := slices[n]):
             first = [r[0] if r else 0 for r in ranges]

@@ -35,7 +35,7 @@ from einsmith.ir.nodes import (
     cached_postorder,
     postorder,
 )
-from einsmith.ir.rebuild import map_bodies, rebuild, substitute
+from einsmith.ir.rebuild import map_reads, substitute
 from einsmith.ir.rewrite.simplify import simplify_template
 from einsmith.schedule.kernel import EpilogueSum, Kernel, Stage
 
@@ -100,8 +100,8 @@ def _slots_in_digits(t: Template, slots: set[int], dimension: int, low: int) -> 
     if not slots:
         return t
 
-    def rule(e: Any) -> Any:
-        if not isinstance(e, Read) or e.slot not in slots:
+    def rule(e: Read) -> Read | None:
+        if e.slot not in slots:
             return None
         i = e.index[dimension]
         by = Const(low, i.dtype)
@@ -111,7 +111,7 @@ def _slots_in_digits(t: Template, slots: set[int], dimension: int, low: int) -> 
         (d, _with(s, dimension, s[dimension] // low, low) if slot in slots else s)
         for slot, (d, s) in enumerate(t.params)
     )
-    return simplify_template(map_bodies(t, lambda b: rebuild([b], rule)[0], params))
+    return simplify_template(map_reads(t, rule, params))
 
 
 def _split_by(kernel: Kernel, cuts: Sequence[_Cut]) -> Kernel:
@@ -233,11 +233,7 @@ def _with(values: tuple[T, ...], at: int, *new: T) -> tuple[T, ...]:
 def _at_identity(t: Template, slots: set[int]) -> Template:
     """Return the template with every read of these slots at the identity index."""
     identity = tuple(Axis(d) for d in range(t.rank))
-
-    def rule(e: Any) -> Any:
-        return Read(e.slot, identity, e.dtype) if isinstance(e, Read) and e.slot in slots else None
-
-    return map_bodies(t, lambda b: rebuild([b], rule)[0]) if slots else t
+    return map_reads(t, lambda e: Read(e.slot, identity, e.dtype) if e.slot in slots else None) if slots else t
 
 
 def _split_axis(bodies: Sequence[Expr], rank: int, axis: int, low: int) -> tuple[Expr, ...]:

@@ -14,11 +14,11 @@ from math import prod
 from einsmith.autodiff.inversion.equations import MAX_PHASES
 from einsmith.autodiff.inversion.preimage import Fibre
 from einsmith.autodiff.plan import AdjointPlan
-from einsmith.base import dtypes as dt
 from einsmith.ir.adjoint_rules import add_terms, constant, mul
 from einsmith.ir.analysis.linear import LinearForm
-from einsmith.ir.nodes import Axis, Const, Expr, Piece, Reduce, axes_of, template
+from einsmith.ir.nodes import Axis, Expr, Piece, Reduce, axes_of, template
 from einsmith.ir.rebuild import substitute
+from einsmith.ir.views import own_index
 
 
 def gather_adjoint(plan: AdjointPlan, shape: tuple[int, ...], sums: list[tuple[list[Fibre], list[Expr]]]) -> list[int]:
@@ -55,7 +55,7 @@ def _by_box(plan: AdjointPlan, fibres: list[Fibre], bodies: list[Expr]) -> tuple
         if f.free:
             zero = (0,) * len(f.extents)
             number = _sum(plan, f.extents, [replace(f, offset=zero)], [body])
-            body = plan.read(number, [Axis(d) if n > 1 else Const(0, dt.i32) for d, n in enumerate(f.extents)])
+            body = plan.read(number, own_index(f.extents))
         plain.append(replace(f, free=()))
         plain_bodies.append(body)
     return plain, plain_bodies

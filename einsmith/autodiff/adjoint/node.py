@@ -66,6 +66,7 @@ from einsmith.ir.nodes import (
     template,
 )
 from einsmith.ir.rebuild import substitute
+from einsmith.ir.views import own_index
 
 MAX_TERMS = 4
 """Most terms of one expression's adjoint, each under other guards, that the reverse sweep keeps apart.
@@ -285,8 +286,7 @@ class Adjoint:
         if combiner != "prod" and not any(isinstance(p.body, Reduce) and p.body.combiner != combiner for p in parts):
             return self.t.shape, parts, at
         alone = template(part.extents, (), part.body).parts
-        axes = [Axis(d) if n > 1 else Const(0, dt.i32) for d, n in enumerate(part.extents)]
-        return part.extents, [p for p in alone if isinstance(p, Piece)], axes
+        return part.extents, [p for p in alone if isinstance(p, Piece)], own_index(part.extents)
 
     # ----------------------------------------------------------------------------------------------- reverse sweep
 

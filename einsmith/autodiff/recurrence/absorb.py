@@ -22,12 +22,12 @@ from einsmith.ir.nodes import (
     Read,
     Recurrence,
     Reduce,
-    Template,
     Tensor,
     postorder,
     size,
 )
-from einsmith.ir.rebuild import exchange, map_bodies, substitute
+from einsmith.ir.rebuild import exchange
+from einsmith.ir.recurrence.assembly import Assembly
 from einsmith.ir.recurrence.slices import read_through, reads_data
 
 _LEAST_RATIO = 2
@@ -66,20 +66,10 @@ def _absorb(node: Recurrence, nodes: Sequence[Any]) -> dict[Tensor, Tensor]:
                     readers[n] = whole
     if not readers:
         return {}
-    args = tuple(dict.fromkeys([*node.args, *(a for n in readers.values() for a in n.args if a not in items)]))
-    first = len(args)
-    places = {a: k for k, a in enumerate(args)} | {a: first + j for a, j in items.items()}
-    params = (*((a.dtype, a.shape) for a in args), *node.results, *((n.dtype, n.shape) for n in readers))
-    members = [_renumber(m, [places[a] for a in (*node.args, *items)], params) for m in node.members]
-    members += [_renumber(n.template, [places[a] for a in n.args], params) for n in readers.values()]
-    origins = (*node.origins, *(0 for _ in readers))
-    new = Recurrence(node.steps, node.reverse, origins, tuple(members), args, node.options)
-    replaced: dict[Tensor, Tensor] = {t: Item(new, j) for t, j in items.items()}
-    return replaced | {n: Item(new, len(items) + k) for k, n in enumerate(readers)}
-
-
-def _renumber(t: Template, slots: Sequence[int], params: tuple) -> Template:
-    return map_bodies(t, lambda b: substitute(b, {}, dict(enumerate(slots))), params)
+    assembly = Assembly.of(node)
+    numbers = {n: assembly.add_tensor(whole.template, whole.args, items).number for n, whole in readers.items()}
+    new, at = assembly.build(node.steps, node.reverse, node.options)
+    return {t: Item(new, at[n]) for t, n in (items | numbers).items()}
 
 
 def _is_reduction_of_states(n: Compute, node: Recurrence, items: dict[Item, int]) -> bool:

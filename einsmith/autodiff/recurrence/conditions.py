@@ -28,9 +28,11 @@ from einsmith.ir.nodes import (
     is_zero,
     postorder,
     reads,
+    template,
 )
 from einsmith.ir.rebuild import substitute
 from einsmith.ir.rewrite.simplify import canonical, simplify
+from einsmith.ir.views import own_index
 
 _TIME = Axis(0)
 
@@ -122,11 +124,9 @@ def under(tensor: Tensor, cotangent: Leaf, condition: Condition) -> Tensor:
     if not outer:
         return canonical(Template(tensor.shape, params, tuple(parts)), args)
     (holds,) = outer
-    whole = tuple(Axis(d) if n > 1 else Const(0, Axis.dtype) for d, n in enumerate(tensor.shape))
-    value = Read(len(args), whole, tensor.dtype)
+    value = Read(len(args), own_index(tensor.shape), tensor.dtype)
     body = _where(holds, value, tensor.shape, len(tensor.args), condition.tensors)
-    piece = Piece((0,) * len(tensor.shape), (1,) * len(tensor.shape), tensor.shape, body)
-    return canonical(Template(tensor.shape, (*params, (tensor.dtype, tensor.shape)), (piece,)), (*args, tensor))
+    return canonical(template(tensor.shape, (*params, (tensor.dtype, tensor.shape)), body), (*args, tensor))
 
 
 def _where(holds: Expr, value: Expr, domain: Sequence[int], first: int, tensors: Sequence[Tensor]) -> Expr:

@@ -16,10 +16,9 @@ from einsmith.autodiff.adjoint.node import chooses, plan_adjoint
 from einsmith.autodiff.plan import AdjointPlan
 from einsmith.autodiff.recurrence.conditions import Condition, common_condition, under
 from einsmith.autodiff.totals import zeros
+from einsmith.ir.analysis.linear import moved
 from einsmith.ir.nodes import (
-    Axis,
     Compute,
-    Const,
     Expr,
     Item,
     Leaf,
@@ -36,9 +35,11 @@ from einsmith.ir.nodes import (
     postorder,
     template,
 )
+from einsmith.ir.rebuild import slots_read
 from einsmith.ir.recurrence.define import recurrence, solve, step_parts
-from einsmith.ir.recurrence.drafts import clipped, moved, shifted
+from einsmith.ir.recurrence.pieces import parts_at, shifted
 from einsmith.ir.rewrite.simplify import canonical
+from einsmith.ir.views import own_index, slice_of
 
 IN_STEPS = StepOptions(chunk=1)
 """Recurrences have their chunk form before they are differentiated, or stay."""
@@ -71,7 +72,7 @@ def pull_back(
         values of these pieces; the cotangent is zero where `condition` does not hold."""
         t = Template((steps, *node.results[j][1][1:]), node.members[j].params, tuple(parts))
         within = frozenset(count + i for i in own)
-        slots = frozenset(s for s in _slots(t) if s in needed_slots or s in within)
+        slots = frozenset(s for s in slots_read(t) if s in needed_slots or s in within)
         plan = plan_adjoint(t, slots, (None,), slots if sums_of_chosen and chooses(t) else within)
         tensors = plan.instantiate([*node.args, *items], part, [cotangent])
         for slot, numbers in plan.contributions.items():
@@ -91,15 +92,15 @@ def pull_back(
         # earlier member reads this one.
         complete = not any(j in _members_read(node, i) for i in own if i <= j)
         condition = common_condition(_span(t, first, node.steps) for t in contributions[j]) if complete else None
-        add_contributions(j, steps, node.steps, cotangent, [_slice(items[j], first, node.steps)], condition)
+        add_contributions(j, steps, node.steps, cotangent, [slice_of(items[j], first, node.steps)], condition)
     definitions: dict[Leaf, Tensor] = {}
     for j, x in own.items():
         first, size = node.origins[j], node.results[j][1][0]
         definitions[x] = _total(contributions[j], first, node.steps, x)
         for start, n in ((0, first), (first + node.steps, size - first - node.steps)):
-            parts = _clipped_parts(node.members[j], start, n)
+            parts = parts_at(node.members[j].parts, start, n)
             if n and any(s in needed_slots for p in parts for s in _slots_of(p)):
-                add_contributions(j, parts, n, _total(contributions[j], start, n, x), [_slice(items[j], start, n)])
+                add_contributions(j, parts, n, _total(contributions[j], start, n, x), [slice_of(items[j], start, n)])
     solved = solve(definitions, [g for _, g in outside], options=IN_STEPS)
     return [(a, g) for (a, _), g in zip(outside, solved, strict=True)]
 
@@ -116,7 +117,7 @@ def _total(tensors: Sequence[Tensor], first: int, n: int, like: Leaf) -> Tensor:
             continue
         others = [_span(t, a, b - a) for a, b in ((0, first), (first + n, t.shape[0])) if b > a]
         alone = here is not None and all(o is not None and _all_zero(o) for o in others)
-        at = tuple(Axis(d) if e > 1 else Const(0, Axis.dtype) for d, e in enumerate(shape))
+        at = own_index(shape)
         terms.append(Read(len(args), at if alone else (moved(at[0], first), *at[1:]), like.dtype))
         args.append(here if alone and here is not None else t)
     if not terms:
@@ -135,27 +136,12 @@ def _span(t: Tensor, first: int, n: int) -> Compute | None:
         return None
     if (first, n) == (0, t.shape[0]):
         return t
-    parts = _clipped_parts(t.template, first, n)
+    parts = parts_at(t.template.parts, first, n)
     return canonical(Template((n, *t.shape[1:]), t.template.params, tuple(parts)), t.args)
-
-
-def _clipped_parts(t: Template, first: int, n: int) -> list[Piece]:
-    """Return the pieces at positions first .. first+n-1 of dimension 0, counted from there."""
-    return [shifted(q, -first) for p in t.parts if isinstance(p, Piece) for q in clipped(p, first, first + n)]
 
 
 def _all_zero(t: Compute) -> bool:
     return all(is_zero(p.body) for p in t.template.parts)
-
-
-def _slice(t: Tensor, first: int, n: int) -> Tensor:
-    """Return positions first .. first+n-1 of a tensor."""
-    if (first, n) == (0, t.shape[0]):
-        return t
-    shape = (n, *t.shape[1:])
-    at: list[Expr] = [Axis(d) if e > 1 else Const(0, Axis.dtype) for d, e in enumerate(shape)]
-    at[0] = moved(at[0], first)
-    return canonical(template(shape, [(t.dtype, t.shape)], Read(0, tuple(at), t.dtype)), (t,))
 
 
 def push_forward(
@@ -174,7 +160,7 @@ def push_forward(
     tangents = [known.get(a) for a in node.args] + [own.get(j) for j in range(len(items))]
     definitions: dict[Leaf, Tensor] = {}
     for j, x in own.items():
-        slots = frozenset(s for s in _slots(node.members[j]) if tangents[s] is not None)
+        slots = frozenset(s for s in slots_read(node.members[j]) if tangents[s] is not None)
         plan, numbers = plan_of(node.members[j], slots)
         tangent = plan.instantiate([*node.args, *items], [items[j]], tangents)[numbers[0]]
         assert tangent is not None
@@ -183,16 +169,12 @@ def push_forward(
     return {j: solved[x] for j, x in own.items()}
 
 
-def _slots(t: Template) -> set[int]:
-    return {s for p in t.parts for s in _slots_of(p)}
-
-
 def _slots_of(p: Piece | Scatter) -> set[int]:
     return {e.slot for e in postorder(p.bodies) if isinstance(e, Read)}
 
 
 def _members_read(node: Recurrence, j: int) -> list[int]:
-    return [s - len(node.args) for s in sorted(_slots(node.members[j])) if s >= len(node.args)]
+    return [s - len(node.args) for s in sorted(slots_read(node.members[j])) if s >= len(node.args)]
 
 
 def _active(node: Recurrence, slots: set[int]) -> set[int]:
@@ -202,7 +184,7 @@ def _active(node: Recurrence, slots: set[int]) -> set[int]:
     for j in floats:
         for i in _members_read(node, j):
             readers.setdefault(i, []).append(j)
-    return _reach((j for j in floats if slots & _slots(node.members[j])), lambda i: readers.get(i, []))
+    return _reach((j for j in floats if slots.intersection(slots_read(node.members[j]))), lambda i: readers.get(i, []))
 
 
 def _reach(roots: Iterable[int], below: Callable[[int], Iterable[int]]) -> set[int]:

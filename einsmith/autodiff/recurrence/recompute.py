@@ -33,7 +33,6 @@ from einsmith.ir.nodes import (
     Read,
     Recurrence,
     Reduce,
-    Template,
     Tensor,
     apply,
     axes_of,
@@ -41,13 +40,14 @@ from einsmith.ir.nodes import (
     nbytes,
     postorder,
     reads,
-    template,
 )
-from einsmith.ir.rebuild import map_bodies, prune_recurrence, rebuild, substitute
+from einsmith.ir.rebuild import rebuild, template_over
+from einsmith.ir.recurrence.assembly import ARGS, Assembly
 from einsmith.ir.recurrence.define import distances, step_parts
-from einsmith.ir.recurrence.drafts import clipped
+from einsmith.ir.recurrence.pieces import clipped, dense_piece
 from einsmith.ir.recurrence.segments import CarriedTensor, initial_slots, lift, segment
 from einsmith.ir.rewrite.simplify import canonical
+from einsmith.ir.views import element_of, own_index
 
 MAX_SAVED_BYTES = 1 << 25
 """Most bytes of all steps' results that reductions use up and that the gradient saves nevertheless. The same as the
@@ -101,17 +101,10 @@ def _absorb_arguments(node: Recurrence, single_reader: Container[Tensor]) -> Rec
             return node
         absorbed = node.args[slot]
         assert isinstance(absorbed, Compute)
-        args = (*node.args, *absorbed.args)
-        count, members = len(args), len(node.members)
-        slots = {s: s for s in range(len(node.args))} | {len(node.args) + j: count + 1 + j for j in range(members)}
-        slots[slot] = count
-        t = absorbed.template
-        params = (*((a.dtype, a.shape) for a in args), (absorbed.dtype, absorbed.shape), *node.results)
-        moved = {s: len(node.args) + s for s in range(len(absorbed.args))}
-        first = map_bodies(t, lambda b: substitute(b, {}, moved), params)  # noqa: B023
-        others = (map_bodies(m, lambda b: substitute(b, {}, slots), params) for m in node.members)  # noqa: B023
-        new = Recurrence(node.steps, node.reverse, (0, *node.origins), (first, *others), args, node.options)
-        node = prune_recurrence(new)
+        assembly = Assembly.of(node)
+        number = assembly.add_tensor(absorbed.template, absorbed.args, {}, is_first=True).number
+        assembly.redirect(ARGS + slot, number)
+        node = assembly.build(node.steps, node.reverse, node.options)[0]
 
 
 def _is_read_step_by_step(node: Recurrence, slot: int) -> bool:
@@ -232,7 +225,7 @@ class _RecomputedAdjoint:
         carried = [CarriedTensor(x, of[seg.states[j]], cotangent[last[j]]) for j, x in on_states.items()]
         carried += [CarriedTensor(s, add([s, of[x]]), zeros(x.shape, x.dtype.arithmetic)) for x, s in sums.items()]
         on_parts, slots = lift(self.count, not node.reverse, [of[x] for x in parts], carried, sources, seg.number)
-        ends = [_element(t, self.count if node.reverse else 0) for t in slots]
+        ends = [element_of(t, self.count if node.reverse else 0) for t in slots]
         for x, g in zip(sums, ends[len(on_states) :], strict=True):
             totals[x].append(g)
         outputs = [*(seg.slices[x] for x in parts), *(starts[j] for j in on_states)]
@@ -243,7 +236,7 @@ class _RecomputedAdjoint:
         # Express the results in terms of the arguments.
         real: dict = dict(zip(self.args, self.original.args, strict=True))
         memo = dict(real)
-        ended = [_element(state[j], 0 if node.reverse else self.count) for j in last]
+        ended = [element_of(state[j], 0 if node.reverse else self.count) for j in last]
         rebuilt = rebuild([*values.values(), *ended], _keep, memo)
         memo |= dict(zip([*whole.values(), *last.values()], rebuilt, strict=True))
         pairs = [(real[x], g) for x, gs in totals.items() for g in gs if constant_value(g) != 0]
@@ -274,8 +267,7 @@ class _RecomputedAdjoint:
                 start = first + (0 if node.reverse else steps)
                 t = Axis(0) if self.remainder > 1 else Const(0, Axis.dtype)
                 parts.append(_copy(start, (self.remainder, *shape[1:]), slot + 1, (t,), dtype))
-            params = tuple((a.dtype, a.shape) for a in args)
-            out[j] = canonical(Template(shape, params, tuple(parts)), args)
+            out[j] = canonical(template_over(args, shape, parts), args)
         return out
 
     def _recompute_remainder(self, last: Mapping[int, Leaf]) -> dict[int, Tensor]:
@@ -287,7 +279,7 @@ class _RecomputedAdjoint:
         rest = segment(node, self.remainder, 0 if node.reverse else self.count * self.size, 1)
         memo: dict = {x: last[j] for j, x in rest.states.items()}
         for x, t in rest.slices.items():
-            memo[x] = rebuild([_element(t, 0)], _keep, dict(memo))[0]
+            memo[x] = rebuild([element_of(t, 0)], _keep, dict(memo))[0]
         return dict(zip(rest.values, rebuild(rest.values.values(), _keep, memo), strict=True))
 
 
@@ -298,14 +290,4 @@ def _keep(node: object) -> None:
 def _copy(start: int, extents: tuple[int, ...], slot: int, place: tuple[Expr, ...], dtype: DType) -> Piece:
     """Return a piece that copies a tensor to positions from `start` on along dimension 0; the tensor's index begins
     with `place`."""
-    rest = tuple(Axis(d) if n > 1 else Const(0, Axis.dtype) for d, n in enumerate(extents) if d)
-    zeros = (0,) * len(rest)
-    return Piece((start, *zeros), (1,) * len(extents), extents, Read(slot, (*place, *rest), dtype))
-
-
-def _element(t: Tensor, at: int) -> Tensor:
-    """Return element `at` along dimension 0."""
-    shape = t.shape[1:]
-    index = tuple(Axis(d) if n > 1 else Const(0, Axis.dtype) for d, n in enumerate(shape))
-    body = Read(0, (Const(at, Axis.dtype), *index), t.dtype)
-    return canonical(template(shape, [(t.dtype, t.shape)], body), (t,))
+    return dense_piece(extents, Read(slot, (*place, *own_index(extents)[1:]), dtype), start)

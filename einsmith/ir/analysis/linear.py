@@ -197,3 +197,8 @@ def without_points(x: LinearForm, extents: Sequence[int]) -> LinearForm:
     if all(extents[a] > 1 for a in x.coef):
         return x
     return LinearForm.of_axes(x.const, {a: c for a, c in x.coef.items() if extents[a] > 1})
+
+
+def moved(e: Expr, by: int) -> Expr:
+    """Return an index increased by a constant."""
+    return (linear(e) + by).expr(e.dtype) if by else e

@@ -14,16 +14,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from einsmith.base import dtypes as dt
 from einsmith.ir.analysis.bounds import Facts
 from einsmith.ir.analysis.guarded import reads_under
 from einsmith.ir.analysis.in_bounds import inside, is_compared_with_data, proven
-from einsmith.ir.analysis.linear import linear
+from einsmith.ir.analysis.linear import linear, moved
 from einsmith.ir.nodes import (
     DEFAULT_STEPS,
     Axis,
     Compute,
-    Const,
     Expr,
     Item,
     Piece,
@@ -33,25 +31,21 @@ from einsmith.ir.nodes import (
     Tensor,
     apply,
     reads,
-    template,
 )
 from einsmith.ir.rebuild import map_bodies, rebuild, substitute
+from einsmith.ir.recurrence.assembly import ARGS, Arguments
 from einsmith.ir.recurrence.drafts import (
-    ARGS,
-    Arguments,
     Draft,
     Edge,
-    dims_first,
     find_edges,
     find_offending_edge,
     insert_carries,
-    map_piece,
-    moved,
     potentials,
     split_free_ends,
 )
 from einsmith.ir.recurrence.members import Members, schedule
-from einsmith.ir.rewrite.simplify import canonical
+from einsmith.ir.recurrence.pieces import dims_first, map_piece
+from einsmith.ir.views import own_index, read_at
 
 
 class Illegal(Exception):
@@ -220,12 +214,11 @@ class Component:
         tensors = []
         for n, (old, order) in enumerate(zip(self.nodes, orders, strict=True)):
             member, base = places[n]
-            at: list[Expr] = [Axis(d) if old.shape[d] > 1 else Const(0, dt.i32) for d in order]
-            at[0] = moved(at[0], front[n] - base)
+            own = own_index(old.shape)
+            first, *rest = (own[d] for d in order)
             item = Item(node, member)
             whole = order == tuple(range(len(order))) and item.shape == old.shape and front[n] == base
-            view = template(old.shape, [(item.dtype, item.shape)], Read(0, tuple(at), item.dtype))
-            tensors.append(item if whole else canonical(view, (item,)))
+            tensors.append(item if whole else read_at(item, old.shape, [moved(first, front[n] - base), *rest]))
         return BuiltRecurrence(node, tuple(tensors))
 
 

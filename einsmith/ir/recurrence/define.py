@@ -16,7 +16,7 @@ from typing import Any
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import RecurrenceError
 from einsmith.ir.analysis.guarded import reads_under
-from einsmith.ir.analysis.linear import LinearForm, linear
+from einsmith.ir.analysis.linear import LinearForm, linear, moved
 from einsmith.ir.functions import SCATTERED
 from einsmith.ir.nodes import (
     DEFAULT_STEPS,
@@ -30,19 +30,19 @@ from einsmith.ir.nodes import (
     Piece,
     Read,
     Recurrence,
-    Reduce,
     Scatter,
     StepOptions,
-    Template,
     Tensor,
     apply,
+    cast,
     leaf,
     postorder,
     template,
 )
 from einsmith.ir.order import components
-from einsmith.ir.rebuild import with_args
+from einsmith.ir.rebuild import rebuild, template_over, with_args
 from einsmith.ir.recurrence.component import BuiltRecurrence, Component, Illegal
+from einsmith.ir.recurrence.pieces import map_piece
 from einsmith.ir.recurrence.results import split_results
 from einsmith.ir.rewrite.simplify import canonical
 
@@ -294,6 +294,26 @@ def step_parts(node: Recurrence, j: int) -> list[Piece]:
     return [p for p in node.members[j].parts if isinstance(p, Piece) and first <= p.offset[0] < first + node.steps]
 
 
+def separate_reads(node: Recurrence, j: int, x: Expr) -> Expr:
+    """Return an expression of a step of member j in which reads of this step's values, at the step's own position, are
+    separate from reads of earlier ones."""
+    known = distances(node, j)
+    memo: dict[Expr, Expr] = {}
+    for e in postorder([x]):
+        new = with_args(e, tuple(memo[a] for a in e.args)) if e.args else e
+        if isinstance(e, Read) and e in known:
+            _, low, high = known[e]
+            now = moved(Axis(0), node.origins[e.slot - len(node.args)])
+            same = Read(e.slot, (now, *new.args[1:]), e.dtype)
+            if low == high == 0:
+                new = same
+            elif low is None or low <= 0:
+                here = apply("eq", cast(new.args[0], dt.i64), cast(now, dt.i64))
+                new = Apply("where", (here, same, new), e.dtype)
+        memo[e] = new
+    return memo[x]
+
+
 @dataclass(frozen=True)
 class Step:
     """One step of members that read each other within it.
@@ -322,45 +342,23 @@ def _at_step(node: Recurrence, group: tuple[int, ...]) -> Step:
     wholes = tuple(leaf(s, d) for d, s in node.results)
     own = {j: leaf(node.results[j][1][1:], node.results[j][0]) for j in group}
     tensors = (*args, *wholes, step, *own.values())
-    params = tuple((x.dtype, x.shape) for x in tensors)
     now = Read(len(args) + len(wholes), (), dt.i32)
     slices = {len(args) + j: len(args) + len(wholes) + 1 + n for n, j in enumerate(own)}
+
+    def rule(e: Expr) -> Expr | None:
+        if isinstance(e, Axis):
+            return Axis(e.position - 1) if e.position else now
+        if isinstance(e, Read) and e.slot in slices:
+            at = linear(e.index[0]) - LinearForm(node.origins[e.slot - len(args)], {now: 1})
+            return None if at.terms or at.const else Read(slices[e.slot], e.index[1:], e.dtype)
+        return None
+
     definitions: dict[Leaf, Tensor] = {}
     for j in group:
-        known = distances(node, j)
-
-        def shift_axis(e):
-            if isinstance(e, Axis):
-                return now if e.position == 0 else Axis(e.position - 1)
-            return None
-
-        memo: dict[Expr, Expr] = {}
         parts = []
         for p in step_parts(node, j):
-            for e in postorder(p.bodies):
-                if e in memo:
-                    continue
-                new = with_args(e, tuple(memo[a] for a in e.args)) if e.args else (shift_axis(e) or e)
-                if isinstance(e, Read) and isinstance(new, Read) and e.slot in slices and e in known:
-                    _, low, high = known[e]
-                    same = Read(slices[e.slot], new.index[1:], e.dtype)
-                    if low == high == 0:
-                        new = same
-                    elif low is None or high is None or low <= 0:
-                        at = (linear(new.index[0]) - node.origins[e.slot - len(args)]).expr(dt.i64)
-                        new = Apply("where", (apply("eq", at, _widen(now)), same, new), e.dtype)
-                memo[e] = new
-            body: Expr | Reduce
-            if isinstance(p.body, Reduce):
-                body = Reduce(p.body.combiner, p.body.extents, tuple(memo[b] for b in p.body.bodies))
-            else:
-                body = memo[p.body]
-            parts.append(Piece(p.offset[1:], p.step[1:], p.extents[1:], body))
-        t = Template(node.results[j][1][1:], params, tuple(parts))
-        definitions[own[j]] = canonical(t, tensors)
+            q = map_piece(p, lambda b: rebuild([separate_reads(node, j, b)], rule)[0])  # noqa: B023
+            parts.append(Piece(q.offset[1:], q.step[1:], q.extents[1:], q.body))
+        definitions[own[j]] = canonical(template_over(tensors, node.results[j][1][1:], parts), tensors)
     solved = recurrence(definitions)
     return Step(step, wholes, args, tuple(solved[own[j]] for j in group))
-
-
-def _widen(e: Expr) -> Expr:
-    return Apply("cast", (e,), dt.i64)

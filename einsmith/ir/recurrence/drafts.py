@@ -8,7 +8,7 @@ Time is dimension 0. `sign` is 1, or -1 where time runs downward.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -16,7 +16,7 @@ from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType
 from einsmith.ir.analysis.bounds import Facts
 from einsmith.ir.analysis.guarded import reads_under
-from einsmith.ir.analysis.linear import LinearForm, linear
+from einsmith.ir.analysis.linear import LinearForm, linear, moved
 from einsmith.ir.nodes import (
     Apply,
     Axis,
@@ -24,29 +24,13 @@ from einsmith.ir.nodes import (
     Expr,
     Piece,
     Read,
-    Reduce,
-    Tensor,
     apply,
     postorder,
 )
 from einsmith.ir.rebuild import substitute, with_args
+from einsmith.ir.recurrence.assembly import ARGS
+from einsmith.ir.recurrence.pieces import clipped, dense_piece, map_piece, shifted
 from einsmith.ir.rewrite.simplify import simplify
-
-ARGS = 1 << 20
-"""First slot number of arguments; lower slots are the component's nodes."""
-
-
-class Arguments:
-    """The tensors that members read and that are not members, each with a slot."""
-
-    def __init__(self) -> None:
-        self.tensors: list[Tensor] = []
-
-    def slot(self, a: Tensor) -> int:
-        """Return the slot of a tensor, a new one if it has none yet."""
-        if a not in self.tensors:
-            self.tensors.append(a)
-        return ARGS + self.tensors.index(a)
 
 
 @dataclass(frozen=True)
@@ -69,47 +53,6 @@ class Edge:
     read: Read
     low: int | None
     high: int | None
-
-
-def dims_first(dims: Sequence[int], rank: int) -> tuple[int, ...]:
-    """Return the order of `rank` dimensions that moves the dimensions `dims` to the front."""
-    return tuple(dict.fromkeys((*dims, *range(rank))))
-
-
-def moved(e: Expr, by: int) -> Expr:
-    """Return an index increased by a constant."""
-    return (linear(e) + by).expr(e.dtype) if by else e
-
-
-def map_piece(p: Piece, rule: Callable[[Expr], Expr]) -> Piece:
-    """Return the piece with its bodies passed through `rule`."""
-    body = p.body
-    if isinstance(body, Reduce):
-        return Piece(p.offset, p.step, p.extents, Reduce(body.combiner, body.extents, tuple(map(rule, body.bodies))))
-    return Piece(p.offset, p.step, p.extents, rule(body))
-
-
-def restated(p: Piece, axes: Mapping[Expr, Expr], read: Callable[[Read, Read], Expr]) -> Piece:
-    """Return the piece with other expressions for some of its axes and for its reads.
-
-    read: gets a read, and the same read with its index restated."""
-    memo = dict(axes)
-    for e in postorder(p.bodies, memo):
-        new = with_args(e, tuple(memo[a] for a in e.args)) if e.args else e
-        memo[e] = read(e, new) if isinstance(e, Read) and isinstance(new, Read) else new
-    return map_piece(p, memo.__getitem__)
-
-
-def clipped(p: Piece, first: int, stop: int) -> list[Piece]:
-    """Return the part of a piece at positions first .. stop-1."""
-    o, s, n = p.offset[0], p.step[0], p.extents[0]
-    low, high = max(0, -(-(first - o) // s)), min(n, -(-(stop - o) // s))
-    if low >= high:
-        return []
-    if (low, high) == (0, n):
-        return [p]
-    p = map_piece(p, lambda b: substitute(b, {0: moved(Axis(0), low)}))
-    return [Piece((o + s * low, *p.offset[1:]), p.step, (high - low, *p.extents[1:]), p.body)]
 
 
 def node_reads(part: Piece) -> list[Read]:
@@ -246,7 +189,7 @@ def insert_carries(drafts: list[Draft], sign: int) -> tuple[list[Draft], list[in
         front[n] = slots if sign > 0 else 0
         at = 0 if sign > 0 else d.shape[0]
         shape = (d.shape[0] + slots, *d.shape[1:])
-        piece = Piece((at, *(0 for _ in shape[1:])), (1,) * len(shape), (slots, *shape[1:]), value)
+        piece = dense_piece((slots, *shape[1:]), value, at)
         parts = [shifted(p, front[n]) for p in d.parts]
         drafts = [*drafts[:n], Draft(shape, d.dtype, (*parts, piece)), *drafts[n + 1 :]]
     out = []
@@ -265,11 +208,6 @@ def insert_carries(drafts: list[Draft], sign: int) -> tuple[list[Draft], list[in
             pieces.append(map_piece(p, memo.__getitem__))
         out.append(replace(d, parts=tuple(pieces)))
     return out, front
-
-
-def shifted(p: Piece, by: int) -> Piece:
-    """Return a piece moved by `by` positions along its first dimension."""
-    return Piece((p.offset[0] + by, *p.offset[1:]), p.step, p.extents, p.body)
 
 
 def _carry(e: Apply, part: Piece, drafts: Sequence[Draft], sign: int) -> tuple[Read, int, Expr] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType
 from einsmith.ir.analysis.guarded import reads_under
-from einsmith.ir.analysis.linear import LinearForm, linear
+from einsmith.ir.analysis.linear import LinearForm, linear, moved
 from einsmith.ir.nodes import (
     DEFAULT_STEPS,
     Axis,
@@ -22,28 +22,17 @@ from einsmith.ir.nodes import (
     Recurrence,
     Reduce,
     StepOptions,
-    Template,
     Tensor,
     apply,
     postorder,
-    template,
 )
 from einsmith.ir.order import components
-from einsmith.ir.rebuild import prune_recurrence, rebuild, substitute
-from einsmith.ir.recurrence.drafts import (
-    ARGS,
-    Arguments,
-    Draft,
-    Edge,
-    clipped,
-    dims_first,
-    map_piece,
-    moved,
-    node_reads,
-    potentials,
-    shifted,
-)
-from einsmith.ir.rewrite.simplify import canonical, simplify_template
+from einsmith.ir.rebuild import rebuild, substitute, template_over
+from einsmith.ir.recurrence.assembly import ARGS, Arguments, Assembly, renumbered
+from einsmith.ir.recurrence.drafts import Draft, Edge, node_reads, potentials
+from einsmith.ir.recurrence.pieces import clipped, dense_piece, dims_first, map_piece, shifted
+from einsmith.ir.rewrite.simplify import canonical
+from einsmith.ir.views import own_index, transposed
 
 # ------------------------------------------------------------------------------------------------------------- layout
 
@@ -155,8 +144,7 @@ class Members:
         self.options, self.depth = options, depth
         self.initial: dict[int, Tensor] = {}
         self.base = [self._base(n) for n in range(len(drafts))]
-        self.ready: list[tuple[Draft, int]] = []  # members in order, and their origins
-        self.place: dict[int, int] = {}  # node -> member
+        self.assembly = Assembly(args, len(drafts))
 
     def _base(self, n: int) -> int:
         """Return the position that is slot 0 of a node's member."""
@@ -194,9 +182,10 @@ class Members:
                 ]
                 parts += [shifted(p, -low) for p in self._step_parts(n)]
                 shape = (high - low, *self.drafts[n].shape[1:])
-                self.place[n] = len(self.ready)
-                self.ready.append((Draft(shape, self.drafts[n].dtype, tuple(parts)), first - low))
-        return self._node(), [(self.place[n], self.base[n]) for n in range(len(self.drafts))]
+                self.assembly.add(self.drafts[n].dtype, shape, first - low, parts, n)
+        self._transpose_args()
+        node, members = self.assembly.build(lay.steps, lay.sign < 0, self.options)
+        return node, [(members[n], self.base[n]) for n in range(len(self.drafts))]
 
     # -- positions that depend on no step
 
@@ -223,9 +212,8 @@ class Members:
         if n not in self.initial:
             args = self.args.tensors
             slots = {ARGS + s: s for s in range(len(args))}
-            own = tuple(map_piece(p, lambda b: substitute(b, {}, slots)) for p in parts)
-            t = Template(shape, tuple((a.dtype, a.shape) for a in args), own)
-            self.initial[n] = canonical(t, tuple(args))
+            t = template_over(args, shape, [renumbered(p, slots) for p in parts])
+            self.initial[n] = canonical(t, args)
         return Read(self.args.slot(self.initial[n]), at, e.dtype)
 
     # -- steps
@@ -258,7 +246,7 @@ class Members:
         """Return a body whose reads of nodes are at slots of their members."""
 
         def rule(e):
-            if isinstance(e, Read) and e.slot < ARGS // 2:
+            if isinstance(e, Read) and e.slot < len(self.base):
                 return Read(e.slot, (moved(e.index[0], -self.base[e.slot]), *e.index[1:]), e.dtype)
             return None
 
@@ -297,37 +285,17 @@ class Members:
         inner = substitute(r.bodies[0], places)
         if condition is not None:
             inner = apply("where", condition, inner, Const(_neutral(r.combiner, inner.dtype), inner.dtype))
-        box = Piece(
-            (0,) * len(whole.extents), (1,) * len(whole.extents), whole.extents, Reduce(r.combiner, r.extents, (inner,))
-        )
+        box = dense_piece(whole.extents, Reduce(r.combiner, r.extents, (inner,)))
         box = map_piece(box, self._rewrite_reads)
-        self.ready.append((Draft(whole.extents, inner.dtype, (box,)), 0))
-        at = tuple(Axis(d) if e > 1 else Const(0, dt.i32) for d, e in enumerate(whole.extents))
-        return Read(ARGS // 2 + len(self.ready) - 1, at, inner.dtype)
-
-    # -- the node
-
-    def _node(self) -> Recurrence:
-        self._transpose_args()
-        args = tuple(self.args.tensors)
-        slots = {ARGS + s: s for s in range(len(args))}
-        slots |= {n: len(args) + m for n, m in self.place.items()}
-        slots |= {ARGS // 2 + m: len(args) + m for m in range(len(self.ready))}
-        params = [(a.dtype, a.shape) for a in args] + [(d.dtype, d.shape) for d, _ in self.ready]
-        members = []
-        for d, _ in self.ready:
-            parts = tuple(map_piece(p, lambda b: substitute(b, {}, slots)) for p in d.parts)
-            members.append(simplify_template(Template(d.shape, tuple(params), parts)))
-        origins = tuple(o for _, o in self.ready)
-        node = Recurrence(self.layout.steps, self.layout.sign < 0, origins, tuple(members), args, self.options)
-        return prune_recurrence(node)
+        number = self.assembly.add(inner.dtype, whole.extents, 0, [box]).number
+        return Read(number, own_index(whole.extents), inner.dtype)
 
     def _transpose_args(self) -> None:
         """Transpose arguments of which steps read slices, so that the dimensions of the slices come first, in the order
         of the times."""
         sliced_dims: dict[int, set[tuple[int, ...]]] = {}
-        for d, _ in self.ready:
-            for p in d.parts:
+        for m in self.assembly.members:
+            for p in m.pieces:
                 for r in dict.fromkeys(e for e in postorder(p.bodies) if isinstance(e, Read) and e.slot >= ARGS):
                     dims = [k for t in range(self.depth) if (k := _find_slice(r, t)) is not None]
                     sliced_dims.setdefault(r.slot, set()).add(dims_first(dims, len(r.index)))
@@ -336,12 +304,7 @@ class Members:
             a = self.args.tensors[slot - ARGS]
             order = next(iter(orders))
             if len(orders) == 1 and order != tuple(range(len(order))):
-                at: list[Expr] = [Const(0, dt.i32)] * len(order)
-                for place, dim in enumerate(order):
-                    at[dim] = Axis(place)
-                shape = tuple(a.shape[d] for d in order)
-                copy = canonical(template(shape, [(a.dtype, a.shape)], Read(0, tuple(at), a.dtype)), (a,))
-                copies[slot] = self.args.slot(copy), order
+                copies[slot] = self.args.slot(transposed(a, order)), order
 
         def rule(e):
             if isinstance(e, Read) and e.slot in copies:
@@ -349,10 +312,7 @@ class Members:
                 return Read(slot, tuple(e.index[d] for d in order), e.dtype)
             return None
 
-        def transpose_reads(d: Draft) -> Draft:
-            return replace(d, parts=tuple(map_piece(p, lambda b: rebuild([b], rule)[0]) for p in d.parts))
-
-        self.ready = [(transpose_reads(d), o) for d, o in self.ready]
+        self.assembly.rewrite(rule)
 
 
 def _find_slice(r: Read, time: int) -> int | None:

@@ -22,6 +22,7 @@ from einsmith.ir.nodes import (
     Tensor,
     apply,
 )
+from einsmith.ir.rebuild import template_over
 from einsmith.ir.rewrite.simplify import canonical
 
 
@@ -41,8 +42,7 @@ def split_results(t: Template, args: Sequence[Tensor]) -> list[Compute]:
                 body = Reduce("min", r.extents, (_position(p, r, len(t.params), t.dtypes[0]),))
             parts.append(Piece(p.offset, p.step, p.extents, body))
         whole = (*args, *out[:1])
-        params = tuple((a.dtype, a.shape) for a in whole)
-        out.append(canonical(Template(t.shape, params, tuple(parts)), whole))
+        out.append(canonical(template_over(whole, t.shape, parts), whole))
     return out
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import RecurrenceError
 from einsmith.ir.analysis.bounds import Facts
-from einsmith.ir.analysis.linear import LinearForm, linear
+from einsmith.ir.analysis.linear import LinearForm, linear, moved
 from einsmith.ir.nodes import (
     Axis,
     Compute,
@@ -35,13 +35,14 @@ from einsmith.ir.nodes import (
     apply,
     leaf,
     postorder,
-    template,
 )
-from einsmith.ir.rebuild import map_bodies, prune_recurrence, rebuild, substitute
+from einsmith.ir.rebuild import map_bodies, rebuild, template_over
+from einsmith.ir.recurrence.assembly import Arguments, Assembly, renumbered
 from einsmith.ir.recurrence.define import distances, recurrence, step_parts
-from einsmith.ir.recurrence.drafts import clipped, map_piece, moved, restated, shifted
+from einsmith.ir.recurrence.pieces import dense_piece, map_piece, parts_at, restated, shifted
 from einsmith.ir.recurrence.results import split_results
-from einsmith.ir.rewrite.simplify import canonical, simplify_template
+from einsmith.ir.rewrite.simplify import canonical
+from einsmith.ir.views import own_index, read_at, slice_of
 
 _OWN = 1 << 20
 """First slot number of members; lower slots are arguments."""
@@ -117,9 +118,9 @@ class _Builder:
         definitions = {x: self._compute(x.shape, parts, own, _OWN) for x, parts in zip(own, drafts, strict=True)}
         solved = recurrence(definitions, options=StepOptions(self.size))  # its gradient saves all states of the segment
         for j, n in self.depth.items():
-            out.values[j] = _slice(solved[own[j]], self._origin(j), self.size)
+            out.values[j] = slice_of(solved[own[j]], self._origin(j), self.size)
             if n:
-                out.ends[j] = _slice(solved[own[j]], 0 if node.reverse else self.size, n)
+                out.ends[j] = slice_of(solved[own[j]], 0 if node.reverse else self.size, n)
         return out
 
     def _define_values(self, drafts: Sequence[Sequence[Piece]]) -> bool:
@@ -159,25 +160,21 @@ class _Builder:
         n, rest = state.shape[0], state.shape[1:]
         if n == 1:
             return value
-        zeros = (0,) * len(rest)
-        first, *others = _axes((n - 1, *rest), 0)
+        first, *others = own_index((n - 1, *rest))
         kept = (first if self.node.reverse else moved(first, 1), *others)
         starts = (1, 0) if self.node.reverse else (0, n - 1)
         parts = [
-            Piece((starts[0], *zeros), (1,) * len(state.shape), (n - 1, *rest), Read(0, kept, state.dtype)),
-            Piece((starts[1], *zeros), (1,) * len(state.shape), (1, *rest), Read(1, _axes((1, *rest), 0), state.dtype)),
+            dense_piece((n - 1, *rest), Read(0, kept, state.dtype), starts[0]),
+            dense_piece((1, *rest), Read(1, own_index((1, *rest)), state.dtype), starts[1]),
         ]
-        params = (state.dtype, state.shape), (value.dtype, value.shape)
-        return canonical(Template(state.shape, params, tuple(parts)), (state, value))
+        return canonical(template_over((state, value), state.shape, parts), (state, value))
 
     def _compute(self, shape: tuple[int, ...], parts: Sequence[Piece], own: Sequence[Tensor], first: int) -> Tensor:
         """Return a tensor of parts that read the segment's leaves, and own[i] at slot first + i."""
         tensors = (*self.read_leaves, *own)
         slots = {s: s for s in range(len(self.read_leaves))}
         slots |= {first + i: len(self.read_leaves) + i for i in range(len(own))}
-        params = tuple((a.dtype, a.shape) for a in tensors)
-        moved_parts = tuple(map_piece(p, lambda b: substitute(b, {}, slots)) for p in parts)
-        return canonical(Template(shape, params, moved_parts), tensors)
+        return canonical(template_over(tensors, shape, [renumbered(p, slots) for p in parts]), tensors)
 
     def _origin(self, j: int) -> int:
         return 0 if self.node.reverse else self.depth[j]
@@ -227,7 +224,7 @@ class _Builder:
         (slot, d, c), (low, high) = key, self.spans[key]
         x, first, extent = self.node.args[slot], self._start(key), abs(c) * (self.size - 1) + high - low + 1
         shape = (*x.shape[:d], extent, *x.shape[d + 1 :])
-        index: list[Expr] = [Axis(k + 1) if n > 1 else Const(0, dt.i32) for k, n in enumerate(shape)]
+        index = [*own_index(shape, 1)]
         whole = (self.out.count, *shape)
         form = LinearForm(first + c * self.out.base)
         for axis, by in ((Axis(0), c * self.size), (Axis(d + 1), 1)):
@@ -241,7 +238,7 @@ class _Builder:
             at = apply("min", at, Const(x.shape[d] - 1, dt.i32))
         index[d] = at
         self.parts[key] = part = leaf(shape, x.dtype)
-        self.out.slices[part] = canonical(template(whole, [(x.dtype, x.shape)], Read(0, tuple(index), x.dtype)), (x,))
+        self.out.slices[part] = read_at(x, whole, index)
         return part
 
     def _start(self, key: tuple[int, int, int]) -> int:
@@ -258,10 +255,8 @@ class _Builder:
             out.append(Piece((first, *p.offset[1:]), p.step, (self.size, *p.extents[1:]), self._body(p)))
         if n:
             extents = (n, *shape[1:])
-            at = tuple(Axis(d) if e > 1 else Const(0, dt.i32) for d, e in enumerate(extents))
-            state = Read(self._slot(self.out.states[j]), at, self.node.results[j][0])
-            start = (self.size if self.node.reverse else 0, *(0 for _ in shape[1:]))
-            out.append(Piece(start, (1,) * len(shape), extents, state))
+            state = Read(self._slot(self.out.states[j]), own_index(extents), self.node.results[j][0])
+            out.append(dense_piece(extents, state, self.size if self.node.reverse else 0))
         return out
 
     def _body(self, p: Piece) -> Expr | Reduce:
@@ -300,14 +295,6 @@ def _mentions_time(e: Expr) -> bool:
     return False
 
 
-def _slice(t: Tensor, first: int, n: int) -> Tensor:
-    """Return positions first .. first+n-1 of a tensor as a tensor of its own."""
-    shape = (n, *t.shape[1:])
-    at: list[Expr] = [Axis(d) if e > 1 else Const(0, dt.i32) for d, e in enumerate(shape)]
-    at[0] = moved(at[0], first)
-    return canonical(template(shape, [(t.dtype, t.shape)], Read(0, tuple(at), t.dtype)), (t,))
-
-
 def initial_slots(node: Recurrence, j: int, n: int) -> Tensor:
     """Return the n slots of a member that lie ahead of its first step (after its last, if the recurrence is in
     reverse).
@@ -316,16 +303,14 @@ def initial_slots(node: Recurrence, j: int, n: int) -> Tensor:
     """
     dtype, shape = node.results[j]
     first = node.origins[j] + node.steps if node.reverse else node.origins[j] - n
-    pieces = [p for p in node.members[j].parts if isinstance(p, Piece)]
-    parts = [shifted(q, -first) for p in pieces for q in clipped(p, first, first + n)]
+    parts = parts_at(node.members[j].parts, first, n)
     rest = shape[1:]
     low, high = max(0, -first), min(n, shape[0] - first)
     for start, stop in ((0, low), (high, n)):
         if stop > start:
-            zeros = (0,) * len(rest)
-            parts.append(Piece((start, *zeros), (1,) * len(shape), (stop - start, *rest), Const(0, dtype)))
+            parts.append(dense_piece((stop - start, *rest), Const(0, dtype), start))
     args = (*node.args, *(leaf(s, d) for d, s in node.results))
-    return canonical(Template((n, *rest), tuple((a.dtype, a.shape) for a in args), tuple(parts)), args)
+    return canonical(template_over(args, (n, *rest), parts), args)
 
 
 # ---------------------------------------------------------------------------------------------- a step of a recurrence
@@ -363,8 +348,7 @@ class _Lift:
     def __init__(self, steps, reverse, carried, sources, number):
         self.steps, self.reverse, self.carried, self.sources, self.number = steps, reverse, carried, sources, number
         self.states: dict[Tensor, int] = {c.state: n for n, c in enumerate(carried)}
-        self.args: list[Tensor] = []
-        self.members: list[tuple[dt.DType, tuple[int, ...], list[Piece]]] = []
+        self.assembly = Assembly(Arguments(), len(carried))
         self.place: dict[Tensor, int] = {}
 
     def run(self, outputs: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
@@ -377,77 +361,44 @@ class _Lift:
             if isinstance(node, Recurrence):
                 self._recurrence(node)
             elif isinstance(node, Compute) and len(node.template.dtypes) > 1:
-                self._results(node)
+                for m, t in enumerate(split_results(node.template, node.args)):
+                    self.place[Item(node, m)] = self._add(t, self._parts(t.template, t.args))
             elif isinstance(node, Compute):
-                parts = self._parts(node.template, node.args)
-                self.place[node] = len(self.members)
-                self.members.append((node.dtype, (self.steps, *node.shape), parts))
+                self._add(node, self._parts(node.template, node.args))
         output_members = [self._member(t) for t in outputs]
-        first = len(self.members)
-        for c in self.carried:
+        for n, c in enumerate(self.carried):
             shape = c.state.shape
-            begin = (0,) * (len(shape) + 1)
-            slot = self._arg(c.start)
-            start = Piece(
-                (self.steps if self.reverse else 0, *begin[1:]),
-                (1,) * len(begin),
-                (1, *shape),
-                Read(slot, _axes(shape, 1), c.state.dtype),
-            )
+            start = Read(self._arg(c.start), own_index(shape, 1), c.state.dtype)
             if isinstance(c.end, Compute) and c.end not in self.place:
                 steps = self._parts(c.end.template, c.end.args)
             else:
-                body = self._read(c.end, _axes(shape, 1), c.state.dtype)
-                steps = [Piece(begin, (1,) * len(begin), (self.steps, *shape), body)]
-            steps = steps if self.reverse else [shifted(p, 1) for p in steps]
-            self.members.append((c.state.dtype, (self.steps + 1, *shape), [start, *steps]))
-        node = self._node(first)
-        return [Item(node, m) for m in output_members], [Item(node, first + n) for n in range(len(self.carried))]
-
-    def _node(self, first: int) -> Recurrence:
-        args = tuple(self.args)
-        slots = {s: s for s in range(len(args))}
-        slots |= {_OWN + m: len(args) + m for m in range(len(self.members))}
-        slots |= {2 * _OWN + n: len(args) + first + n for n in range(len(self.carried))}
-        params = tuple((a.dtype, a.shape) for a in args) + tuple((d, s) for d, s, _ in self.members)
-        members = []
-        for _, shape, parts in self.members:
-            own = tuple(map_piece(p, lambda b: substitute(b, {}, slots)) for p in parts)
-            members.append(simplify_template(Template(shape, params, own)))
-        origins = [0] * first + [0 if self.reverse else 1] * len(self.carried)
-        return prune_recurrence(Recurrence(self.steps, self.reverse, tuple(origins), tuple(members), args))
+                steps = [dense_piece((self.steps, *shape), self._read(c.end, own_index(shape, 1), c.state.dtype))]
+            origin = 0 if self.reverse else 1
+            pieces = [dense_piece((1, *shape), start, self.steps * self.reverse), *(shifted(p, origin) for p in steps)]
+            self.assembly.add(c.state.dtype, (self.steps + 1, *shape), origin, pieces, n)
+        node, at = self.assembly.build(self.steps, self.reverse)
+        return [Item(node, at[m]) for m in output_members], [Item(node, at[n]) for n in range(len(self.carried))]
 
     def _arg(self, t: Tensor) -> int:
-        if t not in self.args:
-            self.args.append(t)
-        return self.args.index(t)
+        return self.assembly.arguments.slot(t)
+
+    def _add(self, t: Tensor, pieces: Sequence[Piece]) -> int:
+        """Add a step's tensor over all steps as a member; return its number."""
+        self.place[t] = self.assembly.add(t.dtype, (self.steps, *t.shape), 0, pieces).number
+        return self.place[t]
 
     def _member(self, t: Tensor) -> int:
         """Return the number of the member that is a step's tensor over all steps."""
-        if t not in self.place:
-            at = tuple(_axes(t.shape, 1))
-            body = self._read(t, at, t.dtype)
-            self.place[t] = len(self.members)
-            whole = Piece((0,) * (len(t.shape) + 1), (1,) * (len(t.shape) + 1), (self.steps, *t.shape), body)
-            self.members.append((t.dtype, (self.steps, *t.shape), [whole]))
-        return self.place[t]
+        if t in self.place:
+            return self.place[t]
+        return self._add(t, [dense_piece((self.steps, *t.shape), self._read(t, own_index(t.shape, 1), t.dtype))])
 
     def _recurrence(self, node: Recurrence) -> None:
-        first = len(self.members)
-        for j, (d, s) in enumerate(node.results):
-            self.place[Item(node, j)] = first + j
-            self.members.append((d, (self.steps, *s), []))
-        items = tuple(Item(node, j) for j in range(len(node.results)))
-        for j, m in enumerate(node.members):
-            self.members[first + j][2].extend(self._parts(m, (*node.args, *items)))
-
-    def _results(self, node: Compute) -> None:
-        """Add members for the results of a multi-output reduction."""
-        results = split_results(node.template, node.args)
-        for m, t in enumerate(results):
-            parts = self._parts(t.template, t.args)
-            self.place[t] = self.place[Item(node, m)] = len(self.members)
-            self.members.append((t.dtype, (self.steps, *t.shape), parts))
+        items = tuple(Item(node, j) for j in range(len(node.members)))
+        for x in items:
+            self._add(x, [])
+        for draft, t in zip(self.assembly.members[-len(items) :], node.members, strict=True):
+            draft.pieces += self._parts(t, (*node.args, *items))
 
     def _parts(self, t: Template, args: Sequence[Tensor]) -> list[Piece]:
         """Return the parts of a step's template over all steps: every axis moves up by one."""
@@ -475,12 +426,8 @@ class _Lift:
             return step
         if t in self.states:
             at = moved(step, 1) if self.reverse else step
-            return Read(2 * _OWN + self.states[t], (at, *index), dtype)
+            return Read(self.states[t], (at, *index), dtype)
         if t in self.place:
-            return Read(_OWN + self.place[t], (step, *index), dtype)
+            return Read(self.place[t], (step, *index), dtype)
         source, along = self.sources[t]
         return Read(self._arg(source), index if along is None else (moved(step, along), *index), dtype)
-
-
-def _axes(shape: tuple[int, ...], first: int) -> tuple[Expr, ...]:
-    return tuple(Axis(d + first) if n > 1 else Const(0, dt.i32) for d, n in enumerate(shape))

@@ -6,7 +6,7 @@ from collections.abc import Container
 from typing import Any
 
 from einsmith.ir.nodes import Compute, Piece, Read, has_read
-from einsmith.ir.rebuild import map_bodies, prune_args, rebuild, substitute
+from einsmith.ir.rebuild import map_reads, prune_args, substitute
 
 
 def read_through(n: Compute, items: Container[Any]) -> Compute | None:
@@ -20,14 +20,13 @@ def read_through(n: Compute, items: Container[Any]) -> Compute | None:
             if isinstance(part.body, Read) and a.args[part.body.slot] in items and not reads_data(part.body):
                 args[s], moved[s] = a.args[part.body.slot], part.body
 
-    def rule(e: Any) -> Read | None:
-        if not isinstance(e, Read) or e.slot not in moved:
-            return None
+    def rule(e: Read) -> Read | None:
         own = dict(enumerate(e.index))
-        return Read(e.slot, tuple(substitute(i, own) for i in moved[e.slot].index), e.dtype)
+        return (
+            Read(e.slot, tuple(substitute(i, own) for i in moved[e.slot].index), e.dtype) if e.slot in moved else None
+        )
 
-    t = map_bodies(n.template, lambda b: rebuild([b], rule)[0], [(a.dtype, a.shape) for a in args])
-    return prune_args(t, tuple(args))
+    return prune_args(map_reads(n.template, rule, [(a.dtype, a.shape) for a in args]), tuple(args))
 
 
 def reads_data(e: Read) -> bool:

@@ -60,7 +60,7 @@ def name_in_steps(node: Recurrence, name: Callable[[Template], tuple[Template, .
         bodies = {b: substitute(b, {}, slots) for p in t.parts for b in p.bodies}
         members[n] = map_bodies(t, bodies.__getitem__, params)
     args = (*node.args, *operands)
-    return prune_recurrence(Recurrence(node.steps, node.reverse, node.origins, tuple(members), args, node.options))
+    return prune_recurrence(node.replaced(members=tuple(members), args=args))
 
 
 def _name_operands(t: Template, count: int) -> tuple[Template, ...] | None:

@@ -225,7 +225,7 @@ def _separate_in_steps(node: Recurrence) -> Any:
         members.append(_with_factors(t, {(s.piece, s.factor): [p.total for p in s.parts] for s in safe}, t.params))
     if members == list(node.members):
         return None
-    new = Recurrence(node.steps, node.reverse, node.origins, tuple(members), node.args, node.options)
+    new = node.replaced(members=tuple(members))
     return name_operands(new) or new
 
 

@@ -112,7 +112,8 @@ def simplify_template(
 
 
 def simplified(t: Template, args: Sequence[Tensor]) -> Compute:
-    """Apply a template to tensors, simplified, and without arguments that it then does not read."""
+    """Apply a template to tensors, simplified: equal arguments merged, unread ones dropped, the rest numbered by first
+    appearance."""
     node = prune_args(t, tuple(args))
     return prune_args(simplify_template(node.template), node.args)
 

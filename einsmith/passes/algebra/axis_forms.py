@@ -33,7 +33,7 @@ from einsmith.ir.nodes import (
     postorder,
     reads,
 )
-from einsmith.ir.rebuild import map_bodies, prune_args, rebuild, substitute, types_of, with_args
+from einsmith.ir.rebuild import map_reads, prune_args, substitute, types_of, with_args
 from einsmith.ir.rewrite.products import is_long
 
 
@@ -277,12 +277,10 @@ def in_order(members: Sequence[Compute], axis: int | None) -> list[Compute]:
 def form_by_number(t: Template) -> Template:
     """Return a template with 0 for each number in the index of a read; equal ones may be joined by a new axis."""
 
-    def rule(e: Expr) -> Expr | None:
-        if not isinstance(e, Read) or not any(isinstance(i, Const) for i in e.index):
-            return None
+    def rule(e: Read) -> Read:
         return Read(e.slot, tuple(Const(0, i.dtype) if isinstance(i, Const) else i for i in e.index), e.dtype)
 
-    return t.memo("form by number", lambda t: map_bodies(t, lambda b: rebuild([b], rule)[0]))
+    return t.memo("form by number", lambda t: map_reads(t, rule))
 
 
 def numbers_read(t: Template) -> tuple[int, ...]:

@@ -21,14 +21,13 @@ from einsmith.ir.nodes import (
     Read,
     Reduce,
     Scatter,
-    Template,
     apply,
     postorder,
     reads,
     size,
     template,
 )
-from einsmith.ir.rebuild import exchanged, substitute, types_of, with_args
+from einsmith.ir.rebuild import exchanged, substitute, template_over, with_args
 from einsmith.ir.rewrite.simplify import simplified
 
 
@@ -87,7 +86,7 @@ def _merge(node: Compute, slot: int, scatter: Compute) -> Compute | None:
     pieces = () if start is None else template(node.shape, (), start).parts
     args = (*node.args, *scatter.args)
     merged = Scatter(part.combiner, part.extents, index, term)
-    return simplified(Template(node.shape, types_of(args), (*pieces, merged)), args)
+    return simplified(template_over(args, node.shape, (*pieces, merged)), args)
 
 
 _Operation = tuple[str, Expr | None, bool]

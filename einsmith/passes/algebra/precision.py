@@ -34,7 +34,7 @@ from einsmith.ir.nodes import (
     size,
     template,
 )
-from einsmith.ir.rebuild import exchanged, map_bodies, rebuild, types_of, with_args
+from einsmith.ir.rebuild import exchanged, map_bodies, map_reads, rebuild, types_of, with_args
 from einsmith.ir.views import is_view
 from einsmith.passes.context import PassContext
 
@@ -129,13 +129,8 @@ def _read_narrow(node: Compute, args: tuple[Tensor, ...]) -> Compute:
     """Return the node with these arguments, converted where they are read."""
     t = node.template
 
-    def rule(e):
-        if isinstance(e, Read) and args[e.slot].dtype is not e.dtype:
-            return cast(Read(e.slot, e.index, args[e.slot].dtype), e.dtype)
-        return None
-
     if args != node.args:
-        t = map_bodies(t, lambda b: rebuild([b], rule)[0], types_of(args))
+        t = map_reads(t, lambda e: cast(Read(e.slot, e.index, args[e.slot].dtype), e.dtype), types_of(args))
     return Compute(t, args)
 
 

@@ -14,13 +14,12 @@ from einsmith.ir.nodes import (
     Piece,
     Reduce,
     Scatter,
-    Template,
     Tensor,
     apply,
     axes_of,
     read_whole,
 )
-from einsmith.ir.rebuild import prune_args, substitute, types_of
+from einsmith.ir.rebuild import prune_args, substitute, template_over
 from einsmith.ir.rewrite.simplify import simplified
 from einsmith.passes.algebra.piece_sums import absorb_producers
 from einsmith.passes.context import PassContext
@@ -121,7 +120,7 @@ def _stack_run(
         Piece(tuple(k if a == axis else 0 for a in range(rank + 1)), (1,) * (rank + 1), box, substitute(body, moved))
         for k, body in enumerate(bodies.values())
     )
-    values = prune_args(Template(extents, types_of(args), parts), args)
+    values = prune_args(template_over(args, extents, parts), args)
     absorbed = absorb_producers(values, private)
     if len({isinstance(p.body, Reduce) for p in absorbed.template.parts}) == 1:
         values = absorbed
@@ -133,4 +132,4 @@ def _stack_run(
 
 
 def _scatter(shape: tuple[int, ...], args: tuple[Tensor, ...], scatter: Scatter) -> Compute:
-    return simplified(Template(shape, types_of(args), (scatter,)), args)
+    return simplified(template_over(args, shape, (scatter,)), args)

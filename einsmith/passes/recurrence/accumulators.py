@@ -20,15 +20,14 @@ from einsmith.ir.nodes import (
     Graph,
     Item,
     Piece,
-    Read,
     Recurrence,
     Template,
     postorder,
     reads,
 )
-from einsmith.ir.rebuild import map_bodies, rebuild
+from einsmith.ir.rebuild import map_reads, rebuild
 from einsmith.ir.recurrence.define import distances, step_parts
-from einsmith.ir.recurrence.drafts import clipped, moved, shifted
+from einsmith.ir.recurrence.pieces import moved_read, parts_at, shifted
 
 
 class Slots(NamedTuple):
@@ -123,13 +122,8 @@ def initial_slots(node: Recurrence, j: int, slots: int) -> Template:
     first = node.origins[j] + node.steps if node.reverse else max(node.origins[j] - n, 0)
     stop = min(first + n, t.shape[0]) if node.reverse else node.origins[j]
     steps = step_parts(node, j)
-    parts = [
-        shifted(q, at % slots - at)
-        for at in range(first, stop)
-        for p in t.parts
-        if isinstance(p, Piece) and p not in steps
-        for q in clipped(p, at, at + 1)
-    ]
+    initial = [p for p in t.parts if p not in steps]
+    parts = [shifted(p, at % slots) for at in range(first, stop) for p in parts_at(initial, at, 1)]
     return Template((slots, *t.shape[1:]), t.params, tuple(parts))
 
 
@@ -144,10 +138,8 @@ def read_slots(node: Compute, members: Mapping[Recurrence, Mapping[int, Slots]],
     if not shifts:
         return None
 
-    def rule(e):
-        if isinstance(e, Read) and e.slot in shifts:
-            return Read(e.slot, (moved(e.index[0], shifts[e.slot]), *e.index[1:]), e.dtype)
-        return None
-
     args = tuple(rebuild(node.args, lambda n: None, memo))
-    return Compute(map_bodies(node.template, lambda b: rebuild([b], rule)[0], [(a.dtype, a.shape) for a in args]), args)
+    params = [(a.dtype, a.shape) for a in args]
+    return Compute(
+        map_reads(node.template, lambda e: moved_read(e, shifts[e.slot]) if e.slot in shifts else None, params), args
+    )

@@ -13,9 +13,9 @@ from typing import Any
 
 from einsmith.ir.analysis.linear import LinearForm, linear
 from einsmith.ir.nodes import Axis, Compute, Const, Graph, Item, Piece, Read, Recurrence, Template, Tensor
-from einsmith.ir.rebuild import map_bodies, rebuild, replace
+from einsmith.ir.rebuild import map_reads, replace
 from einsmith.ir.recurrence.define import step_parts
-from einsmith.ir.recurrence.drafts import moved
+from einsmith.ir.recurrence.pieces import moved_read
 from einsmith.ir.rewrite.simplify import canonical, simplify_template
 
 
@@ -36,17 +36,13 @@ def forward_copies(n: Any) -> Compute | Recurrence | None:
     if isinstance(n, Compute):
         return canonical(_forward_reads(n.template, args, originals), args)
     members = tuple(simplify_template(_forward_reads(m, args, originals)) for m in n.members)
-    return Recurrence(n.steps, n.reverse, n.origins, members, args, n.options)
+    return n.replaced(members=members, args=args)
 
 
 def _forward_reads(t: Template, args: Sequence[Tensor], originals: dict[int, tuple[Item, int]]) -> Template:
-    def rule(e):
-        if isinstance(e, Read) and e.slot in originals:
-            return Read(e.slot, (moved(e.index[0], originals[e.slot][1]), *e.index[1:]), e.dtype)
-        return None
-
     params = (*((a.dtype, a.shape) for a in args), *t.params[len(args) :])
-    return map_bodies(t, lambda b: rebuild([b], rule)[0], params)
+    by = {s: offset for s, (_, offset) in originals.items()}
+    return map_reads(t, lambda e: moved_read(e, by[e.slot]) if e.slot in by else None, params)
 
 
 def _find_original(a: Item) -> tuple[Item, int] | None:

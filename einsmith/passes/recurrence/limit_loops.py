@@ -50,7 +50,7 @@ def limit_loops(graph: Graph, limits: Sequence[RowLimit]) -> Graph:
     for loop in loops:
         args = rebuild(loop.args, lambda n: None, memo)
         segments = tuple(_limit_segment(loop, s, args, limits, limited, held) for s in loop.segments)
-        memo[loop] = LoweredLoop(loop.reverse, loop.results, loop.initial, segments, tuple(args), loop.circular)
+        memo[loop] = loop.replaced(segments=segments, args=tuple(args))
     return replace(graph, lambda n: None, memo)
 
 
@@ -94,9 +94,7 @@ def _limit_segment(
     stop = segment.stop
     if stop is None and (end := _find_end(loop, segment, limits, limited, held)) is not None:
         stop = add_argument(args, end)
-    return LoopSegment(
-        segment.steps, body, tuple(places), segment.targets, segment.first, stop, segment.idle, segment.rows
-    )
+    return segment.replaced(body=body, places=tuple(places), stop=stop)
 
 
 def _end_sums(t: Template) -> Template:

@@ -36,7 +36,7 @@ from einsmith.ir.nodes import (
     template,
 )
 from einsmith.ir.rebuild import operands, prune_args, rebuild, replace, substitute, with_args
-from einsmith.ir.rewrite.simplify import simplify_template
+from einsmith.ir.rewrite.simplify import simplified
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,8 +201,7 @@ def _build_product(
     reduce = p.node.template.parts[0].body
     assert isinstance(reduce, Reduce)
     params = (*((a.dtype, a.shape) for a in args), (x.dtype, x.shape))
-    out = prune_args(template(shape, params, Reduce("sum", reduce.extents, (body,))), (*args, x))
-    return prune_args(simplify_template(out.template), out.args)
+    return simplified(template(shape, params, Reduce("sum", reduce.extents, (body,))), (*args, x))
 
 
 def _slice_product(merged: Compute, at: int, n: int) -> Compute:

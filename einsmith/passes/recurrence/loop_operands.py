@@ -34,8 +34,8 @@ from einsmith.ir.nodes import (
     size,
 )
 from einsmith.ir.rebuild import prune_args, substitute
-from einsmith.ir.recurrence.drafts import map_piece
-from einsmith.ir.rewrite.simplify import simplify_template
+from einsmith.ir.recurrence.pieces import map_piece
+from einsmith.ir.rewrite.simplify import simplified
 from einsmith.passes.algebra.available_expressions import CHEAP_FUNCTIONS
 from einsmith.passes.recurrence.accumulators import find_positions_read
 from einsmith.passes.recurrence.copy_propagation import forward_copies
@@ -114,7 +114,7 @@ class StepOperands:
             moves: dict[int, Expr] = dict(enumerate(index))
             moves |= {len(x.shape) + r: Axis(len(a.shape) + r) for r in range(len(p.domain) - len(x.shape))}
             new.append(_substitute(Piece(tuple(offset), tuple(step), tuple(extents), p.body), moves))
-        return prune_args(simplify_template(Template(a.shape, x.template.params, tuple(new))), x.args), x
+        return simplified(Template(a.shape, x.template.params, tuple(new)), x.args), x
 
 
 def is_large(step_bytes: int, target: Target) -> bool:

@@ -28,7 +28,6 @@ from einsmith.ir.analysis.linear import linear
 from einsmith.ir.analysis.predicates import cuts_of
 from einsmith.ir.loop import InputPlace, LoopSegment, LoweredLoop
 from einsmith.ir.nodes import (
-    Apply,
     Axis,
     Compute,
     Const,
@@ -44,16 +43,16 @@ from einsmith.ir.nodes import (
     Tensor,
     apply,
     axes_of,
-    cast,
     leaf,
     postorder,
     size,
     template,
 )
-from einsmith.ir.rebuild import prune_args, rebuild, replace, substitute, with_args
-from einsmith.ir.recurrence.define import distances, recurrence, step_groups, step_parts
-from einsmith.ir.rewrite.simplify import canonical, simplify, simplify_template
-from einsmith.ir.views import storage
+from einsmith.ir.rebuild import prune_args, rebuild, replace, substitute, template_over
+from einsmith.ir.recurrence.define import distances, recurrence, separate_reads, step_groups, step_parts
+from einsmith.ir.recurrence.pieces import dims_first
+from einsmith.ir.rewrite.simplify import canonical, simplified, simplify, simplify_template
+from einsmith.ir.views import storage, transposed
 from einsmith.passes.recurrence.accumulators import (
     Slots,
     find_positions_read,
@@ -286,9 +285,7 @@ class _Lowering:
         """Return the value of a member at a step."""
         tensors: list[Tensor] = []
         parts = tuple(self._lower_piece(step, j, piece, tensors) for piece in step_parts(self.node, j))
-        params = tuple((a.dtype, a.shape) for a in tensors)
-        out = prune_args(Template(self.node.members[j].shape[1:], params, parts), tuple(tensors))
-        return prune_args(simplify_template(out.template), out.args)
+        return simplified(template_over(tensors, self.node.members[j].shape[1:], parts), tensors)
 
     def _lower_piece(self, step: _LoopStep, j: int, piece: Piece, tensors: list[Tensor]) -> Piece:
         """Return a piece at one step. Its reads are numbered by `tensors`, to which the tensors read are appended."""
@@ -307,7 +304,7 @@ class _Lowering:
             return Read(slot_of(tensor), index, e.dtype)
 
         def lower_body(x: Expr) -> Expr:
-            x = rebuild([self._separate_reads(j, x)], step.known.get)[0]
+            x = rebuild([separate_reads(self.node, j, x)], step.known.get)[0]
             x = simplify(substitute(x, {0: time}), domain)
             x = rebuild([x], lower_read)[0]
             axes: dict[int, Expr] = {a: Axis(a - 1) for a in range(1, len(domain))}
@@ -322,22 +319,6 @@ class _Lowering:
         else:
             inner = lower_body(piece.body)
         return Piece(piece.offset[1:], piece.step[1:], piece.extents[1:], inner)
-
-    def _separate_reads(self, j: int, x: Expr) -> Expr:
-        """Return an expression in which reads of this step's values are separate from reads of earlier ones."""
-        known = distances(self.node, j)
-        memo: dict[Expr, Expr] = {}
-        for e in postorder([x]):
-            new = with_args(e, tuple(memo[a] for a in e.args)) if e.args else e
-            if isinstance(e, Read) and e in known:
-                _, low, high = known[e]
-                if low != high and (low is None or low <= 0):
-                    now = apply("add", _TIME, Const(self.node.origins[e.slot - self.arg_count], dt.i32))
-                    same = Read(e.slot, (now, *new.args[1:]), e.dtype)
-                    here = apply("eq", cast(new.args[0], dt.i64), cast(now, dt.i64))
-                    new = Apply("where", (here, same, new), e.dtype)
-            memo[e] = new
-        return memo[x]
 
     def _resolve_read(self, step: _LoopStep, j: int, e: Read) -> tuple[Tensor, tuple[Expr, ...]]:
         """Return (the step's tensor that a read accesses, its index there)."""
@@ -369,10 +350,7 @@ class _Lowering:
         if d == 0:
             return slot
         x = self.node.args[slot]
-        order = (d, *(k for k in range(len(x.shape)) if k != d))
-        index: list[Expr] = [Axis(order.index(k)) for k in range(len(x.shape))]
-        body = Read(0, tuple(index), x.dtype)
-        return self._add_argument(Compute(template((x.shape[k] for k in order), [(x.dtype, x.shape)], body), (x,)))
+        return self._add_argument(transposed(x, dims_first((d,), len(x.shape))))
 
     def _add_argument(self, t: Tensor) -> int:
         return add_argument(self.args, t)
@@ -397,13 +375,8 @@ class _Lowering:
         body = self.passes(Graph(tuple(step.inputs.values()), roots, tuple(updates), ()))
         if step.steps >= MIN_STEPS_TO_HOIST:
             body = self.passes(self._hoist_invariants(step, body))
-        outputs = separate_outputs(body.outputs)
-        totals = [t for pair in body.updates for t in pair]
-        used = {x for x in postorder([*outputs, *totals]) if isinstance(x, Leaf)}
-        places = {x: place for place, x in step.inputs.items() if x in used}
-        body = Graph(tuple(places), outputs, body.updates, ())
         targets = tuple((j, self.node.origins[j] + step.first) for j in stored)
-        return LoopSegment(step.steps, body, tuple(places.values()), targets, *step.bounds, ())
+        return LoopSegment(step.steps, *bind_inputs(body, step.inputs), targets, *step.bounds)
 
     def _split_idle(self, segment: LoopSegment, step: _LoopStep) -> list[LoopSegment]:
         """Split off the last steps of a segment if they compute values that are never read, such as the cotangent of an
@@ -440,8 +413,7 @@ class _Lowering:
 
         def move_out(node: Compute) -> Leaf:
             """Return the step's input that replaces a node of loop-invariant inputs."""
-            value = prune_args(node.template, tuple(self.args[place[a].number] for a in node.args))  # type: ignore[index]
-            value = prune_args(simplify_template(value.template), value.args)
+            value = simplified(node.template, [self.args[place[a].number] for a in node.args])  # type: ignore[index]
             new_place = InputPlace("argument", self._add_argument(value))
             x = step.add_input(new_place, value.dtype, value.shape)
             place[x] = new_place
@@ -458,6 +430,15 @@ def add_argument(args: list[Tensor], t: Tensor) -> int:
     return args.index(t)
 
 
+def bind_inputs(body: Graph, inputs: Mapping[InputPlace, Leaf]) -> tuple[Graph, tuple[InputPlace, ...]]:
+    """Return (the graph of a step whose inputs are those of `inputs` that it reads, and whose outputs have memory of
+    their own, the places of its inputs)."""
+    outputs = separate_outputs(body.outputs)
+    used = set(postorder([*outputs, *(t for pair in body.updates for t in pair)]))
+    places = {x: place for place, x in inputs.items() if x in used}
+    return Graph(tuple(places), outputs, body.updates, ()), tuple(places.values())
+
+
 def separate_outputs(outputs: Iterable[Tensor]) -> tuple[Tensor, ...]:
     """Return the outputs of a step, each with separate memory."""
     separate: list[Tensor] = []
@@ -472,7 +453,7 @@ def _slice_segment(segment: LoopSegment, first: int, steps: int, idle: tuple[int
     """Return steps first .. first+steps-1 of a segment."""
     places = (p if p.first is None else p._replace(first=p.first + first * p.stride) for p in segment.places)
     targets = tuple((j, at + first) for j, at in segment.targets)
-    return LoopSegment(steps, segment.body, tuple(places), targets, segment.first, segment.stop, idle)
+    return segment.replaced(steps=steps, places=tuple(places), targets=targets, idle=idle)
 
 
 def _count_points(step: _LoopStep, members: set[int]) -> int:

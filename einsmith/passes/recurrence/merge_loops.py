@@ -16,12 +16,10 @@ Three kinds of tensors move:
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from einsmith.base.dtypes import DType
 from einsmith.cost.facts import Target
-from einsmith.ir.analysis.linear import linear
+from einsmith.ir.analysis.linear import linear, moved
 from einsmith.ir.analysis.reads import has_data_index
 from einsmith.ir.nodes import (
     Axis,
@@ -41,20 +39,16 @@ from einsmith.ir.nodes import (
     nbytes,
     postorder,
     size,
-    template,
 )
 from einsmith.ir.rebuild import (
     guarded,
-    prune_recurrence,
     readers_of,
-    rebuild,
     replace,
-    substitute,
-    with_args,
 )
+from einsmith.ir.recurrence.assembly import ARGS, Assembly
 from einsmith.ir.recurrence.define import step_parts
-from einsmith.ir.recurrence.drafts import dims_first, map_piece, moved
-from einsmith.ir.rewrite.simplify import canonical, simplify_template
+from einsmith.ir.recurrence.pieces import dense_piece, dims_first, restated
+from einsmith.ir.views import own_index, read_at
 from einsmith.passes.context import PassContext
 from einsmith.passes.recurrence.copy_propagation import propagate_copies
 from einsmith.passes.recurrence.loop_operands import (
@@ -71,8 +65,6 @@ from einsmith.passes.recurrence.split_segments import MAX_POINTS_PER_ELEMENT, sp
 from einsmith.schedule.planner import MIN_STEPS_TO_HOIST
 
 _TIME = Axis(0)
-_OWN = 1 << 20
-"""Slot of the first member while a recurrence is under construction; lower slots are its arguments."""
 
 
 def merge_loops(graph: Graph, context: PassContext) -> Graph:
@@ -110,17 +102,6 @@ class _MemberPlace(NamedTuple):
     origin: int
 
 
-@dataclass(eq=False)
-class _Member:
-    """A member under construction; its pieces read arguments by number, members by _OWN + number."""
-
-    number: int
-    dtype: DType
-    shape: tuple[int, ...]
-    origin: int
-    pieces: list[Piece]
-
-
 class _Match(NamedTuple):
     """How a reader goes along time: step t computes what axis `axes[n]` of piece n, of `extent` positions, has at
     t - `shift`. `dim`: the dimension of its results; None for a sum over time."""
@@ -156,7 +137,8 @@ class _Merge:
                 break
             refused |= bad
             streamed = more | streamed
-        self._start()
+        self.assembly = Assembly.of(self.node)
+        self.totals: dict[Compute, int] = {}
         for n, match in readers.items():
             self._add_reader(n, match)
         merged: set[Any] = {self.node, *readers}
@@ -310,33 +292,6 @@ class _Merge:
 
     # -------------------------------------------------------------------------------------------------- construction
 
-    def _start(self) -> None:
-        """Begin the new recurrence with the members of the old one."""
-        node = self.node
-        self.args: list[Tensor] = list(node.args)
-        slots = {s: s for s in range(len(node.args))}
-        slots |= {len(node.args) + j: _OWN + j for j in range(len(node.members))}
-        self.members = [
-            _Member(
-                j, m.dtypes[0], m.shape, node.origins[j], [_renumber(p, slots) for p in m.parts if isinstance(p, Piece)]
-            )
-            for j, m in enumerate(node.members)
-        ]
-        self.count = len(self.members)
-        self.totals: dict[Compute, int] = {}
-
-    def _add(self, dtype: DType, shape: tuple[int, ...], origin: int, pieces: list[Piece], first: bool = False) -> int:
-        """Add a member; return its number. first: it is evaluated before all others."""
-        member = _Member(self.count, dtype, shape, origin, pieces)
-        self.members.insert(0 if first else len(self.members), member)
-        self.count += 1
-        return member.number
-
-    def _slot(self, a: Tensor) -> int:
-        if a not in self.args:
-            self.args.append(a)
-        return self.args.index(a)
-
     def _add_reader(self, n: Compute, match: _Match) -> None:
         """Add a reader as a member, or as a member that accumulates it."""
         steps, dim = self.node.steps, match.dim
@@ -346,51 +301,39 @@ class _Merge:
             pieces.append(self._along_time(n, p, axis, moved(_TIME, -match.shift), match))
         if dim is not None:
             shape = (steps, *(x for d, x in enumerate(n.shape) if d != dim))
-            number = self._add(n.dtype, shape, 0, pieces)
+            number = self.assembly.add(n.dtype, shape, 0, pieces).number
             self.places[n] = self.places[n]._replace(member=number)
             return
-        term = self._add(n.dtype, (steps, *n.shape), 0, pieces)
+        term = self.assembly.add(n.dtype, (steps, *n.shape), 0, pieces).number
         before, origin = (moved(_TIME, 1), 0) if self.node.reverse else (_TIME, 1)
-        rest = [Axis(d + 1) if x > 1 else Const(0, _TIME.dtype) for d, x in enumerate(n.shape)]
-        sums = [Read(_OWN + self.count, (before, *rest), n.dtype), Read(_OWN + term, (_TIME, *rest), n.dtype)]
-        ones, zeros = (1,) * (len(n.shape) + 1), (0,) * len(n.shape)
-        step = Piece((origin, *zeros), ones, (steps, *n.shape), apply("add", *sums))
-        start = Piece((steps if self.node.reverse else 0, *zeros), ones, (1, *n.shape), Const(0, n.dtype))
-        self.totals[n] = self._add(n.dtype, (steps + 1, *n.shape), origin, [start, step])
+        rest = own_index(n.shape, 1)
+        sums = [Read(self.assembly.count, (before, *rest), n.dtype), Read(term, (_TIME, *rest), n.dtype)]
+        step = dense_piece((steps, *n.shape), apply("add", *sums), origin)
+        start = dense_piece((1, *n.shape), Const(0, n.dtype), steps if self.node.reverse else 0)
+        self.totals[n] = self.assembly.add(n.dtype, (steps + 1, *n.shape), origin, [start, step]).number
 
     def _along_time(self, n: Compute, p: Piece, axis: int, at: Expr, match: _Match) -> Piece:
         """Return a piece of a node over the steps: `axis` becomes `at`, and time comes first."""
         rank, steps, places = len(p.extents), self.node.steps, self.places
         kept = [a for a in range(len(p.domain)) if a != axis]
-        axes: dict[int, Expr] = {a: Axis(k + 1) for k, a in enumerate(kept)} | {axis: at}
+        axes: dict[Expr, Expr] = {Axis(axis): at, **{Axis(a): Axis(k + 1) for k, a in enumerate(kept)}}
         guards = [apply("le", Const(match.shift, _TIME.dtype), _TIME)] if match.shift else []
         if match.shift + match.extent < steps:
             guards.append(apply("lt", _TIME, Const(match.shift + match.extent, _TIME.dtype)))
+        slots = [None if a in places else self.assembly.arguments.slot(a) for a in n.args]
 
-        def body(b: Expr) -> Expr:
-            slots: dict[int, int] = {}
-            for s, a in enumerate(n.args):
-                slots[s] = 2 * _OWN + s if a in places else self._slot(a)
-            b = substitute(b, axes, slots)
-            memo: dict[Expr, Expr] = {}
-            for e in postorder([b]):
-                new = with_args(e, tuple(memo[x] for x in e.args)) if e.args else e
-                if isinstance(new, Read) and new.slot >= 2 * _OWN:
-                    place = places[n.args[new.slot - 2 * _OWN]]
-                    index = [new.index[d] for d in dims_first((place.dim,), len(new.index))]
-                    new = Read(_OWN + place.member, (moved(index[0], place.by), *index[1:]), new.dtype)
-                memo[e] = new
-            return guarded(guards, memo[b])
+        def read(e: Read, new: Read) -> Read:
+            if (slot := slots[e.slot]) is not None:
+                return Read(slot, new.index, e.dtype)
+            place = places[n.args[e.slot]]
+            index = [new.index[d] for d in dims_first((place.dim,), len(new.index))]
+            return Read(place.member, (moved(index[0], place.by), *index[1:]), e.dtype)
 
         own = [a for a in kept if a < rank]
         offset, step, extents = ([x[a] for a in own] for x in (p.offset, p.step, p.extents))
-        new: Expr | Reduce
-        if isinstance(p.body, Reduce):
-            sums = tuple(p.domain[a] for a in kept if a >= rank)
-            bodies = tuple(map(body, p.body.bodies))
-            new = Reduce(p.body.combiner, sums, bodies) if sums else bodies[0]
-        else:
-            new = body(p.body)
+        bodies = tuple(guarded(guards, b) for b in restated(p, axes, read).bodies)
+        sums = tuple(p.domain[a] for a in kept if a >= rank)
+        new = Reduce(p.body.combiner, sums, bodies) if isinstance(p.body, Reduce) and sums else bodies[0]
         return Piece((0, *offset), (1, *step), (steps, *extents), new)
 
     # ----------------------------------------------------------------------------------------------------- arguments
@@ -398,7 +341,7 @@ class _Merge:
     def _merge_argument(self, merged: set[Any]) -> bool:
         """Make one argument that is better computed within the steps a member; return whether there is one. merged: the
         nodes whose reads the steps contain."""
-        for slot, a in enumerate(self.args):
+        for slot, a in enumerate(self.assembly.arguments.tensors, ARGS):
             if (
                 a in self.roots
                 or a in self.kept
@@ -426,7 +369,8 @@ class _Merge:
             self.kept |= {x for x in source.args if isinstance(x, Item)}
             pieces = [self._along_time(source, p, dim, moved(_TIME, by), match) for p in parts]
             shape = (steps, *(x for d, x in enumerate(t.shape) if d != dim))
-            self._redirect(slot, dim, by, self._add(source.dtype, shape, 0, pieces, first=True))
+            number = self.assembly.add(source.dtype, shape, 0, pieces, is_first=True).number
+            self.assembly.redirect(slot, number, dim, by)
             merged.add(a)
             return True
         return False
@@ -435,7 +379,7 @@ class _Merge:
         """Return (dimension, d) if each step t reads an argument at position t + d of the dimension alone, and initial
         values do not read it."""
         reads = []
-        for m in self.members:
+        for m in self.assembly.members:
             for p in m.pieces:
                 own = [e for e in postorder(p.bodies) if is_read(e, slot)]
                 if own and not m.origin <= p.offset[0] < m.origin + self.node.steps:
@@ -443,35 +387,15 @@ class _Merge:
                 reads += own
         return find_position(reads, _TIME)
 
-    def _redirect(self, slot: int, dim: int, by: int, number: int) -> None:
-        """Let the steps read member `number` instead of an argument, of which they read position t + `by` of `dim`."""
-
-        def rule(e: Any) -> Read | None:
-            if not isinstance(e, Read) or e.slot != slot:
-                return None
-            index = [e.index[d] for d in dims_first((dim,), len(e.index))]
-            return Read(_OWN + number, (moved(index[0], -by), *index[1:]), e.dtype)
-
-        for m in self.members:
-            m.pieces = [map_piece(p, lambda b: rebuild([b], rule)[0]) for p in m.pieces]
-
     # ------------------------------------------------------------------------------------------------------ the result
 
     def _finish(self, readers: Mapping[Compute, _Match]) -> dict[Any, Any]:
         """Return the new recurrence's tensors by those that they replace."""
-        node, count = self.node, len(self.args)
-        at = {m.number: n for n, m in enumerate(self.members)}
-        slots = {s: s for s in range(count)} | {_OWN + number: count + n for number, n in at.items()}
-        params = (*((a.dtype, a.shape) for a in self.args), *((m.dtype, m.shape) for m in self.members))
-        members = tuple(
-            simplify_template(Template(m.shape, params, tuple(_renumber(p, slots) for p in m.pieces)))
-            for m in self.members
-        )
-        origins = tuple(m.origin for m in self.members)
-        new = prune_recurrence(Recurrence(node.steps, node.reverse, origins, members, tuple(self.args), node.options))
+        node = self.node
+        new, at = self.assembly.build(node.steps, node.reverse, node.options)
         memo: dict[Any, Any] = {Item(node, j): Item(new, at[j]) for j in range(len(node.members))}
         for n, match in readers.items():
-            index: list[Expr] = [Axis(d) if x > 1 else Const(0, _TIME.dtype) for d, x in enumerate(n.shape)]
+            index = [*own_index(n.shape)]
             if match.dim is None:
                 item = Item(new, at[self.totals[n]])
                 index.insert(0, Const(0 if node.reverse else node.steps, _TIME.dtype))
@@ -479,8 +403,7 @@ class _Merge:
                 item = Item(new, at[self.places[n].member])
                 index = [index[d] for d in dims_first((match.dim,), len(index))]
                 index[0] = moved(index[0], match.shift)
-            view = canonical(template(n.shape, [(n.dtype, item.shape)], Read(0, tuple(index), n.dtype)), (item,))
-            memo[n] = item if match.dim == 0 and item.shape == n.shape else view
+            memo[n] = item if match.dim == 0 and item.shape == n.shape else read_at(item, n.shape, index)
         return memo
 
 
@@ -491,7 +414,3 @@ def _count_stored(n: Compute, match: _Match) -> int:
 
 def _combiner(p: Any) -> str | None:
     return p.body.combiner if isinstance(p.body, Reduce) else None
-
-
-def _renumber(p: Piece, slots: Mapping[int, int]) -> Piece:
-    return map_piece(p, lambda b: substitute(b, {}, slots))

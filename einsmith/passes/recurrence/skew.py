@@ -29,18 +29,18 @@ from einsmith.ir.nodes import (
     Read,
     Recurrence,
     Reduce,
-    Template,
     Tensor,
     apply,
     leaf,
     postorder,
     template,
 )
-from einsmith.ir.rebuild import rebuild, replace, with_args
+from einsmith.ir.rebuild import rebuild, replace, template_over, with_args
 from einsmith.ir.recurrence.define import recurrence, step_groups
-from einsmith.ir.recurrence.drafts import dims_first, restated
 from einsmith.ir.recurrence.members import boxes_meet
+from einsmith.ir.recurrence.pieces import dims_first, restated
 from einsmith.ir.rewrite.simplify import canonical
+from einsmith.ir.views import read_at
 from einsmith.passes.context import PassContext
 from einsmith.passes.recurrence.lower_loops import Passes, lower_loops
 from einsmith.schedule.planner import fuse
@@ -154,9 +154,8 @@ class _Skewing:
         pieces = [self._skew_member(j) for j in range(len(members))]
         if any(boxes_meet(p[:3], q[:3]) for parts in pieces for p, q in combinations(parts, 2)):
             return []
-        params = tuple((t.dtype, t.shape) for t in self.tensors)
         definitions: dict[Leaf, Tensor] = {
-            x: canonical(Template(x.shape, params, tuple(Piece(*p) for p in parts)), self.tensors)
+            x: canonical(template_over(self.tensors, x.shape, [Piece(*p) for p in parts]), self.tensors)
             for x, parts in zip(leaves, pieces, strict=True)
         }
         try:
@@ -248,4 +247,4 @@ class _Skewing:
         shape = self.node.members[j].shape
         n = self._number(j, (LinearForm(0, {Axis(0): 1}), LinearForm(0, {Axis(1): 1}))) + self.front
         at = (n.expr(), Axis(self.diagonals.kept), *map(Axis, range(2, len(shape))))
-        return canonical(template(shape, [(t.dtype, t.shape)], Read(0, at, t.dtype)), (t,))
+        return read_at(t, shape, at)

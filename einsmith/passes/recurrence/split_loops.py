@@ -10,13 +10,13 @@ dimensions before the axis have one position. The body of the parts is one graph
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from einsmith.cost.facts import CPU, Target
 from einsmith.ir.loop import LoopSegment, LoweredLoop
 from einsmith.ir.nodes import Axis, Compute, Graph, Item, Leaf, Piece, Read, Template, Tensor, leaf, nbytes, postorder
-from einsmith.ir.rebuild import exchanged, with_args
+from einsmith.ir.rebuild import replace, with_args
 from einsmith.passes.context import PassContext
 from einsmith.schedule.planner import MIN_STEPS_TO_HOIST, fuse
 from einsmith.schedule.residency import memory_seconds, plan_seconds
@@ -46,24 +46,15 @@ def split_loops(graph: Graph, context: PassContext) -> Graph:
 
 
 def _split_graph(graph: Graph, context: PassContext) -> Graph:
-    memo: dict = {}
-    for node in postorder(graph.roots):
-        args = tuple(memo[a] for a in node.args)
-        new = with_args(node, args) if args else node
-        memo[node] = _split_loop(new, context) if isinstance(new, LoweredLoop) else new
-    return exchanged(graph, memo)
+    return replace(graph, lambda node: _split_loop(node, context) if isinstance(node, LoweredLoop) else None)
 
 
 def _split_loop(loop: LoweredLoop, context: PassContext) -> LoweredLoop:
     segments: list[LoopSegment] = []
     for s in loop.segments:
         parts = split_segment(s, context.target.cores, context)
-        segments += parts if len(parts) > 1 else [_with_body(s, _split_graph(s.body, context), s.part)]
-    return LoweredLoop(loop.reverse, loop.results, loop.initial, tuple(segments), loop.args, loop.circular)
-
-
-def _with_body(s: LoopSegment, body: Graph, part: tuple[int, int]) -> LoopSegment:
-    return LoopSegment(s.steps, body, s.places, s.targets, s.first, s.stop, s.idle, s.rows, part)
+        segments += parts if len(parts) > 1 else [s.replaced(body=_split_graph(s.body, context))]
+    return loop.replaced(segments=tuple(segments))
 
 
 def split_segment(segment: LoopSegment, threads: int, context: PassContext) -> list[LoopSegment]:
@@ -80,7 +71,7 @@ def split_segment(segment: LoopSegment, threads: int, context: PassContext) -> l
     body = _restrict(s.body, dims, count)
 
     spinning = min(context.target.launch_seconds, SPINNING_LAUNCH_SECONDS)
-    whole = replace(context.target, launch_seconds=spinning)
+    whole = dataclasses.replace(context.target, launch_seconds=spinning)
 
     def price(g: Graph, target: Target) -> float:
         seconds = plan_seconds(fuse(g, target=target, on_lines=False, cost=context.cost), context.cost, target)
@@ -90,7 +81,7 @@ def split_segment(segment: LoopSegment, threads: int, context: PassContext) -> l
     seconds = price(body, one_of_cores(whole, count)) + are_near * NEIGHBOUR_SECONDS
     if seconds >= MAX_RATIO * price(s.body, whole):
         return [s]
-    return [_with_body(s, body, (n, count)) for n in range(count)]
+    return [s.replaced(body=body, part=(n, count)) for n in range(count)]
 
 
 def _count_streamed_bytes(s: LoopSegment, target: Target) -> int:
@@ -104,7 +95,7 @@ def _count_streamed_bytes(s: LoopSegment, target: Target) -> int:
 def one_of_cores(target: Target, count: int) -> Target:
     """Return one of `count` cores that work at the same time, with its share of what they have in common."""
     l1, l2, l3 = target.bytes_per_second
-    return replace(
+    return dataclasses.replace(
         target,
         cores=1,
         l3=target.l3 // count,

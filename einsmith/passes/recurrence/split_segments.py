@@ -25,16 +25,16 @@ from einsmith.ir.nodes import (
     Recurrence,
     Reduce,
     Template,
-    Tensor,
     apply,
     nbytes,
     postorder,
     size,
     template,
 )
-from einsmith.ir.rebuild import prune_args, replace, substitute
+from einsmith.ir.rebuild import replace, substitute
 from einsmith.ir.rewrite.inlining import inline_arguments
-from einsmith.ir.rewrite.simplify import simplify_template
+from einsmith.ir.rewrite.simplify import simplified
+from einsmith.ir.views import own_index
 
 MAX_POINTS_PER_ELEMENT = 2
 """Most points that a reader evaluates for each element that it reads of members in a step. A product that reads each
@@ -121,16 +121,10 @@ def _split(n: Compute, axis: int, steps: int) -> Compute:
         new = Reduce(part.body.combiner, extents, bodies)
     if axis >= rank:
         piece = Piece(part.offset, part.step, part.extents, new)
-        return _simplified(n.shape, n, piece)
+        return simplified(Template(n.shape, n.template.params, (piece,)), n.args)
     offset, step = ((*x[: axis + 1], y, *x[axis + 1 :]) for x, y in ((part.offset, 0), (part.step, 1)))
     piece = Piece(offset, step, split(part.extents, axis), new)
-    whole = _simplified(split(n.shape, axis), n, piece)
-    index: list[Expr] = [Axis(d) if x > 1 else Const(0, dt.i32) for d, x in enumerate(n.shape)]
+    whole = simplified(Template(split(n.shape, axis), n.template.params, (piece,)), n.args)
+    index = [*own_index(n.shape)]
     index[axis : axis + 1] = [apply("floordiv", Axis(axis), by), apply("mod", Axis(axis), by)]
     return Compute(template(n.shape, [(n.dtype, whole.shape)], Read(0, tuple(index), n.dtype)), (whole,))
-
-
-def _simplified(shape: tuple[int, ...], n: Compute, piece: Piece) -> Compute:
-    out: Tensor = prune_args(simplify_template(Template(shape, n.template.params, (piece,))), n.args)
-    assert isinstance(out, Compute)
-    return out

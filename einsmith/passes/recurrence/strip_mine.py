@@ -39,12 +39,12 @@ from einsmith.ir.nodes import (
     size,
     template,
 )
-from einsmith.ir.rebuild import exchanged, prune_args, with_args
-from einsmith.ir.recurrence.drafts import restated
-from einsmith.ir.rewrite.simplify import canonical, simplify_template
+from einsmith.ir.rebuild import exchanged, template_over, with_args
+from einsmith.ir.recurrence.pieces import restated
+from einsmith.ir.rewrite.simplify import canonical, simplified
 from einsmith.ir.views import is_view, storage
 from einsmith.passes.recurrence.early_exit import TripCount, count_steps, find_ends
-from einsmith.passes.recurrence.lower_loops import add_argument, separate_outputs
+from einsmith.passes.recurrence.lower_loops import add_argument, bind_inputs, separate_outputs
 from einsmith.passes.recurrence.time_axis import Along, count_points, count_rows, find_along
 
 Passes = Callable[[Graph], Graph]
@@ -214,7 +214,7 @@ class _StripMining:
             if rows:
                 segment = self._build_segment(group, stored, first, count, rows, args, memo)
                 if end is not None:
-                    segment = _set_stop(segment, add_argument(args, _count_chunks(end, first, rows, memo)))
+                    segment = segment.replaced(stop=add_argument(args, _count_chunks(end, first, rows, memo)))
                 segments.append(segment)
         results, initial, replacements = [], [], {}
         for j, n in enumerate(stored):
@@ -282,11 +282,7 @@ class _StripMining:
         members = [j for j, n in enumerate(stored) if not time.along[n].total]
         roots = tuple(computed[stored[j]] for j in members)
         body = self.passes(Graph(tuple(inputs.values()), roots, tuple(updates), ()))
-        outputs = separate_outputs(body.outputs)
-        used = set(postorder([*outputs, *(t for pair in body.updates for t in pair)]))
-        places = {x: place for place, x in inputs.items() if x in used}
-        body = Graph(tuple(places), outputs, body.updates, ())
-        return LoopSegment(count, body, tuple(places.values()), tuple((j, first) for j in members), rows=rows)
+        return LoopSegment(count, *bind_inputs(body, inputs), tuple((j, first) for j in members), rows=rows)
 
 
 def _find_stepwise_arguments(loop: LoweredLoop) -> Iterator[Tensor]:
@@ -313,8 +309,7 @@ def _build_zero_loop(t: Compute, steps: int) -> Item:
         if isinstance(p, Piece) and not is_zero(p.body):
             inputs = tuple(leaf(a.shape, a.dtype) for a in t.args)
             part = Piece((0, *p.offset[1:]), p.step, p.extents, p.body)
-            value = prune_args(Template((1, *t.shape[1:]), t.template.params, (part,)), inputs)
-            value = prune_args(simplify_template(value.template), value.args)
+            value = simplified(Template((1, *t.shape[1:]), t.template.params, (part,)), inputs)
             places = tuple(InputPlace("argument", inputs.index(x)) for x in value.args)
             body = Graph(value.args, separate_outputs([value]), (), ())
             segments.append(LoopSegment(1, body, places, ((0, p.offset[0]),), rows=1))
@@ -370,9 +365,7 @@ def _restrict_to_rows(n: Compute, at: Along, rows: int, read_tensor: ReadTensor)
             extents = (rows, *extents[1:])
         parts.append(Piece(p.offset, p.step, extents, body))
     shape = n.shape if at.total else (rows, *n.shape[1:])
-    new_template = Template(shape, tuple((a.dtype, a.shape) for a in tensors), tuple(parts))
-    out = prune_args(new_template, tuple(tensors))
-    return prune_args(simplify_template(out.template), out.args)
+    return simplified(template_over(tensors, shape, parts), tensors)
 
 
 def _add(a: Tensor, b: Tensor) -> Compute:
@@ -395,7 +388,3 @@ def _count_chunks(end: TripCount, first: int, rows: int, memo: Mapping[Any, Any]
         stop = apply("max", stop, Const(end.least, dt.i64))
     chunks = apply("floordiv", apply("add", stop, Const(rows - 1 - first, dt.i64)), Const(rows, dt.i64))
     return canonical(template((), [(dt.i64, ())], chunks), (limit,))
-
-
-def _set_stop(s: LoopSegment, stop: int) -> LoopSegment:
-    return LoopSegment(s.steps, s.body, s.places, s.targets, s.first, stop, s.idle, s.rows)

@@ -7,7 +7,6 @@ decays make it, and decays of zero and of any sign are as good as others.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import Protocol
 
 from einsmith.ir.nodes import Axis, Const, Expr, apply
 from einsmith.ir.recurrence.chunks.affine import product
@@ -43,50 +42,17 @@ class ChunkSheet(Sheet):
         return self.lay(labels_of(x), x, over)
 
 
-class Decays(Protocol):
-    """The products of a chunk's decays."""
-
-    def from_start(self, is_after: bool) -> Expr | None:
-        """Return the product of the decays up to a row's step, or to the one before; None for 1."""
-
-    def to_end(self) -> Expr | None:
-        """Return the product of the decays behind a row's step; None for 1."""
-
-    def coefficients(self, query: Labelled, key: Labelled, is_after: bool) -> Labelled:
-        """Return M[i,j]: the sum over keys of query[i]*key[j] and the decays of the steps j+1 .. i, or up to the one
-        before i; 0 for j > i, or j >= i."""
-
-
 def _is_below(is_after: bool) -> Expr:
     return apply("le" if is_after else "lt", Axis(COLUMN), Axis(ROW))
 
 
-class NoDecays:
-    """Decays of 1."""
-
-    def __init__(self, sheet: ChunkSheet):
-        self.sheet = sheet
-
-    def from_start(self, is_after: bool) -> Expr | None:
-        """Return None."""
-        return None
-
-    def to_end(self) -> Expr | None:
-        """Return None."""
-        return None
-
-    def coefficients(self, query: Labelled, key: Labelled, is_after: bool) -> Labelled:
-        """Return query[i]*key[j] for j <= i, or j < i."""
-        sheet = self.sheet
-        pairs = sheet.sum(product(sheet.read(query), sheet.read(key, {ROW: Axis(COLUMN)})), sheet.keys)
-        return sheet.lay({*pairs.labels, ROW, COLUMN}, choose(_is_below(is_after), sheet.read(pairs), 0.0))
-
-
 class StepDecays:
-    """Decays that all keys share: pairs of steps are weighed after the sum over keys."""
+    """Decays that all keys share, None for 1: pairs of steps are weighed after the sum over keys."""
 
-    def __init__(self, sheet: ChunkSheet, decay: Labelled):
+    def __init__(self, sheet: ChunkSheet, decay: Labelled | None):
         self.sheet, self.decay = sheet, decay
+        if decay is None:
+            return
         row, column = Axis(ROW), Axis(COLUMN)
         labels = sheet.ordered({*decay.labels, ROW, COLUMN})
         whole = sheet.placeholder(labels, decay.tensor.dtype)
@@ -95,7 +61,10 @@ class StepDecays:
         self.between = sheet.solve(whole, choose(apply("lt", column, row), longer, empty))
 
     def from_start(self, is_after: bool) -> Expr | None:
-        """Return D[i,0] and the first decay."""
+        """Return the product of the decays up to a row's step, or to the one before, D[i,0] and the first decay; None
+        for 1."""
+        if self.decay is None:
+            return None
         sheet = self.sheet
         first = sheet.read(self.decay, {ROW: integer(0)})
         if is_after:
@@ -104,16 +73,18 @@ class StepDecays:
         return choose(apply("lt", integer(0), Axis(ROW)), product(before, first), 1.0)
 
     def to_end(self) -> Expr | None:
-        """Return D[C-1,i]."""
-        last = integer(self.sheet.extents[ROW] - 1)
-        return self.sheet.read(self.between, {ROW: last, COLUMN: Axis(ROW)})
+        """Return the product of the decays behind a row's step, D[C-1,i]; None for 1."""
+        if self.decay is None:
+            return None
+        return self.sheet.read(self.between, {ROW: integer(self.sheet.extents[ROW] - 1), COLUMN: Axis(ROW)})
 
     def coefficients(self, query: Labelled, key: Labelled, is_after: bool) -> Labelled:
-        """Return D[i,j]*query[i]*key[j]."""
+        """Return M[i,j]: the sum over keys of query[i]*key[j] and the decays of the steps j+1 .. i, or up to the one
+        before i; 0 for j > i, or j >= i."""
         sheet = self.sheet
-        pairs = sheet.sum(product(sheet.read(query), sheet.read(key, {ROW: Axis(COLUMN)})), sheet.keys)
-        at = {} if is_after else {ROW: plus(Axis(ROW), -1)}
-        x = product(sheet.read(pairs), sheet.read(self.between, at))
+        x: Expr = sheet.read(sheet.sum(product(sheet.read(query), sheet.read(key, {ROW: Axis(COLUMN)})), sheet.keys))
+        if self.decay is not None:
+            x = product(x, sheet.read(self.between, {} if is_after else {ROW: plus(Axis(ROW), -1)}))
         return sheet.lay(labels_of(x) | {ROW, COLUMN}, choose(_is_below(is_after), x, 0.0))
 
 
@@ -194,8 +165,12 @@ class KeyDecays:
         return sheet.sum(product(rows, columns), sheet.keys)
 
 
+Decays = StepDecays | KeyDecays
+"""The products of a chunk's decays."""
+
+
 def decays_of(sheet: ChunkSheet, decay: Labelled | None) -> Decays:
     """Return the products of decays, None for those of 1."""
-    if decay is None:
-        return NoDecays(sheet)
-    return StepDecays(sheet, decay) if {*decay.labels}.isdisjoint(sheet.keys) else KeyDecays(sheet, decay)
+    if decay is None or {*decay.labels}.isdisjoint(sheet.keys):
+        return StepDecays(sheet, decay)
+    return KeyDecays(sheet, decay)

@@ -10,7 +10,7 @@ from einsmith.base.errors import RecurrenceError
 from einsmith.ir import labels
 from einsmith.ir.analysis.linear import linear
 from einsmith.ir.nodes import Axis, Compute, Const, Item, Piece, Read, Recurrence, Reduce, Tensor, postorder
-from einsmith.ir.rebuild import exchange, map_bodies, prune_args, rebuild
+from einsmith.ir.rebuild import exchange, map_reads, prune_args
 from einsmith.ir.recurrence.chunks.affine import (
     STATE,
     Affine,
@@ -205,14 +205,10 @@ def _chunk_form(
 
 def _at_end(n: Compute, whole: Tensor, last: Tensor) -> Tensor:
     """Return a tensor that reads the last state as a tensor of its own."""
-    slot = n.args.index(whole)
-    args = (*n.args, last)
-
-    def rule(e: Any) -> Read | None:
-        return Read(len(n.args), e.index[1:], e.dtype) if isinstance(e, Read) and e.slot == slot else None
-
-    t = map_bodies(n.template, lambda b: rebuild([b], rule)[0], [(a.dtype, a.shape) for a in args])
-    return prune_args(t, args)
+    slot, new = n.args.index(whole), len(n.args)
+    params = (*n.template.params, (last.dtype, last.shape))
+    t = map_reads(n.template, lambda e: Read(new, e.index[1:], e.dtype) if e.slot == slot else None, params)
+    return prune_args(t, (*n.args, last))
 
 
 def force_chunks(roots: Sequence[Tensor], length: int) -> list[Tensor]:
