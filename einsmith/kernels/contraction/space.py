@@ -10,13 +10,11 @@ from itertools import compress
 from math import ceil, prod
 from typing import Any
 
-import numpy as np
-
 from einsmith.codegen.loopnest.dots import TILE_ROWS
 from einsmith.kernels.contraction import config, direct_boxes, epilogue, k_vectorization, search, table
 from einsmith.kernels.contraction.config import Config, Direct, Tiled
 from einsmith.kernels.contraction.cost import HOW, ORDERS
-from einsmith.kernels.contraction.features import OperandPlan, operand_plan, stack_features
+from einsmith.kernels.contraction.features import OperandPlan, operand_plan
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.contraction.sums import sum_side
 from einsmith.kernels.contraction.traffic import SWEEP_POINTS
@@ -144,16 +142,14 @@ def _can_vectorize_k(c: Tiled, s: OperandPlan, columns: int) -> bool:
 
 def _reject_ways(c: Tiled, s: OperandPlan) -> str:
     """Return the reason why operands cannot reach the tile as configured; empty where they can."""
-    in_place = s.reads_in_place(c.mr) and not c.tiles
     if c.order == "k" and (c.a, c.b) == ("inline", "inline"):
         has_plain_tiles = c.depth == 1 and not c.rows and not c.windows
         return (
             ""
-            if in_place and has_plain_tiles and 0 < c.kc <= SWEEP_POINTS
+            if s.reads_in_place(c.mr) and not c.tiles and has_plain_tiles and 0 < c.kc <= SWEEP_POINTS
             else f"order k does not take blocks of {c.kc} points of K here"
         )
-    row = np.array([[0, c.mr, c.nv, c.kc, c.split, in_place, 1.0, 0.0, c.depth]], np.float64)
-    sensible = table.mask_sensible(row, stack_features([s.numbers]), s.lanes)[0]
+    sensible = table.mask_sensible(table.tabulate([s], [(0, c)]))[0]
     way = HOW.index(c.a), HOW.index(c.b), ORDERS.index(c.order), int(c.kc > 0)
     return (
         "" if way in compress(table.WAYS, sensible) else f"this combination of a, b, order and kc is not possible: {c}"
