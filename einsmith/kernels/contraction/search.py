@@ -27,7 +27,7 @@ from einsmith.kernels.contraction.row_offsets import regular_rows
 from einsmith.kernels.contraction.sums import sum_side
 from einsmith.kernels.contraction.table import build_table
 from einsmith.kernels.contraction.traffic import Array
-from einsmith.kernels.contraction.words import in_words, operand_memories, word_axes
+from einsmith.kernels.contraction.words import in_words, word_axes
 from einsmith.kernels.emit.loops import is_limited
 from einsmith.schedule.kernel import Kernel, has_row_limit
 
@@ -160,7 +160,7 @@ def candidates(kernel: Kernel, pieces: Sequence[Problem], target: Any, like: Con
     direct_configs: list[list[Config]] = []
     tiled = like if isinstance(like, Tiled) else None
     for p in pieces:
-        boxes = [] if kernel.sums else direct_boxes.configs(kernel, p, operand_memories(kernel), target)
+        boxes = [] if kernel.sums else direct_boxes.configs(kernel, p, target)
         direct_configs.append([*boxes])
     alone = len(problems(kernel.root) or ()) == 1
     for number, p in ((n, q) for n, piece in enumerate(pieces) for q in _by_words(kernel, piece, target, alone)):

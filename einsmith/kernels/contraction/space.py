@@ -18,7 +18,7 @@ from einsmith.kernels.contraction.features import OperandPlan, operand_plan
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.contraction.sums import sum_side
 from einsmith.kernels.contraction.traffic import SWEEP_POINTS
-from einsmith.kernels.contraction.words import in_words, operand_memories, word_axes
+from einsmith.kernels.contraction.words import in_words, word_axes
 from einsmith.kernels.genes import FORM, Space, add_values, space_of
 from einsmith.schedule.kernel import Kernel
 
@@ -36,7 +36,7 @@ def piece_space(kernel: Kernel, p: Problem, target: Any) -> Space:
     parts = min(k, max(4 * target.cores, ceil(k / 256)))
     unit = config.unit_of_k(p, lanes)
     lengths = (unit * ceil(k / n / unit) for n in range(2, max(2, k // MIN_BLOCK_POINTS) + 1))
-    direct = direct_boxes.configs(kernel, p, operand_memories(kernel), target)
+    direct = direct_boxes.configs(kernel, p, target)
     tiled: Space = {
         FORM: ("Tiled", *(["Direct"] if direct else [])),
         "swap": (False, True),
@@ -68,7 +68,7 @@ def explain_illegal(kernel: Kernel, p: Problem, c: Config, target: Any) -> str:
 
 def _reject_direct(kernel: Kernel, p: Problem, c: Direct, target: Any) -> str:
     """Return the reason why a configuration of the direct form is illegal, or an empty string."""
-    known = direct_boxes.configs(kernel, p, operand_memories(kernel), target)
+    known = direct_boxes.configs(kernel, p, target)
     if all(replace(c, tasks=1, parts=1, split=1) != replace(d, tasks=1, parts=1, split=1) for d in known):
         return "the direct form has no such box for this kernel"
     if c.split != 1 and not (c.vector in p.k and c.parts == 1 and 1 <= c.split <= p.count(c.k_outer)):
