@@ -120,11 +120,8 @@ class Contraction(Pattern):
         ranked = [main if p is first else _rank(kernel, (p,), target, like, MAX_CONFIGS)[0] for p in pieces]
         depth = max(len(r) for r in ranked)
         every = [Configs(tuple(r[min(i, len(r) - 1)][1] for r in ranked)) for i in range(min(depth, 6))]
-        companion_configs, joint = companions.join_companions(
-            kernel, pieces, dict(zip(pieces, every[0].pieces, strict=True)), target
-        )
-        configs_of_pieces = tuple(companion_configs.get(p, c) for p, c in zip(pieces, every[0].pieces, strict=True))
-        return [Configs(configs_of_pieces, joint), *every] if joint else every
+        best = self.best(kernel, target)
+        return [best, *every] if best is not None and best.joint else every
 
     def space(self, kernel: Kernel, target: Any) -> Space:
         """Return the genes of every piece, and the pairs that may be computed together."""
