@@ -10,6 +10,7 @@ import pytest
 from einsmith.codegen.loopnest.nest_text import show
 from einsmith.kernels.contraction import direct_boxes
 from einsmith.kernels.contraction.config import Direct
+from einsmith.kernels.contraction.direct_cost import DirectCost
 from einsmith.kernels.contraction.direct_loads import BoxLoads, find_inner_strips
 from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
 from einsmith.kernels.contraction.problem import problems
@@ -122,6 +123,6 @@ def test_images_beyond_l2_are_fetched_once_for_each_tile_of_filters():
     kernel, target = conv(1, 40, 116, 116, 8, 3, 3, 1), replace(host(1), l2=1 << 20)
     (p,) = problems(kernel.root)
     twice, once = (
-        direct_boxes.refetched_bytes(kernel, p, Direct(3, 1, ((1, n), (2, 2)), ((5, 3),), ()), target) for n in (4, 8)
+        DirectCost(kernel, p, Direct(3, 1, ((1, n), (2, 2)), ((5, 3),), ()), target).refetched_bytes() for n in (4, 8)
     )
     assert twice == 40 * 116 * 116 * 4 and once == 0

@@ -38,7 +38,7 @@ class ConfigTable:
 
     The rows are the number of the setting; the fields of Tiled, with a and b as places in HOW and order as a place in
     ORDERS; k_fraction: part of K that guards leave a tile; epilogue_cycles: cycles of the epilogue for each
-    vector.
+    vector; in_place: whether tiles can read M where it lies.
 
     settings, features: the settings, and their features
     numbers: features of each configuration's setting
@@ -51,7 +51,7 @@ class ConfigTable:
         self.settings, self.rows, self.features = settings, rows, features
         self.setting = rows[0].astype(np.int64)
         self.mr, self.nv, self.a, self.b, self.order, self.kc, self.split, self.tm, self.tn, *others = rows[1:]
-        self.depth, self.k_fraction, self.epilogue_cycles = others
+        self.depth, self.k_fraction, self.epilogue_cycles, self.in_place = others
         self.numbers, self.m_outer = features.select(self.setting), self.order == BY_M
         first = settings[0]
         self.item, self.lanes, self.nbytes = first.item, first.lanes, sum(bytes_by_buffer(first.kernel))

@@ -1,16 +1,14 @@
-"""Choose and price the boxes of the direct form (direct): the axis of the lanes, and what is unrolled."""
+"""Enumerate the configurations of the direct form worth pricing: the axis of the lanes, and what is unrolled."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from itertools import product
 from math import inf, prod
 from typing import Any, NamedTuple
 
-from einsmith.codegen.loopnest.address import BufferMemory, fuse_axes
-from einsmith.cost.facts import LINE
+from einsmith.codegen.loopnest.address import fuse_axes
 from einsmith.cost.memory_traffic import PAGE
 from einsmith.cost.roofline import may_be_one_task
 from einsmith.ir.analysis.linear import without_points
@@ -24,7 +22,7 @@ from einsmith.kernels.contraction.direct_loads import (
     loops_over_k,
     moving_axes,
 )
-from einsmith.kernels.contraction.halo import SLOT, HaloCopy, halo_copy
+from einsmith.kernels.contraction.halo import HaloCopy, halo_copy
 from einsmith.kernels.contraction.problem import Operand, Problem, affine, k_limit
 from einsmith.kernels.contraction.words import operand_memories
 from einsmith.kernels.emit.access import OperandAccess
@@ -76,7 +74,7 @@ def _find_paired_axes(p: Problem) -> set[int]:
     return out
 
 
-def _count_elements(p: Problem, o: Operand, axes: Container[int]) -> int:
+def count_elements_of(p: Problem, o: Operand, axes: Container[int]) -> int:
     """Return the elements that an operand reads while `axes` move; overlapping elements of a convolution count once."""
     most = 1
     for e in outer_reads((o.expr,)):
@@ -162,14 +160,14 @@ def _enumerate_boxes(p: Problem, samplers: Sequence[OperandAccess], lanes: int, 
     return list(out)
 
 
-def configs(kernel: Kernel, p: Problem, memories: Mapping[int, BufferMemory], target: Any) -> list[Direct]:
+def configs(kernel: Kernel, p: Problem, target: Any) -> list[Direct]:
     """Return the direct configurations of a problem; none for a single product with many rows and columns."""
     if prod(p.sizes) < MIN_PRODUCTS or not p.k:
         return []
     batch, left, right, _ = p.sizes
     if batch == 1 and min(left, right) > MAX_FILTERS and left * right > MAX_K_VECTOR_RESULTS:
         return []
-    lanes = target.lanes(p.dtype.itemsize)
+    lanes, memories = target.lanes(p.dtype.itemsize), operand_memories(kernel)
     scalar = [OperandAccess(None, [o.expr], o.guards, p.extents, memories) for o in p.operands]
     if any(len(s.reads) != sum(isinstance(e, Read) for e in postorder(s.exprs)) or s.generic for s in scalar):
         return []
@@ -231,7 +229,7 @@ def prefetched_operands(p: Problem, d: Direct, samplers: Sequence[OperandAccess]
         fixed = {*d.outer, *d.k_outer, *inner} if all(x.get(axis) and x.get(d.vector) for x in forms) else None
         if fixed is None or which in dict(d.windows) or max(sizes, default=0) <= target.l2:
             continue
-        rows = _count_elements(p, p.operands[which], {*range(len(p.extents))} - fixed) * dict(d.tile).get(axis, 1)
+        rows = count_elements_of(p, p.operands[which], {*range(len(p.extents))} - fixed) * dict(d.tile).get(axis, 1)
         if 2 * rows * item <= target.l2 * target.overheads.held:
             out.append(which)
     return out
@@ -265,7 +263,7 @@ class _SizedBox(NamedTuple):
         return (cycles + w.iteration + self.sums * 0.1) * (1 + 0.1 * self.uneven) / products
 
 
-def _strip_bytes(p: Problem, samplers: Sequence[OperandAccess], d: Direct, target: Any) -> float:
+def strip_bytes_of(p: Problem, samplers: Sequence[OperandAccess], d: Direct, target: Any) -> float:
     """Return the bytes beyond L2 that a box waits for because it reads operands, by `samplers`, in narrow strips.
 
     A box with lanes along results reads a few vectors of them at every point of K, a page or more apart
@@ -336,7 +334,7 @@ def _search_box(
         moving, loops = moving_axes(p, v, vectors, row_vectors, box_points), loops_over_k(p, v, box_points)
         outer = tuple(a for a in range(rank) if a not in (v, *pairs, *dict(tile)))
         d = Direct(v, vectors, tile, unroll, outer)
-        total = _strip_bytes(p, samplers, d, target) * cycles_per_byte / prod(p.extents)
+        total = strip_bytes_of(p, samplers, d, target) * cycles_per_byte / prod(p.extents)
         for part, loads_there in loads_of_strips(p, samplers, d, lanes, target, known):
             masks = sum(x.masks(box_points, v, vectors, moving, loops) for x in loads_there)
             total += part * box.score(load_cycles + target.overheads.mask * masks, target)
@@ -374,103 +372,3 @@ def _search_tile_of_sides(p: Problem, row: int, lanes: int, target: Any):
             if best is None or score < best[0]:
                 best = score, [(axis, count) for axis, count in ((a, m), (b, n)) if count > 1]
     return best and (tuple(sorted(best[1])), (), 1)
-
-
-@lru_cache(maxsize=1024)
-def _access_operands(kernel: Kernel, problem: Problem, d: Direct) -> tuple[HaloProblem, list[OperandAccess]]:
-    """Return the problem with its halo copies, and the scalar accesses of its operands."""
-    halo_problem = add_halo_copies(problem, d)
-    assert halo_problem is not None
-    p = halo_problem.problem
-    memories = {**operand_memories(kernel), **{SLOT + i: BufferMemory(None, w.buffer) for i, w in halo_problem.halos}}
-    return halo_problem, [OperandAccess(None, [o.expr], o.guards, p.extents, memories) for o in p.operands]
-
-
-def count_far_rows(kernel: Kernel, original: Problem, d: Direct, target: Any) -> int:
-    """Return the rows of memory, a line or more apart, of which a box reads a few vectors each.
-
-    Only boxes with lanes along K, or with all of K, have such rows; others return 0.
-    """
-    halo_problem, scalar = _access_operands(kernel, original, d)
-    p, box = halo_problem.problem, [*d.tile, *d.unroll]
-    if d.vector < len(p.piece.extents) and any(dict(box).get(a, 1) < p.extents[a] for a in p.k):
-        return 0
-    near = LINE // p.dtype.itemsize
-    strides = [[s.forms[i].coef for i in s.reads.values()] for s in scalar]
-    return sum(
-        BoxLoads(s, d.vector, near, target).count([x for x in box if any(abs(c.get(x[0], 0)) >= near for c in forms)])
-        for s, forms in zip(scalar, strides, strict=True)
-    )
-
-
-def strip_bytes(kernel: Kernel, original: Problem, d: Direct, target: Any) -> float:
-    """Return the bytes of operands beyond L2 that the direct form waits for because it reads them in narrow strips."""
-    halo_problem, scalar = _access_operands(kernel, original, d)
-    far = [s for which, s in enumerate(scalar) if which not in dict(halo_problem.halos)]
-    return _strip_bytes(halo_problem.problem, far, d, target)
-
-
-def refetched_bytes(kernel: Kernel, original: Problem, d: Direct, target: Any) -> float:
-    """Return the bytes of operands beyond L2 that the tiles along other axes fetch once more: images, for each tile of
-    filters."""
-    halo_problem, scalar = _access_operands(kernel, original, d)
-    p, out = halo_problem.problem, 0.0
-    axes, inner = inner_axes(p, d), {*range(len(p.extents))} - {*d.outer, *d.k_outer}
-    for o, s in zip(p.operands, scalar, strict=True):
-        first = next((n for n, a in enumerate(axes) if a in o.axes), len(axes))
-        passes = prod(tiles_along(p, d, a) for a in axes[:first])
-        if d.vector in o.axes and _count_elements(p, o, inner) * p.dtype.itemsize > target.l2 * target.overheads.held:
-            out += (passes - 1) * sum(s.memories[read.slot].buffer.nbytes for read in s.reads)
-    return out
-
-
-@lru_cache(maxsize=4096)
-def cycles(kernel: Kernel, original: Problem, d: Direct, lanes: int, epilogue_cycles: float, target: Any) -> float:
-    """Return the cycles of the problem on one core; `epilogue_cycles`: cycles of the epilogue, per vector."""
-    l1, w, vector = target.l1, target.overheads, lanes * original.dtype.itemsize
-    halo_problem, scalar = _access_operands(kernel, original, d)
-    p = halo_problem.problem
-    rank = len(p.piece.extents)
-    box = [*d.tile, *d.unroll]
-    sums = d.vectors * prod(n for _, n in d.tile)
-    points = prod(n for _, n in d.unroll)
-    load, row_vectors = 0.0, -(-p.count((*d.fused, d.vector)) // lanes)
-    moving = moving_axes(p, d.vector, d.vectors, row_vectors, box)
-    loops = loops_over_k(p, d.vector, box, (*d.k_outer, *d.fused))
-    # Bytes of either operand at a point of the outer axes: those of its halo copy, or those read of it.
-    points_of_outer_axes = prod(p.extents[a] for a in (*d.outer, *d.k_outer))
-    inner = frozenset(range(len(p.extents))) - {*d.outer, *d.k_outer}
-    sizes = [_count_elements(p, o, inner) * p.dtype.itemsize for o in p.operands]
-    halo_bytes = {i: x.buffer.size * p.dtype.itemsize for i, x in halo_problem.halos}
-    sizes = [halo_bytes.get(i, n) for i, n in enumerate(sizes)]
-    for which, s in enumerate(scalar):
-        x = BoxLoads(s, d.vector, lanes, target)
-        weight = x.weight
-        if sizes[which] > l1 * 0.75:
-            near = target.seconds_for_bytes(vector * max(1, x.vectors), l1 * target.cores + 1, 1)
-            weight = max(weight, near / target.cycle_seconds)
-        if d.vector >= rank and sizes[which] > target.l2 and x.moves:
-            all_bytes = sum(sizes) * target.cores  # operands that the cores read concurrently
-            weight = max(weight, target.seconds_for_bytes(vector, all_bytes, 1) / target.cycle_seconds)
-        load += x.count(box) * (d.vectors if x.moves else 1) * weight * max(1, len(s.reads))
-    body = 2.0
-    for part, loads_there in loads_of_strips(p, scalar, d, lanes, target):
-        masks = sum(x.masks(box, d.vector, d.vectors, moving, loops) for x in loads_there)
-        body += part * max(sums * points / target.multiplies, load + w.mask * masks, w.latency * points)
-    others = (a for a in range(len(p.extents)) if a not in (*d.fused, d.vector))
-    rows = prod(-(-p.extents[a] // dict(box).get(a, 1)) for a in others)
-    iterations = rows * -(-row_vectors // d.vectors)
-    total = iterations * body
-    if loops:
-        total += iterations / prod(loops.values()) * w.tile / prod(p.extents[a] for a in d.k_outer)
-    outputs = prod(p.piece.extents)
-    sum_vectors = outputs / p.extents[d.vector] * row_vectors if d.vector < rank else outputs  # vectors of sums
-    total += sum_vectors * (epilogue_cycles + 1.5 if d.vector < rank else w.lane_sum * d.split)
-    if d.k_outer:
-        near = sum_elements(p, d, lanes) * p.dtype.itemsize <= l1 * 0.75
-        total += sum_vectors * p.extents[d.k_outer[0]] * (2 if near else w.far_sum)
-    if d.split > 1:
-        total += outputs * d.split * w.partial_sum
-    for _, halo in halo_problem.halos:
-        total += d.parts * points_of_outer_axes * (halo.buffer.size / lanes * w.halo + w.tile)
-    return total

@@ -228,8 +228,10 @@ class OperandPlan(HaloSetting):
         return epilogue.choose_form(self, self.original, mr, nv, split)[0]
 
     def k_fractions(self, tiles: Sequence[tuple[int, int]]) -> Sequence[float]:
-        """Return the part of K that guards leave to each tile of (mr rows of M, nv vectors of N)."""
+        """Return the part of K that guards leave to each tile of (mr rows of M, nv vectors of N) over all of K."""
         fractions = [1.0] * len(tiles)
+        if self.p.in_tiles or self.halo_k_blocks:
+            return fractions
         sizes_of_sides = [(int(self.swap), self.m_side.axes, tuple(mr for mr, _ in tiles))]
         if self.rows:
             rows = tuple(max(1, nv * self.lanes // self.row) for _, nv in tiles)

@@ -23,7 +23,9 @@ class PartialSums(NamedTuple):
     """The layout of partial sums in the workspace: [part of K][batch][row of M][point of N], rows padded to whole
     vectors.
 
-    base: the workspace element at which they begin.
+    m_axes, n_axes: axes of the rows, and of the points of a row
+    padded: extent of the innermost of `n_axes` in whole vectors, 0 where vectors cross it
+    base: the workspace element at which they begin
     """
 
     batch: int
@@ -31,7 +33,10 @@ class PartialSums(NamedTuple):
     columns: int
     lanes: int
     parts: int
-    base: int
+    m_axes: tuple[int, ...]
+    n_axes: tuple[int, ...]
+    padded: int = 0
+    base: int = 0
 
     @property
     def row(self) -> int:
@@ -212,7 +217,10 @@ class Geometry(HaloSetting):
     @property
     def partials(self) -> PartialSums:
         """The layout of the partial sums in the workspace."""
-        return PartialSums(self.B, self.M, self.N, self.lanes, self.c.split, self.a.shared + self.b.shared)
+        axes = self.m_side.axes, self.n_side.axes
+        return PartialSums(
+            self.B, self.M, self.N, self.lanes, self.c.split, *axes, self.row, self.a.shared + self.b.shared
+        )
 
     def workspace_elements(self) -> int:
         """Return the elements of the workspace: operands that all tasks share, and partial sums."""

@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import ceil, prod
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from einsmith.cost.roofline import launch_overhead
-from einsmith.kernels.contraction import companions, cost, direct_boxes, epilogue, k_bounds, search, sums, table
+from einsmith.kernels.contraction import companions, cost, k_bounds, search, sums, table
 from einsmith.kernels.contraction.config import Config, Direct, Tiled
+from einsmith.kernels.contraction.direct_cost import DirectCost
 from einsmith.kernels.contraction.emission import launches
 from einsmith.kernels.contraction.emission.blocked import CompanionPairs
 from einsmith.kernels.contraction.problem import Problem, problems
@@ -119,11 +120,8 @@ class Contraction(Pattern):
         ranked = [main if p is first else _rank(kernel, (p,), target, like, MAX_CONFIGS)[0] for p in pieces]
         depth = max(len(r) for r in ranked)
         every = [Configs(tuple(r[min(i, len(r) - 1)][1] for r in ranked)) for i in range(min(depth, 6))]
-        companion_configs, joint = companions.join_companions(
-            kernel, pieces, dict(zip(pieces, every[0].pieces, strict=True)), target
-        )
-        configs_of_pieces = tuple(companion_configs.get(p, c) for p, c in zip(pieces, every[0].pieces, strict=True))
-        return [Configs(configs_of_pieces, joint), *every] if joint else every
+        best = self.best(kernel, target)
+        return [best, *every] if best is not None and best.joint else every
 
     def space(self, kernel: Kernel, target: Any) -> Space:
         """Return the genes of every piece, and the pairs that may be computed together."""
@@ -234,7 +232,8 @@ def _price_cache(kernel: Kernel, p: Problem, target: Any) -> dict[Config, _Price
 def _price(kernel: Kernel, p: Problem, c: Config, target: Any) -> _Price:
     """Return the price of a piece in a configuration."""
     if isinstance(c, Direct):
-        return _Price(_direct_cost(kernel, p, c, target), 1 + (c.split > 1), c.tasks * c.parts * c.split)
+        cost_of_direct = DirectCost(kernel, p, c, target).price()
+        return _Price(cost_of_direct, 1 + (c.split > 1), c.tasks * c.parts * c.split)
     price = _price_cache(kernel, p, target).get(c)
     return price or _price_at(cost.predict(table.table_of(kernel, p, c, target), target), 0)
 
@@ -246,27 +245,3 @@ def _price_at(predicted: cost.Predicted, i: int) -> _Price:
         int(predicted.launches[i]),
         int(predicted.tasks[i]),
     )
-
-
-def _direct_cost(kernel: Kernel, p: Problem, c: Direct, target: Any) -> Cost:
-    """Return the cost of a piece in the direct form, without its launches."""
-    item = p.dtype.itemsize
-    lanes = target.lanes(item)
-    v = c.vector
-    epilogue_cycles = epilogue.cycles(kernel, p, (v,) if v < len(p.piece.extents) else (), lanes, target)
-    points = p.count(c.outer) * c.parts * c.split
-    tasks = min(target.cores, points)
-    imbalance = ceil(points / tasks) * tasks / points
-    size = sum(bytes_by_buffer(kernel))
-    arithmetic = (
-        direct_boxes.cycles(kernel, p, c, lanes, epilogue_cycles, target) * target.cycle_seconds / tasks * imbalance
-    )
-    memory = target.seconds_for_bytes(size, size, tasks)
-    wait_seconds = (
-        memory * target.overheads.crowding(direct_boxes.count_far_rows(kernel, p, c, target))
-        if size > target.l2 * tasks
-        else 0.0
-    )
-    waited = direct_boxes.strip_bytes(kernel, p, c, target) + direct_boxes.refetched_bytes(kernel, p, c, target)
-    wait_seconds += target.seconds_for_bytes(waited, size, tasks)
-    return Cost(arithmetic, memory, wait_seconds)

@@ -25,9 +25,9 @@ from einsmith.kernels.contraction.k_vectorization import can_vectorize_k, choose
 from einsmith.kernels.contraction.problem import Problem, needs_exact_guards, problems
 from einsmith.kernels.contraction.row_offsets import regular_rows
 from einsmith.kernels.contraction.sums import sum_side
-from einsmith.kernels.contraction.table import TableTile, build_table
+from einsmith.kernels.contraction.table import build_table
 from einsmith.kernels.contraction.traffic import Array
-from einsmith.kernels.contraction.words import in_words, operand_memories, word_axes
+from einsmith.kernels.contraction.words import in_words, word_axes
 from einsmith.kernels.emit.loops import is_limited
 from einsmith.schedule.kernel import Kernel, has_row_limit
 
@@ -155,13 +155,12 @@ def candidates(kernel: Kernel, pieces: Sequence[Problem], target: Any, like: Con
     neither operand does. Where the results of pieces are interleaved, they use as many vectors of N as `like`.
     """
     settings: list[OperandPlan] = []
-    tiles: list[TableTile] = []
-    sweeps: list[tuple[int, Tiled]] = []
+    tiles: list[tuple[int, Tiled]] = []
     piece_of_setting: list[int] = []
     direct_configs: list[list[Config]] = []
     tiled = like if isinstance(like, Tiled) else None
     for p in pieces:
-        boxes = [] if kernel.sums else direct_boxes.configs(kernel, p, operand_memories(kernel), target)
+        boxes = [] if kernel.sums else direct_boxes.configs(kernel, p, target)
         direct_configs.append([*boxes])
     alone = len(problems(kernel.root) or ()) == 1
     for number, p in ((n, q) for n, piece in enumerate(pieces) for q in _by_words(kernel, piece, target, alone)):
@@ -189,12 +188,13 @@ def candidates(kernel: Kernel, pieces: Sequence[Problem], target: Any, like: Con
                 ):
                     continue
                 s = operand_plan(kernel, p, windows, swap, keeps_rows, target)
-                tiles += _choose_tiles(s, len(settings), preferred_nv)
+                chosen = _choose_matrix_tiles(s) if p.in_tiles else _choose_tiles(s, preferred_nv)
                 if not windows and not kernel.sums and not p.in_tiles:
-                    sweeps += [(len(settings), c) for c in _enumerate_sweeps(s)]
+                    chosen += _enumerate_sweeps(s)
+                tiles += [(len(settings), c) for c in chosen]
                 settings.append(s)
                 piece_of_setting.append(number)
-    table = build_table(settings, tiles, sweeps)
+    table = build_table(settings, tiles)
     return Candidates(table, np.array(piece_of_setting)[[] if table is None else table.setting], direct_configs)
 
 
@@ -265,12 +265,10 @@ def _enumerate_sweeps(s: OperandPlan) -> list[Tiled]:
     return list(dict.fromkeys(out))
 
 
-def _choose_tiles(s: OperandPlan, number: int, preferred_nv: int) -> list[TableTile]:
-    """Return the promising register tiles of setting `number`, of `preferred_nv` vectors where there are such tiles."""
+def _choose_tiles(s: OperandPlan, preferred_nv: int) -> list[Tiled]:
+    """Return the promising register tiles of a setting, of `preferred_nv` vectors where there are such tiles."""
     p, target, x, lanes = s.p, s.target, s.numbers, s.lanes
     m, n, k, batch, m_axes, n_axes = s.M, s.N, s.K, s.B, s.m_side.axes, s.n_side.axes
-    if p.in_tiles:
-        return _choose_matrix_tiles(s, number)
     block, unit = 0, config.unit_of_k(p, lanes)
     in_lines = epilogue.store_unit(s.kernel, s.original, n_axes, lanes) is not None
     # With whole lines of results there are no blocks: sums would wait for blocks of K, then for lines.
@@ -297,9 +295,7 @@ def _choose_tiles(s: OperandPlan, number: int, preferred_nv: int) -> list[TableT
             if not (x.a_parts and m // x.a_parts % mr or x.b_parts and n // x.b_parts % (nv * lanes))
         ]
     out = []
-    for (mr, nv), k_fraction in zip(
-        promising, [1.0] * len(promising) if s.halo_k_blocks else s.k_fractions(promising), strict=True
-    ):
+    for mr, nv in promising:
         split, tiles = 1, batch * ceil(m / mr) * ceil(n / (nv * lanes))
         if s.kernel.sums:  # an epilogue that waits for parts of K takes no sums
             split = 1
@@ -309,10 +305,7 @@ def _choose_tiles(s: OperandPlan, number: int, preferred_nv: int) -> list[TableT
             split = min(ceil(k / 256), max(1, ceil(4 * target.cores / tiles)))
             # Panels over a task's part of K stay in the caches.
             split = max(split, ceil(k * (mr + nv * lanes) * s.item / MAX_K_PANEL))
-        points = block if split == 1 else 0
-        out.append(
-            TableTile(number, mr, nv, points, split, s.reads_in_place(mr), k_fraction, s.price_epilogue(mr, nv, split))
-        )
+        out.append(Tiled(mr=mr, nv=nv, kc=block if split == 1 else 0, split=split))
     parts_of_k = 1 if s.kernel.sums else ceil(4 * target.cores / batch)
     if block and parts_of_k > 1 and x.b_transposed and k >= 4 * parts_of_k * block:
         # An N side that is transposed is packed once, by the task that has that part of K. Sums are loaded for every
@@ -321,18 +314,17 @@ def _choose_tiles(s: OperandPlan, number: int, preferred_nv: int) -> list[TableT
         widths = [nv for nv in dict.fromkeys(nv for _, nv in sizes) if registers // nv > 1]
         spare = [(_divide_evenly(m, registers // nv - 1), nv) for nv in widths]
         for mr, nv in _select_promising(tuple(spare), m, n, k, lanes, s.multiplies, target):
-            epilogue_cycles, inline = s.price_epilogue(mr, nv, parts_of_k), s.reads_in_place(mr)
             lengths = [2 * block, block]
             if lengths[0] * nv * lanes * s.item > target.l1:  # beyond L1 anyway: a longer panel loses nothing
                 point_bytes = (mr + nv * lanes) * s.item
                 lengths.append(_fit_block_points(ceil(k / parts_of_k), point_bytes, unit))
-            out += [TableTile(number, mr, nv, points, parts_of_k, inline, 1.0, epilogue_cycles) for points in lengths]
-        out += _enumerate_deep_tiles(s, number, registers, parts_of_k, 2 * block)
+            out += [Tiled(mr=mr, nv=nv, kc=points, split=parts_of_k) for points in lengths]
+        out += _enumerate_deep_tiles(s, registers, parts_of_k, 2 * block)
     return out
 
 
-def _choose_matrix_tiles(s: OperandPlan, number: int) -> list[TableTile]:
-    """Return the tiles of setting `number` that tile registers compute: up to 2 x 2 of them at once."""
+def _choose_matrix_tiles(s: OperandPlan) -> list[Tiled]:
+    """Return the tiles of a setting that tile registers compute: up to 2 x 2 of them at once."""
     if s.M < TILE_ROWS:
         return []
     mr, columns = config.TILE_SIZES[s.M > TILE_ROWS], ceil(s.N / s.lanes)
@@ -342,7 +334,7 @@ def _choose_matrix_tiles(s: OperandPlan, number: int) -> list[TableTile]:
         point_bytes = (mr + nv * s.lanes) * s.item
         is_whole = s.K * point_bytes <= MAX_K_PANEL or needs_exact_guards(s.p) or in_lines
         blocks = 0 if is_whole else _fit_block_points(s.K, point_bytes, s.lanes)
-        out.append(TableTile(number, mr, nv, blocks if blocks < s.K else 0, 1, False, 1.0, s.price_epilogue(mr, nv, 1)))
+        out.append(Tiled(mr=mr, nv=nv, kc=blocks if blocks < s.K else 0))
     return out
 
 
@@ -354,8 +346,8 @@ def _fit_block_points(k: int, point_bytes: int, unit: int) -> int:
     return ceil(ceil(k / unit) / ceil(k * point_bytes / MAX_K_PANEL)) * unit
 
 
-def _enumerate_deep_tiles(s: OperandPlan, number: int, registers: int, split: int, block: int) -> list[TableTile]:
-    """Return tiles of setting `number` whose vectors hold all points of N at several points of K.
+def _enumerate_deep_tiles(s: OperandPlan, registers: int, split: int, block: int) -> list[Tiled]:
+    """Return tiles of a setting whose vectors hold all points of N at several points of K.
 
     There are such tiles only where they leave fewer lanes empty. The points of K must be adjacent in the rows of M, and
     no part or block of K may end between them (`k_vectorization.can_vectorize_k`). Tiles use at most `registers` vector
@@ -373,5 +365,4 @@ def _enumerate_deep_tiles(s: OperandPlan, number: int, registers: int, split: in
     blocks = dict.fromkeys((_fit_block_points(part, 2 * (mr + nv * s.lanes // depth) * s.item, s.lanes), block))
     if not can_vectorize_k(s, depth, (part, *blocks)):
         return []
-    epilogue_cycles = s.price_epilogue(mr, nv, split)
-    return [TableTile(number, mr, nv, points, split, True, 1.0, epilogue_cycles, depth) for points in blocks]
+    return [Tiled(mr=mr, nv=nv, kc=points, split=split, depth=depth) for points in blocks]

@@ -10,17 +10,15 @@ from itertools import compress
 from math import ceil, prod
 from typing import Any
 
-import numpy as np
-
 from einsmith.codegen.loopnest.dots import TILE_ROWS
 from einsmith.kernels.contraction import config, direct_boxes, epilogue, k_vectorization, search, table
 from einsmith.kernels.contraction.config import Config, Direct, Tiled
 from einsmith.kernels.contraction.cost import HOW, ORDERS
-from einsmith.kernels.contraction.features import OperandPlan, operand_plan, stack_features
+from einsmith.kernels.contraction.features import OperandPlan, operand_plan
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.contraction.sums import sum_side
 from einsmith.kernels.contraction.traffic import SWEEP_POINTS
-from einsmith.kernels.contraction.words import in_words, operand_memories, word_axes
+from einsmith.kernels.contraction.words import in_words, word_axes
 from einsmith.kernels.genes import FORM, Space, add_values, space_of
 from einsmith.schedule.kernel import Kernel
 
@@ -38,7 +36,7 @@ def piece_space(kernel: Kernel, p: Problem, target: Any) -> Space:
     parts = min(k, max(4 * target.cores, ceil(k / 256)))
     unit = config.unit_of_k(p, lanes)
     lengths = (unit * ceil(k / n / unit) for n in range(2, max(2, k // MIN_BLOCK_POINTS) + 1))
-    direct = direct_boxes.configs(kernel, p, operand_memories(kernel), target)
+    direct = direct_boxes.configs(kernel, p, target)
     tiled: Space = {
         FORM: ("Tiled", *(["Direct"] if direct else [])),
         "swap": (False, True),
@@ -70,7 +68,7 @@ def explain_illegal(kernel: Kernel, p: Problem, c: Config, target: Any) -> str:
 
 def _reject_direct(kernel: Kernel, p: Problem, c: Direct, target: Any) -> str:
     """Return the reason why a configuration of the direct form is illegal, or an empty string."""
-    known = direct_boxes.configs(kernel, p, operand_memories(kernel), target)
+    known = direct_boxes.configs(kernel, p, target)
     if all(replace(c, tasks=1, parts=1, split=1) != replace(d, tasks=1, parts=1, split=1) for d in known):
         return "the direct form has no such box for this kernel"
     if c.split != 1 and not (c.vector in p.k and c.parts == 1 and 1 <= c.split <= p.count(c.k_outer)):
@@ -144,16 +142,14 @@ def _can_vectorize_k(c: Tiled, s: OperandPlan, columns: int) -> bool:
 
 def _reject_ways(c: Tiled, s: OperandPlan) -> str:
     """Return the reason why operands cannot reach the tile as configured; empty where they can."""
-    in_place = s.reads_in_place(c.mr) and not c.tiles
     if c.order == "k" and (c.a, c.b) == ("inline", "inline"):
         has_plain_tiles = c.depth == 1 and not c.rows and not c.windows
         return (
             ""
-            if in_place and has_plain_tiles and 0 < c.kc <= SWEEP_POINTS
+            if s.reads_in_place(c.mr) and not c.tiles and has_plain_tiles and 0 < c.kc <= SWEEP_POINTS
             else f"order k does not take blocks of {c.kc} points of K here"
         )
-    row = np.array([[0, c.mr, c.nv, c.kc, c.split, in_place, 1.0, 0.0, c.depth]], np.float64)
-    sensible = table.mask_sensible(row, stack_features([s.numbers]), s.lanes)[0]
+    sensible = table.mask_sensible(table.tabulate([s], [(0, c)]))[0]
     way = HOW.index(c.a), HOW.index(c.b), ORDERS.index(c.order), int(c.kc > 0)
     return (
         "" if way in compress(table.WAYS, sensible) else f"this combination of a, b, order and kc is not possible: {c}"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from itertools import product
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from itertools import groupby, product
+from typing import Any
 
 import numpy as np
 
@@ -23,36 +24,11 @@ from einsmith.kernels.contraction.cost import (
     ConfigTable,
     inner_bytes,
 )
-from einsmith.kernels.contraction.features import FeatureArrays, OperandPlan, operand_plan, stack_features
+from einsmith.kernels.contraction.features import OperandPlan, operand_plan, stack_features
 from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.contraction.traffic import Array
 from einsmith.kernels.contraction.words import in_words
 from einsmith.schedule.kernel import Kernel
-
-
-class TableTile(NamedTuple):
-    """A register tile of a setting.
-
-    setting: index of the setting
-    mr, nv: rows and vectors
-    blocks: points of K in a block, 0 if K is not cut into blocks
-    split: parts of K, whose partial sums a later launch adds
-    inline: whether M can be read in place
-    k_fraction: part of K that guards leave to the tile
-    epilogue_cycles: cycles of the epilogue for each vector of results
-    depth: points of K in the lanes of a vector
-    """
-
-    setting: int
-    mr: int
-    nv: int
-    blocks: int
-    split: int
-    inline: bool
-    k_fraction: float
-    epilogue_cycles: float
-    depth: int = 1
-
 
 WAYS = [
     (a, b, order, blocked)
@@ -68,31 +44,27 @@ With blocks of K outermost, panels of N are packed once for all tiles of M; the 
 _A, _B, _ORDER, _BLOCKED = np.array(WAYS).T
 
 
-def build_table(
-    settings: list[OperandPlan], tiles: list[TableTile], sweeps: list[tuple[int, Tiled]]
-) -> ConfigTable | None:
-    """Return the table of all tiles with every sensible way to reach the operands, and of `sweeps`; None if empty."""
-    if not settings:
+def build_table(settings: Sequence[OperandPlan], configs: Sequence[tuple[int, Tiled]]) -> ConfigTable | None:
+    """Return the table of configurations, each with the number of its setting; None if there are none.
+
+    A configuration over rows of N as streams (order "k") stays as it is; others stand for their register tile, which is
+    taken with every sensible way to reach the operands, with tasks for these.
+    """
+    if not configs:
         return None
-    columns, target = np.array(tiles, np.float64).reshape(-1, len(TableTile._fields)), settings[0].target
-    features = stack_features([s.numbers for s in settings])
-    tile, way = np.nonzero(mask_sensible(columns, features.select(columns[:, 0].astype(np.int64)), settings[0].lanes))
-    number, mr, nv, blocks, split, _, k_fraction, epilogue_cycles, depth = columns[tile].T
-    a, b, order = _A[way], _B[way], _ORDER[way]
-    one = np.ones_like(mr)
-    rows = np.array(
-        (number, mr, nv, a, b, order, blocks * _BLOCKED[way], split, one, one, depth, k_fraction, epilogue_cycles)
-    )
+    sweeps, tiles = ([x for x in configs if (x[1].order == "k") is is_sweep] for is_sweep in (True, False))
+    t, target = tabulate(settings, tiles), settings[0].target
+    features = t.features
+    tile, way = np.nonzero(mask_sensible(t))
+    rows = t.rows.take(tile, axis=1)
+    rows[3:7] = _A[way], _B[way], _ORDER[way], rows[6] * _BLOCKED[way]
     x = ConfigTable(settings, rows, features)
     x.rows[8:10] = _choose_tasks(x, target)  # tm and tn are views of these rows
     if features.has["a_parts"] or features.has["b_parts"]:
         cuts = np.array((x.numbers.a_parts, x.numbers.b_parts))
         x.rows[8:10] = np.where(cuts.any(axis=0), np.maximum(cuts, 1), x.rows[8:10])
-    rows = _add_other_tasks(x, target)
-    if sweeps:
-        more = [column_of(n, c, 1.0, settings[n].price_epilogue(c.mr, c.nv, 2)) for n, c in sweeps]
-        rows = np.concatenate([rows, np.array(more).T], axis=1)
-    return x if rows is x.rows else ConfigTable(settings, rows, features)
+    rows = np.concatenate([_add_other_tasks(x, target), columns_of(settings, sweeps)], axis=1)
+    return ConfigTable(settings, rows, features)
 
 
 def _add_other_tasks(t: ConfigTable, target: Any) -> Array:
@@ -118,36 +90,42 @@ def _add_other_tasks(t: ConfigTable, target: Any) -> Array:
     return np.concatenate(rows, axis=1)[:, np.argsort(np.concatenate(places), kind="stable")]
 
 
-def column_of(setting: int, c: Tiled, k_fraction: float, epilogue_cycles: float) -> list[float]:
-    """Return configuration `c` of a setting as a column of a table; `k_fraction` and `epilogue_cycles` are as in
-    `TableTile`."""
-    how = HOW.index(c.a), HOW.index(c.b), ORDERS.index(c.order)
-    return [float(setting), c.mr, c.nv, *how, c.kc, c.split, c.tm, c.tn, c.depth, k_fraction, epilogue_cycles]
+def columns_of(settings: Sequence[OperandPlan], configs: Sequence[tuple[int, Tiled]]) -> Array:
+    """Return configurations, each with the number of its setting, as columns of a table."""
+    columns = []
+    for number, group in groupby(configs, key=lambda x: x[0]):
+        s, every = settings[number], [c for _, c in group]
+        for c, k_fraction in zip(every, s.k_fractions([(c.mr, c.nv) for c in every]), strict=True):
+            how = HOW.index(c.a), HOW.index(c.b), ORDERS.index(c.order)
+            fields = c.mr, c.nv, *how, c.kc, c.split, c.tm, c.tn, c.depth
+            in_place = not s.p.in_tiles and s.reads_in_place(c.mr)
+            columns.append([number, *fields, k_fraction, s.price_epilogue(c.mr, c.nv, c.split), in_place])
+    return np.array(columns, np.float64).reshape(-1, 14).T
+
+
+def tabulate(settings: Sequence[OperandPlan], configs: Sequence[tuple[int, Tiled]]) -> ConfigTable:
+    """Return the table of configurations as they are."""
+    return ConfigTable(settings, columns_of(settings, configs), stack_features([s.numbers for s in settings]))
 
 
 def table_of(kernel: Kernel, p: Problem, c: Tiled, target: Any) -> ConfigTable:
     """Return the table of a single configuration."""
     problem = in_words(kernel, p, c.words, target, c.tiles)
     assert problem is not None
-    s = operand_plan(kernel, problem, c.windows, c.swap, c.rows, target)
-    column = column_of(0, c, s.k_fractions([(c.mr, c.nv)])[0], s.price_epilogue(c.mr, c.nv, c.split))
-    return ConfigTable([s], np.array([column]).T, stack_features([s.numbers]))
+    return tabulate([operand_plan(kernel, problem, c.windows, c.swap, c.rows, target)], [(0, c)])
 
 
-def mask_sensible(tiles: Array, x: FeatureArrays, lanes: int) -> Array:
-    """Return a mask [tile, way] of the WAYS that are worth a prediction.
-
-    `tiles` is an array [tile, field] of the fields of `TableTile`; `x` holds the features of each tile's setting.
-    """
-    _, mr, nv, blocks, split, inline, _, _, depth = tiles.T
+def mask_sensible(t: ConfigTable) -> Array:
+    """Return a mask [tile, way] of the WAYS to reach the operands of a table's tiles that are worth a prediction."""
+    x, mr, nv, split, depth = t.numbers, t.mr, t.nv, t.split, t.depth
     is_m_outer = _ORDER == BY_M
-    one_row, one_column = np.ceil(x.m / mr) == 1, np.ceil(x.n * depth / (nv * lanes)) == 1
+    one_row, one_column = np.ceil(x.m / mr) == 1, np.ceil(x.n * depth / (nv * t.lanes)) == 1
     is_unblocked = (x.k < 2 * traffic.MAX_BLOCK_POINTS) | (x.has_halos > 0)  # K has no blocks
     # Pairs of a condition on ways and a condition on tiles: ways are ruled out for tiles if both conditions hold.
     ruled_out = (
-        (_A == INLINE, inline == 0),
+        (_A == INLINE, t.in_place == 0),
         # A buffer of an operand that could be read in place pays where it avoids conflicts, or is packed once.
-        (_A == BUFFER, (inline > 0) & ((x.has_halos > 0) | (x.m <= mr)) & (x.a_invariant == 0)),
+        (_A == BUFFER, (t.in_place > 0) & ((x.has_halos > 0) | (x.m <= mr)) & (x.a_invariant == 0)),
         (_B != INLINE, x.row > 0),
         ((_A == BUFFER) | (_B == BUFFER), (split > 1) | (x.halo_k_blocks > 0)),
         (_A == BUFFER, x.a_from_halo > 0),
@@ -157,8 +135,8 @@ def mask_sensible(tiles: Array, x: FeatureArrays, lanes: int) -> Array:
         (~is_m_outer & (_A == PANEL), ~one_row & ~one_column & is_unblocked),
         (is_m_outer, one_row),
         (is_m_outer & (_A != PANEL), one_column),
-        (_BLOCKED == 1, blocks == 0),
-        ((_BLOCKED == 0) | (_B != PANEL), (blocks > 0) & (split > 1)),
+        (_BLOCKED == 1, t.kc == 0),
+        ((_BLOCKED == 0) | (_B != PANEL), (t.kc > 0) & (split > 1)),
         (_A != INLINE, depth > 1),
         ((_B == INLINE) | (_ORDER == BY_K), x.in_tiles > 0),
         (_ORDER == BY_K, (split > 1) | (x.b_transposed > 0) | one_row | one_column),

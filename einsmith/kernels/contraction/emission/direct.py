@@ -72,7 +72,7 @@ class UnrolledBox(NamedTuple):
 def partial_sums(p: Problem, d: Direct, lanes: int) -> PartialSums:
     """Return the layout of the partial sums of the parts of K, with a row for each point of the left operand."""
     batch, left, right, _ = p.sizes
-    return PartialSums(batch, left, right, lanes, d.split, 0)
+    return PartialSums(batch, left, right, lanes, d.split, p.left, p.right)
 
 
 class DirectLowering(Operands):

@@ -43,10 +43,15 @@ def limited_axes(kernel: Kernel, p: Problem, axes: Sequence[int]) -> list[int]:
     return [a for a in axes if a in limits_of(kernel) and (a == 0 or p.extents[a] == kernel.shape[a])]
 
 
-def limited_points(b: Builder, kernel: Kernel, p: Problem, axes: Sequence[int]) -> SSAValue | None:
-    """Return the number of points of axes of which the first ends at a limit of the kernel; None where it does not."""
+def limited_points(
+    b: Builder, kernel: Kernel, p: Problem, axes: Sequence[int], points: int | None = None
+) -> SSAValue | None:
+    """Return the number of points of axes of which the first ends at a limit of the kernel; None where it does not.
+
+    points: points of all the axes, where rows are filled up to whole vectors
+    """
     limit = load_limit(b, kernel, axes[0]) if axes and axes[0] in limited_axes(kernel, p, axes) else None
-    return None if limit is None else b.mul(limit, p.count(axes[1:]))
+    return None if limit is None else b.mul(limit, (points or p.count(axes)) // p.extents[axes[0]])
 
 
 def is_batch_below(b: Builder, g: Geometry, batch: SSAValue) -> SSAValue | None:
@@ -60,11 +65,7 @@ def is_batch_below(b: Builder, g: Geometry, batch: SSAValue) -> SSAValue | None:
 
 def limited_side(b: Builder, g: Geometry, side: Side) -> SSAValue | None:
     """Return the points of a side that tiles below the limit of its first axis cover; None where it has no limit."""
-    axes = side.axes
-    has_limit = axes and axes[0] in limited_axes(g.kernel, g.p, axes)
-    limit = load_limit(b, g.kernel, axes[0]) if has_limit else None
-    points = g.N if side is g.n_side else g.M  # rows of N may be filled up to whole vectors
-    return None if limit is None else b.mul(limit, points // g.p.extents[axes[0]])
+    return limited_points(b, g.kernel, g.p, side.axes, g.N if side is g.n_side else g.M)
 
 
 def is_tile_below(b: Builder, g: Geometry, x: OperandTiles, number: SSAValue) -> SSAValue | None:

@@ -117,7 +117,7 @@ def _launch_parts(
         out.sums, out.workspace = place_sums(kernel, parts_of(Geometry(kernel, c, target, p)), out.workspace)
     base = out.workspace
     if isinstance(c, Direct):
-        sums, sides_of, row, problem = partial_sums(p, c, target.lanes(p.dtype.itemsize)), (p.left, p.right), 0, p
+        sums, problem = partial_sums(p, c, target.lanes(p.dtype.itemsize)), p
         elements = sums.elements if c.split > 1 else 0
         parts["multiply"] = _LaunchPart(
             c.tasks * c.parts * c.split, lambda b, _, task: DirectLowering(kernel, c, target, b, p, base).run(task)
@@ -128,7 +128,7 @@ def _launch_parts(
             out.beyond = min(out.beyond, Beyond.TOUCHED)
     else:
         g = Geometry(kernel, c, target, p)
-        sums, sides_of, row, problem = g.partials, (g.m_side.axes, g.n_side.axes), g.row, g.p
+        sums, problem = g.partials, g.p
         elements, invariant = g.workspace_elements(), invariant_sides(kernel, p, c.swap)
         for label, is_invariant in (("pack_once", True), ("pack", False)):
             tiles = [x for name, x in (("a", g.a), ("b", g.b)) if (name in invariant) is is_invariant]
@@ -138,7 +138,7 @@ def _launch_parts(
         out.beyond = min(out.beyond, beyond_limit(g))
     if c.split > 1:
         tasks = min(sums.batch * sums.rows, target.cores * 2)
-        parts["add"] = _LaunchPart(tasks, partial(add_parts, kernel, problem, sums, *sides_of, row, base))
+        parts["add"] = _LaunchPart(tasks, partial(add_parts, kernel, problem, sums, base))
     return elements, parts
 
 
@@ -181,27 +181,13 @@ def invariant_sides(kernel: Kernel, p: Problem, swap: bool) -> str:
     return "".join(name for name, side in zip("ab", sides(p, swap), strict=True) if slots_of(side.operand) <= slots)
 
 
-def add_parts(
-    kernel: Kernel,
-    p: Problem,
-    sums: PartialSums,
-    m_axes: Sequence[int],
-    n_axes: Sequence[int],
-    row: int,
-    base: int,
-    b: Builder,
-    tasks: int,
-    task: SSAValue,
-) -> None:
+def add_parts(kernel: Kernel, p: Problem, sums: PartialSums, base: int, b: Builder, tasks: int, task: SSAValue) -> None:
     """Emit one of `tasks` tasks that add the partial sums of a range of rows in a fixed tree and run the epilogue.
 
     Args:
         kernel: the kernel
         p: the piece
         sums: the layout of the partial sums
-        m_axes: axes of the rows
-        n_axes: axes of the points of a row
-        row: extent of the innermost of `n_axes` in whole vectors, 0 where vectors cross it
         base: bytes of the workspace before this piece's part
         b: the builder
         tasks: number of tasks
@@ -209,16 +195,16 @@ def add_parts(
     """
     n, elem = sums.lanes, elem_of(p.dtype)
     sources = workspace(b, base, p.dtype.itemsize, elem)
-    epilogue = Epilogue(b, kernel, p, n_axes, n, row)
+    epilogue = Epilogue(b, kernel, p, sums.n_axes, n, sums.padded)
     s = epilogue.sampler
     count: Bound = sums.batch * sums.rows
     if (points := limited_points(b, kernel, p, p.batch)) is not None:
         count = b.mul(points, sums.rows)
-    elif sums.batch == 1 and (points := limited_points(b, kernel, p, m_axes)) is not None:
+    elif sums.batch == 1 and (points := limited_points(b, kernel, p, sums.m_axes)) is not None:
         count = points
     with b.loop(*part_range(b, task, tasks, count)) as rows:
         batch, m = digits(b, rows.var, (sums.batch, sums.rows))
-        row_part, batch_part = s.part_of(m_axes, m), s.part_of(p.batch, batch)
+        row_part, batch_part = s.part_of(sums.m_axes, m), s.part_of(p.batch, batch)
         first = b.add(b.mul(rows.var, sums.row), sums.base)
 
         def emit_vector(at: SSAValue, count: int, _: Sequence[SSAValue]) -> None:
