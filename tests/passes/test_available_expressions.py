@@ -129,6 +129,21 @@ def test_a_place_may_be_any(rng):
     assert readers(short, "tanh") == 1 < readers(graph, "tanh")
 
 
+def test_a_place_may_be_read_from_a_tensor(rng):
+    """The product's other operand has fewer dimensions, and its index stands nowhere in the stored tensor's."""
+    op = es.op(
+        "p[i,j,k] = exp(x[i,j,k] - m[i,k])\ny[i,j,k] = 2*exp(x[min(max(n[i,j],0),4),j,k] - m[min(max(n[i,j],0),4),k])\n"
+        "return p, y"
+    )
+    arrays = [rng.standard_normal((5, 3, 2)), rng.standard_normal((5, 2)), rng.integers(0, 5, (5, 3), np.int32)]
+    graph = inline(simplify(trace_call(lambda x, m, n: op(x=x, m=m, n=n), tuple(arrays), {}).graph))
+    short = available_expressions(graph)
+    verify_graph(short)
+    assert evaluations(short, "exp") == 1 < evaluations(graph, "exp")
+    for got, want in zip(evaluate(short, arrays)[0], evaluate(graph, arrays)[0], strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-12)
+
+
 def test_a_masked_softmax_keeps_its_weights_alone(rng):
     """Of attention's backward pass nothing reads the scores, with rows in which nothing takes part too."""
     q, k, v = ((2, 9, 4), (2, 7, 4), (2, 7, 3))

@@ -191,7 +191,8 @@ def _index_of_stored(seed: Expr, f: Expr, stored: Compute) -> tuple[Expr, ...]:
         e, x = pairs.pop()
         if isinstance(e, Read) and is_identity(e, stored.shape, stored.args[e.slot].shape):
             return x.args
-        pairs += zip(e.args, x.args, strict=True)
+        if not isinstance(e, Axis):  # for which x may have any expression
+            pairs += zip(e.args, x.args, strict=True)
     raise AssertionError("no operand is read where the stored tensor reads it at its own position")
 
 
