@@ -73,8 +73,7 @@ def test_strips_and_blocks_read_again():
     (p,) = problems(kernel.root)
     for kc, again in ((0, 7 * 1024 * 4096 * 4), (256, 0)):
         t = table_of(kernel, p, Tiled(mr=8, nv=4, kc=kc), SERVER)
-        sizes = (np.array([x]) for x in (kc or 4096.0, 8.0, 16.0))
-        assert cost.refetched_bytes(t, t.numbers, *sizes, SERVER) == again
+        assert cost.refetched_bytes(cost.CostTerms(t, SERVER)) == again
     assert [traffic.choose_block_points(k) for k in (1, 256, 257, 1000)] == [1, 256, 129, 250]
 
 
@@ -82,9 +81,8 @@ def test_the_busiest_thread_has_whole_tiles_but_for_the_last():
     def share(m: int, n: int, c: Tiled) -> float:
         kernel = product(m, n, 64)
         (p,) = problems(kernel.root)
-        t = table_of(kernel, p, c, SERVER)
-        panels, tiles = np.array([-(-n // (c.nv * 16))]), np.array([-(-m // c.mr)])
-        return float(cost.imbalance(t, t.numbers, tiles, panels, np.array([2.0]))[0])
+        target = replace(SERVER, cores=2)
+        return float(cost.imbalance(cost.CostTerms(table_of(kernel, p, c, target), target))[0])
 
     by_panels = Tiled(mr=9, nv=3, tn=8)
     assert share(90, 16 * 49, by_panels) == pytest.approx((9 - 2 / 3) * 2 * 3 / 49)  # the last has one vector of three
@@ -116,7 +114,7 @@ def divide_tasks_for_cache(kernel, c: Tiled, target: Target) -> Tiled:
 def inner_bytes_of(kernel, c: Tiled) -> float:
     (p,) = problems(kernel.root)
     t = table_of(kernel, p, c, SERVER)
-    return float(cost.inner_bytes(t, t.numbers, t.tm, t.tn)[0])
+    return float(cost.inner_bytes(t, t.tm, t.tn)[0])
 
 
 def choose_tiled(kernel, target=SERVER) -> Tiled:

@@ -43,6 +43,8 @@ class ConfigTable:
     settings, features: the settings, and their features
     numbers: features of each configuration's setting
     m_outer: whether tiles of M are outermost
+    nr: points of N in a panel
+    mt, nt: tiles of M, panels of N
     item, lanes: bytes of an element, elements of a vector
     nbytes: bytes of all buffers
     """
@@ -55,6 +57,8 @@ class ConfigTable:
         self.numbers, self.m_outer = features.select(self.setting), self.order == BY_M
         first = settings[0]
         self.item, self.lanes, self.nbytes = first.item, first.lanes, sum(bytes_by_buffer(first.kernel))
+        self.nr = self.nv * self.lanes / self.depth
+        self.mt, self.nt = np.ceil(self.numbers.m / self.mr), np.ceil(self.numbers.n / self.nr)
 
     def config(self, i: int) -> Tiled:
         """Return configuration number `i`."""
@@ -82,7 +86,7 @@ _Transfer = tuple[Array, Array, bool]
 """Bytes read again, the footprint (bytes) that decides the level of memory they come from, and whether tiles wait."""
 
 
-class _SharedTerms:
+class CostTerms:
     """Quantities that several terms of the cost of a table's configurations use.
 
     t, x, target, w: the table, the features of its configurations, the target and its overheads
@@ -90,8 +94,6 @@ class _SharedTerms:
     a_repacked, b_repacked: whether the operand is packed into a buffer in every run
     n_outer, by_k: whether tiles of M are not outermost, whether blocks of K are
     has_k_halos: whether halo copies cut K into blocks
-    nr: points of N in a panel
-    mt, nt: tiles of M, panels of N
     nvs, rows: vectors of N, vectors of a row of results
     k_steps: steps of the loop over all of K
     all_tasks, tasks: tasks, and cores that run them
@@ -113,8 +115,6 @@ class _SharedTerms:
         self.a_buffer, self.b_buffer = t.a == BUFFER, t.b == BUFFER
         self.a_repacked, self.b_repacked = self.a_buffer & (x.a_invariant == 0), self.b_buffer & (x.b_invariant == 0)
         self.n_outer, self.has_k_halos, self.by_k = ~t.m_outer, x.halo_k_blocks > 0, t.order == BY_K
-        self.nr = t.nv * t.lanes / t.depth
-        self.mt, self.nt = np.ceil(x.m / t.mr), np.ceil(x.n / self.nr)
         # Vectors of N, and of a row of results.
         self.nvs, self.rows = np.ceil(x.n * t.depth / t.lanes), np.ceil(x.n / t.lanes)
         self.k_steps = x.k / t.depth  # steps of K
@@ -126,7 +126,7 @@ class _SharedTerms:
         self.prefetched_lines = np.zeros_like(self.kc)
         if x.has["b_stream_lines"]:
             stream_lines = x.b_stream_lines * (self.n_outer & ~self.b_buffer & (t.kc == 0))
-            stream_lines *= 2 * self.kc * self.nr * t.item < target.l2 * target.overheads.held
+            stream_lines *= 2 * self.kc * t.nr * t.item < target.l2 * target.overheads.held
             self.prefetched_lines = x.b_streams * traffic.count_prefetched_lines(
                 stream_lines, x.m, x.n, t.mr, t.nv, t.lanes, t.tm
             )
@@ -139,20 +139,16 @@ class _SharedTerms:
         exchanged = sum((own - source) * (buffer & (source > 0)) for buffer, source, own in kept)
         self.footprint = t.nbytes + self.repacked_bytes + exchanged
         self.blocked = self.kc < self.k_part
-        self.span = inner_bytes(t, x, t.tm, t.tn)
+        self.span = inner_bytes(t, t.tm, t.tn)
 
 
 def predict(t: ConfigTable, target: Any) -> Predicted:
     """Predict the cost of every configuration of the table."""
-    s = _SharedTerms(t, target)
+    s = CostTerms(t, target)
     pack_cycles, buffer_cycles = _packing_cycles(s)
     seconds_per_cycle = s.target.cycle_seconds / s.tasks
-    arithmetic = (
-        (_step_cycles(s) + _tile_cycles(s) + pack_cycles + _halo_cycles(s))
-        * seconds_per_cycle
-        * imbalance(t, s.x, s.mt, s.nt, s.tasks)
-    )
-    arithmetic += refetched_bytes(t, s.x, s.kc, s.mt, s.nt, target) / (target.bytes_per_second[2] * s.tasks)
+    arithmetic = (_step_cycles(s) + _tile_cycles(s) + pack_cycles + _halo_cycles(s)) * seconds_per_cycle * imbalance(s)
+    arithmetic += refetched_bytes(s) / (target.bytes_per_second[2] * s.tasks)
     memory = np.zeros_like(arithmetic)
     transfers = [
         (s.footprint + s.repacked_bytes, s.footprint, False),
@@ -176,7 +172,7 @@ def predict(t: ConfigTable, target: Any) -> Predicted:
     return Predicted(arithmetic, memory, 1.0 + (t.split > 1) + (s.a_repacked | s.b_repacked), s.all_tasks)
 
 
-def _step_cycles(s: _SharedTerms) -> Array:
+def _step_cycles(s: CostTerms) -> Array:
     """Return the cycles of all steps over K of all tiles."""
     t, x, w, kc = s.t, s.x, s.w, s.kc
     # Extra arithmetic cycles for a vector of N read in place.
@@ -206,18 +202,18 @@ def _step_cycles(s: _SharedTerms) -> Array:
     loads: Array | float = 0.5
     if x.has["b_share"]:
         shares_lines = s.b_inline & (x.b_share > 0)
-        loads = np.where(shares_lines, 1.0 + w.line * (s.mt == 1) / np.maximum(1, x.b_share), 0.5)
+        loads = np.where(shares_lines, 1.0 + w.line * (t.mt == 1) / np.maximum(1, x.b_share), 0.5)
     # Vectors of N that every tile of M loads from L2.
-    n_extra = n_extra + w.walked * (t.m_outer & (s.mt > t.tm) & (s.span > s.target.l1))
+    n_extra = n_extra + w.walked * (t.m_outer & (t.mt > t.tm) & (s.span > s.target.l1))
     if x.has["b_stream_lines"]:
-        line = np.maximum(s.nr * t.item, x.b_step_alignment)
+        line = np.maximum(t.nr * t.item, x.b_step_alignment)
         evicted = (x.b_stream_lines > 0) & s.n_outer & s.b_inline & (2 * s.kc * line > s.target.l1)
-        n_extra = n_extra + w.rewalked * evicted * (1 - t.tm / s.mt)
+        n_extra = n_extra + w.rewalked * evicted * (1 - t.tm / t.mt)
 
     # Vectors that every tile of M loads from L2; or every point of the batch, if there is one tile of M.
-    tiles = (s.mt > t.tm) & (s.kc * s.nr * t.item > s.target.l1)
+    tiles = (t.mt > t.tm) & (s.kc * t.nr * t.item > s.target.l1)
     l2_line = max(w.line, t.lanes * t.item / s.target.bytes_per_second[1] / s.target.cycle_seconds)
-    l2_load = l2_line * (tiles | ((s.mt == 1) & (x.batch > x.b_batch) & (s.b_own > s.target.l1)))
+    l2_load = l2_line * (tiles | ((t.mt == 1) & (x.batch > x.b_batch) & (s.b_own > s.target.l1)))
 
     def step(mr: Array, nv: Array) -> Array:
         """Return the cycles of a step, which multiply-adds, loads and the latency of a short chain limit."""
@@ -232,9 +228,9 @@ def _step_cycles(s: _SharedTerms) -> Array:
             cycles = cycles + w.reloaded * np.maximum(0.0, s.b_inline * nv * x.b_read_cycles - w.in_registers)
         return combine_limits(cycles, w.latency * (product >= 1), w.overlap)
 
-    rows, widths = np.array((t.mr, x.m - (s.mt - 1) * t.mr))[:, None], np.array((t.nv, s.nvs - (s.nt - 1) * t.nv))
+    rows, widths = np.array((t.mr, x.m - (t.mt - 1) * t.mr))[:, None], np.array((t.nv, s.nvs - (t.nt - 1) * t.nv))
     (inside, right), (below, corner) = step(rows, widths)  # whole tiles and the last ones
-    steps = (s.mt - 1) * ((s.nt - 1) * inside + right) + (s.nt - 1) * below + corner
+    steps = (t.mt - 1) * ((t.nt - 1) * inside + right) + (t.nt - 1) * below + corner
     steps = steps * x.batch * s.k_steps
     steps *= np.where((t.split == 1) & (t.kc == 0) & ~s.has_k_halos, t.k_fraction, 1.0)
     # Sums are loaded for a block of K and no register is left for what loads need: the allocator rotates the sums
@@ -247,7 +243,7 @@ def _step_cycles(s: _SharedTerms) -> Array:
     return steps * np.where(lacks_registers & is_blocked & ~has_few_addresses, w.rotate, 1.0)
 
 
-def _tile_cycles(s: _SharedTerms) -> Array:
+def _tile_cycles(s: CostTerms) -> Array:
     """Return the cycles of tiles outside their steps, and of their epilogues."""
     t, x, w = s.t, s.x, s.w
     # Between blocks of K all sums of a panel stay in scratch.
@@ -256,36 +252,36 @@ def _tile_cycles(s: _SharedTerms) -> Array:
     if s.by_k.any():
         waiting = x.m * x.columns * t.item / (t.tm * t.tn)
         tile_cycles = tile_cycles + w.far_sum * t.mr * t.nv * (s.by_k & (waiting > s.target.l1))
-    out = np.ceil(s.k_part / s.kc) * s.mt * s.nt * x.batch * t.split * tile_cycles
+    out = np.ceil(s.k_part / s.kc) * t.mt * t.nt * x.batch * t.split * tile_cycles
     out += w.partial_sum * t.split * x.m * s.rows * x.batch * (t.split > 1)
     if x.has["result_bytes"]:
-        of_n = np.where(s.n_outer & (s.nt > 1), x.m, t.mr)
-        rows = np.where(x.result_bytes > 0, of_n, np.where(t.m_outer & (s.mt > 1), x.n, s.nr))
+        of_n = np.where(s.n_outer & (t.nt > 1), x.m, t.mr)
+        rows = np.where(x.result_bytes > 0, of_n, np.where(t.m_outer & (t.mt > 1), x.n, t.nr))
         lines = np.abs(x.result_bytes) / facts.LINE * (np.abs(x.result_bytes) > s.l2_bytes)
         out += w.strips * lines * waited_part(rows, w.streams)
     return out + x.batch * x.m * s.rows * t.epilogue_cycles
 
 
-def _packing_cycles(s: _SharedTerms) -> tuple[Array, Array]:
+def _packing_cycles(s: CostTerms) -> tuple[Array, Array]:
     """Return the cycles of packing into panels, and of packing in launches of its own."""
     t, x, w = s.t, s.x, s.w
-    times = np.where(s.b_buffer, s.b_repacked, np.where(t.m_outer, s.mt, t.tm))
-    exceeds_l1 = s.kc * (s.nr + t.mr) * t.item > s.target.l1
+    times = np.where(s.b_buffer, s.b_repacked, np.where(t.m_outer, t.mt, t.tm))
+    exceeds_l1 = s.kc * (t.nr + t.mr) * t.item > s.target.l1
     copy_cycles = np.where(x.b_transposed > 0, w.transposed, w.copied + w.far_copy * exceeds_l1)
     points = np.where(s.b_buffer, x.b_batch, x.batch)
     vector = x.b_pack_cycles + x.b_prologue_cycles + w.packed_mask * x.b_pack_masks + copy_cycles
     b = times * points * s.k_steps * s.nvs * vector * ~s.b_inline
-    times = np.where(s.a_buffer, s.a_repacked, np.where(s.n_outer, s.nt, t.tn))
+    times = np.where(s.a_buffer, s.a_repacked, np.where(s.n_outer, t.nt, t.tn))
     vectors = np.where(x.a_transposed > 0, t.mr / t.lanes, np.ceil(t.mr / t.lanes))
     copy_cycles = np.where(x.a_transposed > 0, w.transposed_m, np.where(t.mr % t.lanes == 0, w.copied, w.unaligned))
     points = np.where(s.a_buffer, x.a_batch, x.batch)
     vector = x.a_pack_cycles + x.a_prologue_cycles + w.packed_mask * x.a_pack_masks + copy_cycles
-    a = times * points * x.k * vectors * s.mt * vector * ~s.a_inline
+    a = times * points * x.k * vectors * t.mt * vector * ~s.a_inline
     buffered = a * s.a_buffer + b * s.b_buffer
     return a + b - buffered, buffered
 
 
-def _halo_cycles(s: _SharedTerms) -> Array | float:
+def _halo_cycles(s: CostTerms) -> Array | float:
     """Return the cycles of halo copies, and of storing and loading sums while halo copies change."""
     t, x, w = s.t, s.x, s.w
     if not x.has["halo_elements"]:
@@ -297,7 +293,7 @@ def _halo_cycles(s: _SharedTerms) -> Array | float:
     )
 
 
-def _inner_side_transfers(s: _SharedTerms) -> Iterator[_Transfer]:
+def _inner_side_transfers(s: CostTerms) -> Iterator[_Transfer]:
     """Yield the bytes of the side of the inner loop, which is walked once for each outer tile.
 
     The side streams where a task's range of it exceeds L2.
@@ -310,9 +306,9 @@ def _inner_side_transfers(s: _SharedTerms) -> Iterator[_Transfer]:
         copy = np.where(s.n_outer, x.a_halo_bytes, x.b_halo_bytes) * (how == INLINE)
         inner = np.where(copy > 0, copy * x.batch * np.where(s.n_outer, t.tm, t.tn), inner)
         span = np.where(copy > 0, copy, span)
-    panel = s.kc * t.item * np.where(s.n_outer, s.nr, t.mr)  # of the outer side
+    panel = s.kc * t.item * np.where(s.n_outer, t.nr, t.mr)  # of the outer side
     exceeds_l2 = span > np.minimum(s.target.l2 * s.w.held, s.target.l2 - panel)
-    nbytes = inner * (np.where(s.n_outer, s.nt, s.mt) - 1) * exceeds_l2
+    nbytes = inner * (np.where(s.n_outer, t.nt, t.mt) - 1) * exceeds_l2
     # Stretches may be too short for prefetching to run far ahead; nothing is multiplied while a panel is packed again.
     # Packed tiles of M are prefetched.
     is_short = (how != INLINE) | (np.where(s.n_outer, x.a_step, x.b_step) >= PAGE)
@@ -322,7 +318,7 @@ def _inner_side_transfers(s: _SharedTerms) -> Iterator[_Transfer]:
     yield nbytes * ~is_short, np.maximum(s.footprint, 2 * s.l2_bytes), False
 
 
-def _repeated_transfers(s: _SharedTerms) -> Iterator[_Transfer]:
+def _repeated_transfers(s: CostTerms) -> Iterator[_Transfer]:
     """Yield the bytes of the outer operand, read once a task, and of batch-invariant operands, once a batch point."""
     t = s.t
     outer, times = np.where(s.n_outer, s.b_bytes, s.a_bytes), np.where(s.n_outer, t.tm, t.tn)
@@ -335,7 +331,7 @@ def _repeated_transfers(s: _SharedTerms) -> Iterator[_Transfer]:
             yield (total - own) * (own > s.target.l2 * s.w.held), np.maximum(own, 2 * s.l2_bytes), False
 
 
-def _strip_transfers(s: _SharedTerms) -> Iterator[_Transfer]:
+def _strip_transfers(s: CostTerms) -> Iterator[_Transfer]:
     """Yield the bytes of operands beyond the caches that are read or packed in narrow strips.
 
     Prefetched lines arrive no sooner where no TLB holds their pages.
@@ -349,7 +345,7 @@ def _strip_transfers(s: _SharedTerms) -> Iterator[_Transfer]:
     if m_strips.any():
         waits = np.where(t.a == PANEL, np.where(m_tlb_misses, w.walks, w.waited), 1.0)
         yield s.a_bytes * (1 + waits * traffic.strip_overhead(t.mr, x.m, t.item, w.strip)) * m_strips, s.footprint, True
-    strips = traffic.strip_overhead(s.nr, x.n, t.item, w.strip)
+    strips = traffic.strip_overhead(t.nr, x.n, t.item, w.strip)
     if x.has["b_strips"]:
         is_slow = (
             (x.b_strips > 0)
@@ -371,17 +367,18 @@ def _strip_transfers(s: _SharedTerms) -> Iterator[_Transfer]:
         yield s.b_bytes * t.tm * (1 + strips * (x.b_strips > 0)) * packs_streams, s.footprint, True
 
 
-def imbalance(t: ConfigTable, x: FeatureArrays, mt: Array, nt: Array, tasks: Array) -> Array:
+def imbalance(s: CostTerms) -> Array:
     """Return the share of the busiest thread, relative to an even share.
 
     Tasks are whole tiles, divided into one contiguous range for each thread.
     """
+    t, x, tasks = s.t, s.x, s.tasks
     outer_tasks = x.batch * t.split
     count = outer_tasks * t.tm * t.tn
     out = np.ceil(count / tasks) * tasks / count
     threads = np.maximum(tasks, 2)
     by_n, by_m = (t.tn > 1) & ((t.tm == 1) | (t.tn % tasks == 0)), (t.tm > 1) & (t.tn == 1)  # N's parts are outermost
-    tiles, exact = np.array((nt, mt)), np.array((np.ceil(x.n * t.depth / t.lanes) / t.nv, x.m / t.mr))
+    tiles, exact = np.array((t.nt, t.mt)), np.array((np.ceil(x.n * t.depth / t.lanes) / t.nv, x.m / t.mr))
     # The last tile may have fewer points, which shortens the last thread's share.
     before = np.floor((threads - 1) * tiles / threads)
     last_share = np.maximum(np.ceil(before / (threads - 1)), exact - before)
@@ -392,20 +389,22 @@ def imbalance(t: ConfigTable, x: FeatureArrays, mt: Array, nt: Array, tasks: Arr
     return np.where(np.array((by_n, by_m)) & (tasks > 1), np.maximum(out, whole), out).max(axis=0)
 
 
-def inner_bytes(t: ConfigTable, x: FeatureArrays, tm: Array | float, tn: Array | float) -> Array:
+def inner_bytes(t: ConfigTable, tm: Array | float, tn: Array | float) -> Array:
     """Return the bytes of a task's range of the side that the inner loop walks, at one point of the batch."""
+    x = t.numbers
     points, parts = np.where(t.m_outer, x.columns, x.m), np.where(t.m_outer, tn, tm)
     return points * np.where(t.order == BY_K, t.kc, x.k) * t.item / (parts * t.split)
 
 
-def refetched_bytes(t: ConfigTable, x: FeatureArrays, kc: Array, mt: Array, nt: Array, target: Any) -> Array:
+def refetched_bytes(s: CostTerms) -> Array:
     """Return the bytes fetched from beyond L2 more than once, because blocks of K are too long for it."""
-    item, l2, nbytes, w = t.item, target.l2, np.zeros_like(kc), target.overheads
+    t, x, w, kc, item, l2 = s.t, s.x, s.w, s.kc, s.t.item, s.target.l2
+    nbytes = np.zeros_like(kc)
     by_columns = (t.a == INLINE) & (x.a_step > item) & (kc > 0.75 * x.a_l2_lines) & (x.m * x.k * item > l2)
     if by_columns.any():
         lines = np.where(x.a_side == item, np.ceil(t.mr * item / facts.LINE), t.mr)
-        nbytes = x.batch * mt * nt * x.k * lines * facts.LINE * by_columns
-    panel = kc * t.nv * t.lanes / t.depth * item
+        nbytes = x.batch * t.mt * t.nt * x.k * lines * facts.LINE * by_columns
+    panel = kc * t.nr * item
     refetched = (t.b == INLINE) & (kc > x.b_l2_lines) & (x.n * x.k * item > l2) | (panel > l2 * w.panel)
     if x.has["has_halos"]:
         # With halo copies, the part of a panel and of the copies that L2 does not hold is fetched again. A panel of a
@@ -413,4 +412,4 @@ def refetched_bytes(t: ConfigTable, x: FeatureArrays, kc: Array, mt: Array, nt: 
         copied_bytes = panel + x.halo_elements * item
         part = np.maximum(0.0, 1 - l2 * w.held / copied_bytes) * np.where(t.b == BUFFER, w.streamed, 1.0)
         refetched = np.where(x.has_halos > 0, part * (t.b != INLINE), refetched)
-    return nbytes + refetched * x.batch * (mt - 1) * x.n * x.k * item * (mt > 1)
+    return nbytes + refetched * x.batch * (t.mt - 1) * x.n * x.k * item * (t.mt > 1)

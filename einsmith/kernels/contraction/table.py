@@ -117,15 +117,15 @@ def table_of(kernel: Kernel, p: Problem, c: Tiled, target: Any) -> ConfigTable:
 
 def mask_sensible(t: ConfigTable) -> Array:
     """Return a mask [tile, way] of the WAYS to reach the operands of a table's tiles that are worth a prediction."""
-    x, mr, nv, split, depth = t.numbers, t.mr, t.nv, t.split, t.depth
+    x, split, depth = t.numbers, t.split, t.depth
     is_m_outer = _ORDER == BY_M
-    one_row, one_column = np.ceil(x.m / mr) == 1, np.ceil(x.n * depth / (nv * t.lanes)) == 1
+    one_row, one_column = t.mt == 1, t.nt == 1
     is_unblocked = (x.k < 2 * traffic.MAX_BLOCK_POINTS) | (x.has_halos > 0)  # K has no blocks
     # Pairs of a condition on ways and a condition on tiles: ways are ruled out for tiles if both conditions hold.
     ruled_out = (
         (_A == INLINE, t.in_place == 0),
         # A buffer of an operand that could be read in place pays where it avoids conflicts, or is packed once.
-        (_A == BUFFER, (t.in_place > 0) & ((x.has_halos > 0) | (x.m <= mr)) & (x.a_invariant == 0)),
+        (_A == BUFFER, (t.in_place > 0) & ((x.has_halos > 0) | (x.m <= t.mr)) & (x.a_invariant == 0)),
         (_B != INLINE, x.row > 0),
         ((_A == BUFFER) | (_B == BUFFER), (split > 1) | (x.halo_k_blocks > 0)),
         (_A == BUFFER, x.a_from_halo > 0),
@@ -152,14 +152,13 @@ def _choose_tasks(t: ConfigTable, target: Any) -> tuple[Array, Array]:
     more in each.
     """
     x, cores = t.numbers, target.cores
-    mt, nt = np.ceil(x.m / t.mr), np.ceil(x.n / (t.nv * t.lanes))
     outer_tasks = x.batch * t.split  # tasks along the batch and K
     task_goal = np.ones_like(outer_tasks)
     if cores > 1:
         task_goal = np.maximum(1, np.ceil(4 * cores / outer_tasks))
         unit = cores // np.gcd(outer_tasks.astype(np.int64), cores)
         task_goal += -task_goal % unit  # an equal number for each core
-    outer_tiles, inner_tiles = np.where(t.m_outer, mt, nt), np.where(t.m_outer, nt, mt)
+    outer_tiles, inner_tiles = np.where(t.m_outer, t.mt, t.nt), np.where(t.m_outer, t.nt, t.mt)
     outer = np.minimum(outer_tiles, task_goal)
     inner = np.where(outer_tasks * outer < cores, np.minimum(inner_tiles, np.ceil(cores / (outer_tasks * outer))), 1)
     if cores > 1:  # even shares are worth packing the outer side once more in each
@@ -182,16 +181,14 @@ def _divide_waiting_sums(t: ConfigTable, tn: Array, target: Any) -> tuple[Array,
     """
     x, cores = t.numbers, target.cores
     parts = np.ceil(x.m * x.columns * t.item / (target.l2 * target.overheads.held))
-    max_n_tasks = np.maximum(tn, x.columns * t.item * 2 // PAGE)
-    max_n_tasks = np.minimum(max_n_tasks, np.ceil(x.n / (t.nv * t.lanes)))
+    max_n_tasks = np.minimum(np.maximum(tn, x.columns * t.item * 2 // PAGE), t.nt)
     n_tasks = np.minimum(np.maximum(tn, np.ceil(parts / cores) * cores), max_n_tasks)
-    return np.minimum(np.ceil(x.m / t.mr), np.ceil(parts / n_tasks)), n_tasks
+    return np.minimum(t.mt, np.ceil(parts / n_tasks)), n_tasks
 
 
 def _divide_by_core(t: ConfigTable, which: Array, target: Any) -> tuple[Array, Array]:
     """Return the tasks along M and N of configurations `which`, with a part of N per core: its rows are the longest."""
-    x = t.numbers
-    tn = np.minimum(np.ceil(x.columns / (t.nv * t.lanes)), np.ceil(target.cores / x.batch))
+    tn = np.minimum(t.nt, np.ceil(target.cores / t.numbers.batch))
     tm, tn = _divide_waiting_sums(t, tn, target)
     return np.maximum(1, tm)[which], tn[which]
 
@@ -202,13 +199,10 @@ def divide_for_cache(t: ConfigTable, which: Array, target: Any) -> tuple[Array, 
     A task's part of the inner side then stays in L2 while the task goes through the outer side. Where it does already,
     the tasks stay as they are.
     """
-    x = t.numbers
-    k, batch, m, columns = (v[which] for v in (x.k, x.batch, x.m, x.columns))
-    mr, nv, split, m_outer, tm, tn = (v[which] for v in (t.mr, t.nv, t.split, t.m_outer, t.tm, t.tn))
-    parts = np.ceil(inner_bytes(t, x, 1.0, 1.0)[which] / (target.l2 * target.overheads.held))
-    outer = np.maximum(1, np.ceil(4 * target.cores / (batch * split * parts)))
-    rows, tiles = np.ceil(m / mr), np.ceil(columns / (nv * t.lanes))
+    m_outer, tm, tn, mt, nt = (v[which] for v in (t.m_outer, t.tm, t.tn, t.mt, t.nt))
+    parts = np.ceil(inner_bytes(t, 1.0, 1.0)[which] / (target.l2 * target.overheads.held))
+    outer = np.maximum(1, np.ceil(4 * target.cores / ((t.numbers.batch * t.split)[which] * parts)))
     return (
-        np.where(m_outer, np.minimum(tm, outer), np.maximum(tm, np.minimum(rows, parts))),
-        np.where(m_outer, np.maximum(tn, np.minimum(tiles, parts)), np.minimum(tn, outer)),
+        np.where(m_outer, np.minimum(tm, outer), np.maximum(tm, np.minimum(mt, parts))),
+        np.where(m_outer, np.maximum(tn, np.minimum(nt, parts)), np.minimum(tn, outer)),
     )
