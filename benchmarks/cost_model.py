@@ -33,8 +33,8 @@ SEEN = 6
 
 def contractions(case: random_cases.Case) -> Iterator[tuple[Any, Any]]:
     """The kernels of a case that are one contraction, as axes under quotients leave them, and the contraction."""
-    from einsmith.kernels.contraction.pattern import CONTRACTION
-    from einsmith.kernels.contraction.problem import problems
+    from einsmith.kernels.contraction.contraction_pattern import CONTRACTION
+    from einsmith.schedule.contraction_problem import problems
     from einsmith.schedule.split_axes import split_kernels
 
     for kernel in choices.kernels_of(case):
@@ -45,7 +45,7 @@ def contractions(case: random_cases.Case) -> Iterator[tuple[Any, Any]]:
 
 def priced(kernel: Any, p: Any, target: Any) -> dict[str, tuple[Any, float]]:
     """(configuration, seconds) of every candidate, by what it is printed as; the cheapest first."""
-    from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
+    from einsmith.kernels.contraction.contraction_pattern import CONTRACTION, Configs
     from einsmith.kernels.contraction.search import candidates
 
     every = [(c, CONTRACTION.cost(kernel, Configs((c,)), target).rank) for c in candidates(kernel, (p,), target)]
@@ -75,7 +75,7 @@ def chosen(prices: dict[str, tuple[Any, float]], most: int) -> list[str]:
 
 def measure(kernel: Any, p: Any, threads: int, most: int, seconds: float) -> dict[str, float]:
     """Seconds of the chosen candidates, by what they are printed as."""
-    from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
+    from einsmith.kernels.contraction.contraction_pattern import CONTRACTION, Configs
     from einsmith.tuning.calibration import calibrate
     from einsmith.tuning.kernels.measure import example_buffers, prepare, shortest
 

@@ -33,7 +33,7 @@ from benchmarks.models_of_others import Batch, Trained, converted
 from benchmarks.potentials import MODELS, get
 from einsmith.base.system.memory import peak_bytes, reset_peak, resident_bytes
 from einsmith.frontends import torch_device
-from einsmith.frontends.torch_compile import memory
+from einsmith.frontends.torch_compile import result_pool
 
 CLOSE, TIMES = 1e-4, 4.0
 """Most that all gradients together may be off, relatively; also TIMES as much as eager execution in float32 is off."""
@@ -65,7 +65,7 @@ def memory_of(step: Callable[[], Any]) -> int:
     gc.collect()
     if sys.platform == "linux":
         ctypes.CDLL(None).malloc_trim(0)
-    held = memory.free_bytes() + torch_device.place("cpu").arena.block.nbytes
+    held = result_pool.free_bytes() + torch_device.place("cpu").arena.block.nbytes
     before = resident_bytes()
     reset_peak()
     step()

@@ -23,15 +23,15 @@ from benchmarks.recurrent_steps import CELLS, Recurrent, language_model, recurre
 from benchmarks.worker import module_of
 from einsmith.base import environment
 from einsmith.base.numerics import Numerics
-from einsmith.cost.gpu import CARDS, GpuTarget
 from einsmith.driver import executable, registry
 from einsmith.driver.backend import Backend
 from einsmith.driver.compile import Compiled, compile_graph
+from einsmith.gpu.cards import CARDS, GpuTarget
+from einsmith.gpu.tiles.patterns import TILE_PATTERNS
 from einsmith.kernels import autoconfig
 from einsmith.kernels.autoconfig import predicted
 from einsmith.schedule.compiled_kernel import CompiledKernel
 from einsmith.schedule.together import find_dependences
-from einsmith.tiles.patterns import TILE_PATTERNS
 
 STEPS = 28
 """Steps of a sequence."""

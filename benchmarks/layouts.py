@@ -58,7 +58,7 @@ class Found(NamedTuple):
 def in_orders(kernel: Any) -> Iterator[tuple[Mapping[tuple[int, ...], Any], Any]]:
     """(orders by shape, kernel in them) of the kernel with the tensors of some shapes in other orders."""
     from einsmith.schedule.layout.apply import BufferMove, move_kernel
-    from einsmith.schedule.layout.order import candidates, placement_of
+    from einsmith.schedule.layout.dimension_orders import candidates, placement_of
 
     shapes = [s for s in dict.fromkeys(b.shape for b in kernel.buffers) if len(candidates(s)) > 1][:SHAPES]
     for orders in product(*map(candidates, shapes)):

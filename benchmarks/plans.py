@@ -100,7 +100,7 @@ def moves(run: Any) -> dict[str, int]:
     from einsmith.ir.nodes import Piece
     from einsmith.kernels.contraction.config import Tiled
     from einsmith.kernels.contraction.emission.launches import invariant_sides
-    from einsmith.kernels.contraction.problem import problems
+    from einsmith.schedule.contraction_problem import problems
     from einsmith.schedule.kernel import Rows
     from einsmith.tuning.kernels.decisions import choice_of
 

@@ -32,7 +32,7 @@ from einsmith.passes.pipeline import deciding
 from einsmith.quantization import convert, prepare_qat
 from einsmith.quantization.scales import METHODS
 from einsmith.schedule.layout import forced
-from einsmith.schedule.layout.order import BLOCKS
+from einsmith.schedule.layout.dimension_orders import BLOCKS
 from einsmith.schedule.pipeline import LAYOUTS
 from einsmith.schedule.plan import Order
 

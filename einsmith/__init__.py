@@ -55,7 +55,12 @@ if TYPE_CHECKING:
         VerifyError,
     )
     from einsmith.export import Library, export, load_library
-    from einsmith.lang.builder import (
+    from einsmith.lang.op import op
+    from einsmith.lang.scalar_function import function
+    from einsmith.nn import manual_seed
+    from einsmith.quantization.model import quantize
+    from einsmith.runtime.thread_count import set_threads, threads
+    from einsmith.tracing.builder import (
         abs,
         argmax,
         argmin,
@@ -82,12 +87,7 @@ if TYPE_CHECKING:
         tanh,
         where,
     )
-    from einsmith.lang.constant import constant
-    from einsmith.lang.op import op
-    from einsmith.lang.scalar_function import function
-    from einsmith.nn import manual_seed
-    from einsmith.quantization.model import quantize
-    from einsmith.runtime.thread_count import set_threads, threads
+    from einsmith.tracing.constant import constant
     from einsmith.training import TrainStep, TuningSettings, UpdateSettings
     from einsmith.training.checkpoint import load, save
 
@@ -117,9 +117,9 @@ _PLACES = {
     "LibraryError NonFiniteError OutOfMemoryError SaveError ShapeError TraceError UnknownAttributeError "
     "UnknownNameError UnknownOptionError VerifyError",
     "einsmith.export": "Library export load_library",
-    "einsmith.lang.builder": "abs argmax argmin axes compute cos erf exp floor log max maximum mean min minimum "
+    "einsmith.tracing.builder": "abs argmax argmin axes compute cos erf exp floor log max maximum mean min minimum "
     "prod relu rsqrt sigmoid sign sin sqrt sum tanh where",
-    "einsmith.lang.constant": "constant",
+    "einsmith.tracing.constant": "constant",
     "einsmith.lang.op": "op",
     "einsmith.lang.scalar_function": "function",
     "einsmith.api.jit": "jit",

@@ -15,8 +15,8 @@ import pytest
 import einsmith as es
 from einsmith import nn
 from einsmith.ir.nodes import leaf
-from einsmith.lang.builder import Value
 from einsmith.optim import lr_scheduler
+from einsmith.tracing.builder import Value
 from tests.data import tokenizer_files
 from tests.nn.layer_table import TABLE, draws
 

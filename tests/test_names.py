@@ -34,6 +34,27 @@ def test_modules_keep_their_names_where_they_are_imported() -> None:
     assert not renamed
 
 
+def modules_named_alike(paths: Iterable[str]) -> dict[str, list[str]]:
+    """Return the paths of each name that several modules of one package have. The front ends name their modules of the
+    same families of operators alike."""
+    places: dict[str, list[str]] = defaultdict(list)
+    for path in paths:
+        package, module = path.split("/")[0], path.rpartition("/")[2]
+        if module != "__init__.py" and package not in ("frontends", module):
+            places[f"{package}/{module}"].append(path)
+    return {name: files for name, files in places.items() if len(files) > 1}
+
+
+def test_a_module_name_means_one_thing_in_its_package() -> None:
+    assert len(trees()) > 500
+    assert not modules_named_alike(map(str, trees()))
+
+
+def test_module_names_used_twice_are_seen() -> None:
+    paths = ["a/x.py", "a/b/x.py", "a/b/__init__.py", "c/x.py", "frontends/onnx/y.py", "frontends/aten/y.py"]
+    assert modules_named_alike([*paths, "top.py"]) == {"a/x.py": ["a/x.py", "a/b/x.py"]}
+
+
 def classes_named_alike(modules: Iterable[tuple[str, ast.Module]]) -> dict[str, list[str]]:
     """Return the places of each class name, underscored or not, that several classes have."""
     places: dict[str, list[str]] = defaultdict(list)

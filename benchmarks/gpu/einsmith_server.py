@@ -28,14 +28,14 @@ from einsmith.bench.verify import STEP_TOLERANCE
 from einsmith.driver import registry
 from einsmith.driver.bound_program import BoundProgram
 from einsmith.driver.cuda import Cuda
+from einsmith.gpu.cuda.launches import TileCode
+from einsmith.gpu.tiles.ir import TileBuilder, TileParameter
+from einsmith.gpu.tiles.lower import lower
+from einsmith.gpu.tiles.pieces import Tiling
+from einsmith.gpu.tiles.verify import verify
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Launch, Lowered
-from einsmith.runtime.cuda.launches import TileCode
 from einsmith.schedule.kernel import Kernel
-from einsmith.tiles.ir import TileBuilder, TileParameter
-from einsmith.tiles.lower import lower
-from einsmith.tiles.pieces import Tiling
-from einsmith.tiles.verify import verify
 from einsmith.tuning.kernels import decisions
 from einsmith.tuning.kernels.measure import MachineCode, example_buffers
 

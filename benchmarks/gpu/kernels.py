@@ -12,10 +12,10 @@ from numpy.random import default_rng
 
 from benchmarks.gpu.launching import CardBench, uses_dots
 from einsmith.base.errors import EinsmithError
+from einsmith.gpu.tiles.ir import PRECISIONS
+from einsmith.gpu.tiles.lower import lower, patterns
 from einsmith.kernels.pattern import Lowered, describe
 from einsmith.schedule.kernel import Kernel
-from einsmith.tiles.ir import PRECISIONS
-from einsmith.tiles.lower import lower, patterns
 from einsmith.tuning.kernels import decisions
 from tests.kernels.cover import SAMPLES
 from tests.kernels.runner import reference

@@ -12,12 +12,12 @@ import numpy as np
 from einsmith.base.errors import CompileError
 from einsmith.codegen.ssa import operations
 from einsmith.driver.cuda import Cuda
+from einsmith.gpu.cuda.device import LaunchNode
+from einsmith.gpu.cuda.launches import TileCode
+from einsmith.gpu.tiles.ir import TileFunction
+from einsmith.gpu.tiles.triton_text import ALIGNED
 from einsmith.kernels.pattern import Lowered
 from einsmith.runtime.arena import Block
-from einsmith.runtime.cuda.device import LaunchNode
-from einsmith.runtime.cuda.launches import TileCode
-from einsmith.tiles.ir import TileFunction
-from einsmith.tiles.triton_text import ALIGNED
 
 ROUNDS = 7
 """Timed runs, of which the median counts."""

@@ -24,7 +24,7 @@ from benchmarks.paper.experiment import Experiment, Paper, Plan, Shown
 from benchmarks.report import measure_all
 from benchmarks.run import Pace
 from einsmith.base.errors import DeviceError
-from einsmith.runtime.cuda.driver import devices
+from einsmith.gpu.cuda.driver import devices
 
 PAPERS = {
     "neoflow": "neoflow", "autoconfig": "autoconfig", "nnvm": "nnvm", "megengine": "megengine",

@@ -19,7 +19,7 @@ from benchmarks.worker import find
 from einsmith.base.system import processors
 from einsmith.codegen.cache.native import host_target
 from einsmith.codegen.llvm import jit
-from einsmith.codegen.llvm.nest import emit_module
+from einsmith.codegen.llvm.emitter import emit_module
 from einsmith.codegen.loopnest.nest import Builder, Function
 from einsmith.cost import facts
 from einsmith.cost.facts import Target
@@ -27,7 +27,7 @@ from einsmith.cost.microarchitectures import VECTORS, core
 from einsmith.driver.cpu import CPU
 from einsmith.kernels import autoconfig
 from einsmith.kernels.contraction.config import Tiled
-from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
+from einsmith.kernels.contraction.contraction_pattern import CONTRACTION, Configs
 from einsmith.kernels.pattern import Cost, Pattern, cost_of
 from einsmith.runtime import buffers
 from einsmith.tuning.calibration import calibrate

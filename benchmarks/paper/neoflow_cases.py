@@ -264,7 +264,7 @@ def _product(m: int, n: int, k: int) -> dict[str, Any]:
     """Return the seconds of the cheapest configuration whose vectors lie along N, of the one whose vectors lie along M
     (the operands change sides), and of the one that is chosen."""
     from einsmith.kernels.contraction.config import sides
-    from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
+    from einsmith.kernels.contraction.contraction_pattern import CONTRACTION, Configs
     from einsmith.tuning.calibration import calibrate
 
     target = calibrate.target(1)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from einsmith.training import TrainStep
+from einsmith.tuning.programs.dynamic import Exploration
 from einsmith.tuning.programs.graph_search import planned
-from einsmith.tuning.programs.online import Exploration
 
 
 def described(step: TrainStep) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from benchmarks import plans
 from benchmarks.kernel_cases import Case
 from benchmarks.peers.described import described_program
 from benchmarks.peers.einsmith_operators import OPERATORS, by_name
-from einsmith.lang.builder import as_value
+from einsmith.tracing.builder import as_value
 
 F = es.functional
 

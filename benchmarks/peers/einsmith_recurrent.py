@@ -11,7 +11,7 @@ from benchmarks.peers.described import described
 from benchmarks.peers.einsmith_networks import FORMS, EinsmithForward, EinsmithTask
 from benchmarks.recurrent_steps import LAYER_CELLS, LR, Recurrent, RecurrentForward
 from einsmith import functional, models, nn, optim
-from einsmith.lang.builder import Value
+from einsmith.tracing.builder import Value
 from einsmith.training import TrainStep
 
 

@@ -16,10 +16,10 @@ from einsmith import ops as F
 from einsmith.adapters.config import ALL_LINEAR, LoRAConfig
 from einsmith.base.arguments import Count, Share, Size, check_arguments, refuse_torch, show
 from einsmith.base.errors import ArgumentError, KindError
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
 from einsmith.models import transformer
 from einsmith.nn import Dropout, KeptWeight, Linear, LinearCrossEntropyLoss, Module, Parameter, init
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
 
 
 class LowRank(Module):

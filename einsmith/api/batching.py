@@ -13,8 +13,8 @@ from einsmith.base.arguments import check_arguments, describe
 from einsmith.base.dtypes import is_whole
 from einsmith.base.errors import ArgumentError, GradientError, ShapeError
 from einsmith.base.trees import flatten, unflatten
-from einsmith.lang import builder
-from einsmith.lang.builder import Value, as_value
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value, as_value
 
 
 @check_arguments

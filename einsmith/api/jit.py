@@ -31,11 +31,11 @@ from einsmith.driver.bound_program import PROGRAMS, BoundProgram
 from einsmith.driver.executable import Executable
 from einsmith.driver.sizes import SHARED_FUNCTIONS, Sizes, choose_sizes, drop_outgrown
 from einsmith.ir.nodes import Graph
-from einsmith.lang import trace
-from einsmith.lang.calls import in_trace
 from einsmith.runtime.arena import Arena
 from einsmith.runtime.thread_count import get_threads
 from einsmith.schedule.row_clusters import MAX_STORED_BYTES
+from einsmith.tracing import trace
+from einsmith.tracing.calls import in_trace
 
 _Compiled = tuple[BoundProgram, TracedCall]
 """A program with the traced call that it was compiled from."""

@@ -22,11 +22,11 @@ from einsmith.base.trees import flatten, unflatten
 from einsmith.driver.derivations import Derivations
 from einsmith.ir.nodes import Graph, Leaf, leaf
 from einsmith.ir.origins import Origins
-from einsmith.lang import trace
-from einsmith.lang.builder import Value, as_value
-from einsmith.lang.constant import ConstantArray
 from einsmith.passes.analysis.index_checks import index_checks
 from einsmith.runtime.memory import Memory, in_memory
+from einsmith.tracing import trace
+from einsmith.tracing.builder import Value, as_value
+from einsmith.tracing.constant import ConstantArray
 
 _STATIC = (str, bool, type(None), ConstantArray)
 """Types of arguments that are static even if they are not named as such: the trace depends on their values."""

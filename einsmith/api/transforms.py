@@ -28,10 +28,10 @@ from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import Tensor, leaf
 from einsmith.ir.rebuild import rebuild
 from einsmith.ir.rewrite.simplify import values_only
-from einsmith.lang import builder, trace
-from einsmith.lang.builder import Value, as_value
-from einsmith.lang.calls import in_trace, is_traced
 from einsmith.passes.analysis.index_checks import violation
+from einsmith.tracing import builder, trace
+from einsmith.tracing.builder import Value, as_value
+from einsmith.tracing.calls import in_trace, is_traced
 
 # ------------------------------------------------------------------------------------------------------ gradients
 

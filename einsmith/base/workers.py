@@ -19,7 +19,7 @@ from math import inf
 from typing import Any, Self
 from weakref import WeakSet
 
-from einsmith.base import forks, locks, processes
+from einsmith.base import forks, locks, servers
 from einsmith.base.errors import EinsmithError
 from einsmith.base.system.processes import can_wait_for_pipes
 
@@ -41,11 +41,11 @@ class Failed(EinsmithError):
 
 
 class Worker:
-    """A server (`processes.serve`) in a process of its own. The process starts when it is first needed, and again after
+    """A server (`servers.serve`) in a process of its own. The process starts when it is first needed, and again after
     it was lost. One thread at a time may use it; `with` ends the process. A forked child has no process yet.
 
     Args:
-        server: the server's class, as in `processes.command`
+        server: the server's class, as in `servers.command`
         limit: most seconds that a request takes, unless it has a limit of its own
         start: most seconds that the process and the server's `begin` take to start
         hidden: first letters of the names of environment variables that the process does not get; empty: it gets all
@@ -142,7 +142,7 @@ class Worker:
             environment = {name: x for name, x in environment.items() if not name.startswith(self.hidden)}
         with _STARTING:
             self.process = subprocess.Popen(
-                processes.command(self._server),
+                servers.command(self._server),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -169,7 +169,7 @@ class Worker:
     def _send(self, name: str, arguments: tuple, limit: float) -> None:
         """Begin a request, which `_advance` sends."""
         try:
-            request = processes.encode((name, arguments))
+            request = servers.encode((name, arguments))
         except Exception as e:
             raise Failed(f"the request cannot be sent to the other process: {e}") from e
         self._unsent, self._received, self.is_asked = memoryview(request), bytearray(), True
@@ -191,15 +191,15 @@ class Worker:
         if not part:
             raise Lost(self._explain_end())
         self._received += part
-        if len(self._received) < processes.HEAD:
+        if len(self._received) < servers.HEAD:
             return None
-        head = bytes(self._received[: processes.HEAD])
-        missing = int.from_bytes(head[len(processes.MARK) :], "little") + processes.HEAD - len(self._received)
-        if head.startswith(processes.MARK) and missing > 0:
+        head = bytes(self._received[: servers.HEAD])
+        missing = int.from_bytes(head[len(servers.MARK) :], "little") + servers.HEAD - len(self._received)
+        if head.startswith(servers.MARK) and missing > 0:
             return None
-        if head.startswith(processes.MARK) and missing == 0:
+        if head.startswith(servers.MARK) and missing == 0:
             with suppress(Exception):  # whatever unpickling raises
-                good, answer = pickle.loads(self._received[processes.HEAD :])
+                good, answer = pickle.loads(self._received[servers.HEAD :])
                 self.is_asked = False
                 return good, answer
         raise Lost("it wrote something that is not an answer")

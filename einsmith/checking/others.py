@@ -22,7 +22,7 @@ from einsmith.checking.kernel_check import (
     run,
 )
 from einsmith.codegen.cache import native
-from einsmith.codegen.llvm.nest import emit_module
+from einsmith.codegen.llvm.emitter import emit_module
 from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Reduce
 from einsmith.kernels import autoconfig

@@ -18,12 +18,12 @@ from einsmith.base.system import processors
 from einsmith.cli.kernel_report import seconds_of, summary, terms, text_of
 from einsmith.cli.programs import program, to_be_written
 from einsmith.cost.facts import Target, of_instruction_set
-from einsmith.cost.gpu import CARDS
 from einsmith.driver import registry
 from einsmith.driver.bound_program import BoundProgram
 from einsmith.driver.live import kinds_of, live_bytes
 from einsmith.driver.other_cpu import OtherCpu
 from einsmith.driver.streaming import results_of
+from einsmith.gpu.cards import CARDS
 from einsmith.ir.nodes import ROLES, Tensor, nbytes, size
 from einsmith.kernels import autoconfig
 from einsmith.kernels.autoconfig import predicted

@@ -19,8 +19,8 @@ from einsmith.base.errors import DeviceError
 from einsmith.base.system import processors
 from einsmith.codegen.cache import native, objects
 from einsmith.cost.facts import Target
-from einsmith.runtime.cuda import driver, libcuda
-from einsmith.runtime.cuda.device import DeviceFacts
+from einsmith.gpu.cuda import driver, libcuda
+from einsmith.gpu.cuda.device import DeviceFacts
 from einsmith.runtime.thread_count import get_threads
 from einsmith.tuning.calibration import store
 

@@ -12,9 +12,9 @@ import click
 
 from einsmith.base.errors import DeviceError, escape_text
 from einsmith.codegen.cache import native
-from einsmith.cost.gpu import CUDA
 from einsmith.driver import cuda
-from einsmith.runtime.cuda import driver
+from einsmith.gpu.cards import CUDA
+from einsmith.gpu.cuda import driver
 from einsmith.tuning.calibration import store
 from einsmith.tuning.kernels import database, records
 from einsmith.tuning.kernels.override import MIN_DIGITS

@@ -14,7 +14,7 @@ import numpy as np
 
 from einsmith.base.errors import EinsmithError, GroupError
 from einsmith.distributed.group import ProcessGroup
-from einsmith.runtime.cuda.card import Card
+from einsmith.gpu.cuda.card import Card
 from einsmith.runtime.memory import Memory
 
 _HIDDEN = "CUDA_VISIBLE_DEVICES"

@@ -99,9 +99,9 @@ class Backend(Tuner):
     in_process: bool = True
     """Whether programs read and change bound arrays where these lie in this process's memory."""
     overlaps: bool = False
-    """Whether a program's next run may begin before one has ended (`runtime.cuda.program.CudaProgram.begin`)."""
+    """Whether a program's next run may begin before one has ended (`gpu.cuda.card_program.CudaProgram.begin`)."""
     card: Any = None
-    """What programs on a card share (`runtime.cuda.card.Card`); None where they run on no card."""
+    """What programs on a card share (`gpu.cuda.card.Card`); None where they run on no card."""
 
     @property
     @abstractmethod

@@ -23,7 +23,6 @@ from einsmith.ir.nodes import Graph, Leaf, Tensor, nbytes, postorder
 from einsmith.kernels import autoconfig
 from einsmith.kernels.autoconfig import predicted
 from einsmith.kernels.contraction.rounding import is_product, round_operands
-from einsmith.lang import trace
 from einsmith.passes.analysis.index_checks import index_checks
 from einsmith.passes.context import PassContext, Products
 from einsmith.passes.listings import Changes, FileListing, Listing, listings
@@ -38,6 +37,7 @@ from einsmith.schedule.limits import UnlimitedError, find_short
 from einsmith.schedule.pipeline import MemoryLimit, PlanContext, plan_graph
 from einsmith.schedule.plan import Order, Plan, find_outside, output_tensors
 from einsmith.schedule.row_clusters import MAX_STORED_BYTES
+from einsmith.tracing import trace
 
 PRODUCTS = Products(is_product, round_operands)
 """What passes know of products."""

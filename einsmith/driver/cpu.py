@@ -27,8 +27,8 @@ class Cpu(CpuBackend):
     def checked(self, assembler: Assembler, info: ProgramInfo, threads: int, scratch_bytes: int) -> Runnable:
         with locks.IMPORTING:
             from einsmith.checking import others  # imported late: only checked runs need them
+            from einsmith.checking.checked_program import CheckedProgram, ReportContext
             from einsmith.checking.kernel_check import CheckedKernel
-            from einsmith.checking.program import CheckedProgram, ReportContext
 
         source_graph, bind, target = info.graph, info.bind, info.target
         graph = Graph(
@@ -64,7 +64,7 @@ class Cpu(CpuBackend):
 
     def exporter(self) -> Exporter:
         with locks.IMPORTING:
-            from einsmith.driver.objects import ObjectCode  # imported late: few programs are exported
+            from einsmith.driver.object_code import ObjectCode  # imported late: few programs are exported
 
         return ObjectCode()
 

@@ -10,26 +10,26 @@ from typing import Any
 from einsmith.base import environment, locks, messages
 from einsmith.base.caches import Bound, Cache
 from einsmith.base.errors import CompileError
-from einsmith.codegen.triton.binary import Binary, TritonSource
-from einsmith.codegen.triton.compile import compile_sources
 from einsmith.cost.facts import Target
-from einsmith.cost.gpu import CARDS, CUDA, GpuTarget, card
 from einsmith.driver.backend import Backend, Runnable
 from einsmith.driver.tuned import Decision, TunedBackend, follow, warn_unfollowed
+from einsmith.gpu.cards import CARDS, CUDA, GpuTarget, card
+from einsmith.gpu.cuda import driver
+from einsmith.gpu.cuda.card import Card
+from einsmith.gpu.cuda.card_program import CudaProgram
+from einsmith.gpu.cuda.device import CudaDevice, DeviceCode, DeviceFacts
+from einsmith.gpu.cuda.launches import TileCode
+from einsmith.gpu.cuda.offline import OfflineDevice
+from einsmith.gpu.tiles.ir import rounding_of
+from einsmith.gpu.tiles.patterns import TILE_PATTERNS
+from einsmith.gpu.tiles.triton_text import pointer_type, triton_text
+from einsmith.gpu.triton.binary import Binary, TritonSource
+from einsmith.gpu.triton.compile_triton import compile_sources
 from einsmith.kernels.pattern import Pattern
 from einsmith.runtime.arena import Block
 from einsmith.runtime.assemble import Assembler
-from einsmith.runtime.cuda import driver
-from einsmith.runtime.cuda.card import Card
-from einsmith.runtime.cuda.device import CudaDevice, DeviceCode, DeviceFacts
-from einsmith.runtime.cuda.launches import TileCode
-from einsmith.runtime.cuda.offline import OfflineDevice
-from einsmith.runtime.cuda.program import CudaProgram
 from einsmith.schedule.compiled_kernel import CompiledKernel
 from einsmith.schedule.kernel import Kernel
-from einsmith.tiles.ir import rounding_of
-from einsmith.tiles.patterns import TILE_PATTERNS
-from einsmith.tiles.triton_text import pointer_type, triton_text
 from einsmith.tuning.kernels import decisions
 from einsmith.tuning.kernels.measure import KernelRunner
 
@@ -70,7 +70,7 @@ class Cuda(TunedBackend):
     @property
     def runner(self) -> KernelRunner:
         with locks.IMPORTING:
-            from einsmith.driver.card_runner import CardRunner  # imported late: few programs measure kernels
+            from einsmith.gpu.card_runner import CardRunner  # imported late: few programs measure kernels
 
         return CardRunner(self.card, self.described, self.compile_as)
 
@@ -178,7 +178,7 @@ def of_card(ordinal: int, make: Callable[[], Backend]) -> Cuda:
 
 
 def of_kind(name: str, make: Callable[[], Backend]) -> Cuda:
-    """Return the back end of a kind of card (`cost.gpu.CARDS`) that need not be there: its programs do not run. make:
+    """Return the back end of a kind of card (`gpu.cards.CARDS`) that need not be there: its programs do not run. make:
     as for `Cuda`."""
     kind = replace(card(name), device=name)
     facts = DeviceFacts(kind.card, kind.capability, kind.cores, 1 << 50, kind.l3, kind.shared, 0)

@@ -16,7 +16,7 @@ from einsmith.base import caches, environment
 from einsmith.base.symbolic import is_symbolic
 from einsmith.codegen.cache import objects
 from einsmith.ir.nodes import Compute, Graph, Template, postorder
-from einsmith.lang.lower import LOWERED
+from einsmith.tracing.lower import LOWERED
 
 WORTHWHILE = 0.05
 """Seconds of a trace from which on its derivations are kept: reading them takes about 5 ms."""

@@ -8,7 +8,7 @@ from typing import NoReturn
 from einsmith.base.errors import DeviceError
 from einsmith.cost.facts import Target
 from einsmith.driver.backend import Runnable
-from einsmith.driver.objects import ObjectCode
+from einsmith.driver.object_code import ObjectCode
 from einsmith.runtime.arena import Block, host
 from einsmith.runtime.assemble import Assembler
 

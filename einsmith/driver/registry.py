@@ -12,9 +12,9 @@ from einsmith.base.arguments import show
 from einsmith.base.errors import ArgumentError, CompileError
 from einsmith.cost import facts
 from einsmith.cost.facts import Target
-from einsmith.cost.gpu import CARDS, CUDA
 from einsmith.driver.backend import Backend
 from einsmith.driver.cpu import CPU
+from einsmith.gpu.cards import CARDS, CUDA
 from einsmith.kernels import autoconfig
 
 BACKENDS: dict[str, Backend] = {CPU.name: CPU}
@@ -52,7 +52,7 @@ def compiling_for(backend: Backend) -> Iterator[None]:
 
 def check_device(device: str | None, ordinal: int = 0) -> str | None:
     """Return the name of a device in full: "cpu"; "cuda:" and the number of a card ("cuda" is the one of the number
-    `ordinal`); or the name of a kind of card (`cost.gpu.CARDS`), for which programs are compiled and do not run. None
+    `ordinal`); or the name of a kind of card (`gpu.cards.CARDS`), for which programs are compiled and do not run. None
     where none is named, for the one that EINSMITH_DEVICE names. Raises ArgumentError."""
     if device is None:
         return None

@@ -11,7 +11,7 @@ from einsmith.base.sizes import show_size
 from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Tensor, nbytes
 from einsmith.kernels import autoconfig
-from einsmith.kernels.rows.cost import RowsConfig, Traversal, traversal
+from einsmith.kernels.rows.rows_cost import RowsConfig, Traversal, traversal
 from einsmith.schedule.kernel import Rows
 from einsmith.schedule.plan import KernelCall, LoopCall, Plan
 from einsmith.schedule.printer import namer
@@ -30,7 +30,7 @@ def results_of(plan: Plan, target: Target, decisions: list[str]) -> list[dict[st
         A dictionary for each kernel. `unstored`: type and bytes of the results of a row-block fusion that are never
         stored. `seconds`: predicted seconds of the fusion. `apart`: those of the separate `kernels` that it was
         compared with; None if it was with none. `more`: bytes that it holds more at once than they do.
-        `order`: the order in which it runs (`kernels.rows.cost.Traversal`), as a dictionary; None if the back end
+        `order`: the order in which it runs (`kernels.rows.rows_cost.Traversal`), as a dictionary; None if the back end
         chooses another one. `stored`: name, type and bytes of each large result that a fused kernel might use up, the
         reason for which it is stored, and the predicted seconds of both ways, if they were compared.
     """

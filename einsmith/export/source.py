@@ -17,7 +17,7 @@ from einsmith.export import exported, traces
 from einsmith.export.calls import LibraryCall
 from einsmith.export.exported import ExportSubject
 from einsmith.export.processors import Processor
-from einsmith.export.program import ARENA, FUNCTIONS, SPARE, TABLE, Data, WordTarget
+from einsmith.export.relocatable import ARENA, FUNCTIONS, SPARE, TABLE, Data, WordTarget
 
 RUNTIME = Path(__file__).parent / "runtime"
 REGIONS = (TABLE, FUNCTIONS, SPARE, ARENA, "constants", "results")

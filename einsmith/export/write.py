@@ -28,10 +28,10 @@ from einsmith.export.calls import calls
 from einsmith.export.exported import ExportSubject
 from einsmith.export.header import header
 from einsmith.export.processors import Processor, find_processor, of_target
-from einsmith.export.program import Portable
+from einsmith.export.relocatable import Portable
 from einsmith.export.source import LibrarySource, saved_tensors, weights
-from einsmith.lang import trace
 from einsmith.runtime.thread_count import get_threads
+from einsmith.tracing import trace
 from einsmith.training import TrainStep
 from einsmith.training.manifest import has_format
 

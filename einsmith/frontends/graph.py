@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 from einsmith.base.dtypes import dtype_of
 from einsmith.base.errors import DtypeError, EinsmithError, ShapeError
-from einsmith.lang.builder import Value, as_value
 from einsmith.nn.module import Module
+from einsmith.tracing.builder import Value, as_value
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -12,8 +12,8 @@ from torch.autograd import forward_ad
 
 from einsmith.base.errors import DtypeError
 from einsmith.cost.facts import CPU, Target
-from einsmith.cost.gpu import CUDA
 from einsmith.driver import registry
+from einsmith.gpu.cards import CUDA
 from einsmith.runtime.arena import Allocate, Arena, Block
 
 SUPPORTED = CPU, CUDA

@@ -20,16 +20,16 @@ from einsmith.base.arrays import to_array
 from einsmith.base.dtypes import ALL, dtype_of
 from einsmith.base.errors import ArgumentError, DtypeError, KindError, ShapeError, TraceError, UnknownNameError
 from einsmith.frontends.aten import check
-from einsmith.frontends.aten.graph import AtenNode, Guards, Kind, OperatorGraph, Ref
+from einsmith.frontends.aten.aten_graph import AtenNode, Guards, Kind, OperatorGraph, Ref
 from einsmith.frontends.aten.module import AtenModule
 from einsmith.frontends.graph import ModulePart
 from einsmith.frontends.torch_decompositions import decompositions
 from einsmith.frontends.torch_nodes import KNOWN, addresses_memory, kind_of, line_of, node_of, operator_name
 from einsmith.frontends.torch_symbolic import FIXED, describe_fixed
 from einsmith.frontends.torch_whole import keep_whole
-from einsmith.lang import trace
 from einsmith.nn.module import Module
 from einsmith.nn.parameter import Buffer, Parameter
+from einsmith.tracing import trace
 
 TELLS_GUARDS = "_guards_code" in torch.export.ExportedProgram.__annotations__
 _STORED = KNOWN - {"bfloat16", "float16"}

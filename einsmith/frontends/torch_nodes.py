@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from einsmith.base.dtypes import DType, dtype_of
-from einsmith.frontends.aten.graph import AtenNode, Kind, Ref, Subgraph
+from einsmith.frontends.aten.aten_graph import AtenNode, Kind, Ref, Subgraph
 
 PLACES = ("device", "layout", "pin_memory", "memory_format", "generator", "non_blocking")
 """Arguments that choose the placement of a tensor, or its random generator."""

@@ -32,12 +32,12 @@ from einsmith.frontends.torch_program import Program, differentiate, read
 from einsmith.frontends.torch_register import argument_name, name_of, register, spoken_name
 from einsmith.frontends.torch_symbolic import copied_sizes, fix, hint, is_symbolic
 from einsmith.ir.nodes import Graph
-from einsmith.lang import trace
-from einsmith.lang.builder import Value, as_value
 from einsmith.lang.gradient_text import FormulaText
 from einsmith.lang.op import Operator
 from einsmith.runtime.arena import Arena
 from einsmith.runtime.buffers import ALIGNMENT
+from einsmith.tracing import trace
+from einsmith.tracing.builder import Value, as_value
 
 __all__ = ["TorchOperator", "operator"]
 

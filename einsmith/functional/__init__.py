@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
-from einsmith.lang.refused import missing_name
 from einsmith.ops.operator import all_operators, find
+from einsmith.tracing.refused import missing_name
 
 if TYPE_CHECKING:
     from einsmith.ops import *  # noqa: F403

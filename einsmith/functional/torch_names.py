@@ -6,10 +6,10 @@ from math import e, inf, nan, pi
 from typing import Any
 
 from einsmith.base.dtypes import DType
-from einsmith.lang.builder import Value
-from einsmith.lang.refused import missing_name
-from einsmith.lang.torch_types import TYPES, Device, finfo
 from einsmith.ops import operator
+from einsmith.tracing.builder import Value
+from einsmith.tracing.refused import missing_name
+from einsmith.tracing.torch_types import TYPES, Device, finfo
 
 NAMES: dict[str, Any] = {
     **TYPES, "Size": tuple, "Tensor": Value, "device": Device, "dtype": DType, "e": e, "finfo": finfo, "inf": inf,

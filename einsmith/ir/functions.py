@@ -1,7 +1,7 @@
 """Define the record of a scalar function of the IR, and the table of all of them.
 
 One record has everything that the compiler knows of a function: its types, meaning, derivative, code and cost.
-`ir.function_table` has the built-in functions; `lang.composed` and `lang.scalar_function` add others.
+`ir.function_table` has the built-in functions; `tracing.composed` and `lang.scalar_function` add others.
 """
 
 from __future__ import annotations

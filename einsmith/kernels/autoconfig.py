@@ -20,20 +20,20 @@ from einsmith.kernels.composite.by_kind import ByKind
 from einsmith.kernels.composite.col2im import Col2im
 from einsmith.kernels.composite.joined import Joined
 from einsmith.kernels.composite.parts import Composite
-from einsmith.kernels.composite.split_axes import SplitAxes
-from einsmith.kernels.composite.step_loops import StepLoops
-from einsmith.kernels.composite.summed import Summed
+from einsmith.kernels.composite.split_axes_pattern import SplitAxes
+from einsmith.kernels.composite.step_loops_pattern import StepLoops
+from einsmith.kernels.composite.summed_pattern import Summed
 from einsmith.kernels.composite.winograd import Winograd
-from einsmith.kernels.contraction.pattern import CONTRACTION
+from einsmith.kernels.contraction.contraction_pattern import CONTRACTION
 from einsmith.kernels.pattern import Chooser, Cost, Pattern, cost_of, describe
 from einsmith.kernels.pointwise import Pointwise
-from einsmith.kernels.reduction.pattern import Reduction
-from einsmith.kernels.rows.pattern import RowBlocks
+from einsmith.kernels.reduction.reduction_pattern import Reduction
+from einsmith.kernels.rows.rows_pattern import RowBlocks
 from einsmith.kernels.scalar import Scalar
 from einsmith.kernels.scan import Scan
-from einsmith.kernels.scatter.pattern import ScatterAdd
+from einsmith.kernels.scatter.scatter_pattern import ScatterAdd
 from einsmith.kernels.selection import RankSelection
-from einsmith.kernels.stencil.pattern import StencilPattern
+from einsmith.kernels.stencil.stencil_pattern import StencilPattern
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.step_loops import StepLoop
 

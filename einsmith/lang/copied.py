@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from einsmith.lang.infer import ExtentInference
 from einsmith.lang.known_extents import Key
-from einsmith.lang.program import FormulaProgram
+from einsmith.lang.resolve import FormulaProgram
 from einsmith.lang.syntax import Ast, Name, Number, ParsedRead, ShapeOf, SizeOf, walk
 from einsmith.lang.unparse import expression
 

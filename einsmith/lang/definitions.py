@@ -29,12 +29,15 @@ from einsmith.ir.analysis.linear import linear
 from einsmith.ir.nodes import DEFAULT_STEPS, Axis, Leaf, StepOptions, Tensor, leaf
 from einsmith.ir.recurrence.define import recurrence
 from einsmith.ir.verify import progressions_meet
-from einsmith.lang import formula
-from einsmith.lang.builder import Value, element
 from einsmith.lang.elaborate import Elaborator
-from einsmith.lang.formula import AxisVar, Form, Index, Literal, Ty, WeakForm
 from einsmith.lang.infer import Extents, infer
-from einsmith.lang.lower import (
+from einsmith.lang.resolve import FormulaProgram, Line, find_conditions, reads_of
+from einsmith.lang.sweeps import in_one_sweep
+from einsmith.lang.syntax import Name, ParsedRead, ShapeOf
+from einsmith.tracing import formula
+from einsmith.tracing.builder import Value, element
+from einsmith.tracing.formula import AxisVar, Form, Index, Literal, Ty, WeakForm
+from einsmith.tracing.lower import (
     TemplateScope,
     accumulation_type,
     index_type,
@@ -43,10 +46,7 @@ from einsmith.lang.lower import (
     lower_scatter,
     push_guards,
 )
-from einsmith.lang.program import FormulaProgram, Line, find_conditions, reads_of
-from einsmith.lang.result_types import float_type, of_type, result_type
-from einsmith.lang.sweeps import in_one_sweep
-from einsmith.lang.syntax import Name, ParsedRead, ShapeOf
+from einsmith.tracing.result_types import float_type, of_type, result_type
 
 _MAX_LISTED_ELEMENTS = 1_000_000
 """Most elements of a tensor for which a message names an element that no piece defines."""

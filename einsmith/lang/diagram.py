@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from einsmith.base import html
-from einsmith.lang.program import FormulaProgram, Line
+from einsmith.lang.resolve import FormulaProgram, Line
 from einsmith.lang.syntax import ParsedReduction, walk
 
 OPEN = 2

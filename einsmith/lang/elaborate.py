@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from einsmith.base.errors import BoundsError, DtypeError, FormulaError, ShapeError
-from einsmith.lang import formula
-from einsmith.lang.folds import add_exponentials, reduce
-from einsmith.lang.formula import AxisVar, Form, Literal
 from einsmith.lang.syntax import Ast, Cast, Name, Number, ParsedApply, ParsedRead, ParsedReduction, ShapeOf, SizeOf
+from einsmith.tracing import formula
+from einsmith.tracing.folds import add_exponentials, reduce
+from einsmith.tracing.formula import AxisVar, Form, Literal
 
 
 class NotYet(Exception):

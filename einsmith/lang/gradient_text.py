@@ -43,13 +43,13 @@ from einsmith.ir.nodes import (
 )
 from einsmith.ir.printer import show_expressions
 from einsmith.ir.rewrite.simplify import values_only
-from einsmith.lang.builder import Value
 from einsmith.lang.diagram import index_tables
 from einsmith.lang.infer import infer
 from einsmith.lang.merged import Definition, find_definitions, merge_copies
 from einsmith.lang.parser import RESERVED, parse
-from einsmith.lang.program import FormulaProgram, resolve, resolve_source
+from einsmith.lang.resolve import FormulaProgram, resolve, resolve_source
 from einsmith.lang.syntax import Name
+from einsmith.tracing.builder import Value
 
 if TYPE_CHECKING:
     from einsmith.lang.op import Operator

@@ -21,13 +21,13 @@ from einsmith.ir.analysis.bounds import bounds
 from einsmith.ir.analysis.linear import LinearForm, linear
 from einsmith.ir.nodes import Axis, Expr, postorder
 from einsmith.lang.elaborate import Elaborator, NotYet
-from einsmith.lang.formula import AxisVar, Form, Index, Literal, is_integer, type_name
-from einsmith.lang.integers import MAX_ELEMENTS
 from einsmith.lang.known_extents import Key, KnownExtents, make_shape_error
 from einsmith.lang.limits import is_dimension_bound, limits, rises
-from einsmith.lang.lower import TemplateScope, index_type
-from einsmith.lang.program import FormulaProgram, Line, ReadSite
+from einsmith.lang.resolve import FormulaProgram, Line, ReadSite
 from einsmith.lang.syntax import Ast, Name, ParsedRead, ShapeOf, walk
+from einsmith.tracing.formula import AxisVar, Form, Index, Literal, is_integer, type_name
+from einsmith.tracing.integers import MAX_ELEMENTS
+from einsmith.tracing.lower import TemplateScope, index_type
 
 MAX_EXTENT = 2**31 - 1
 """Extent of an axis that counts as unlimited: an index that stays in bounds up to it does not determine the axis."""

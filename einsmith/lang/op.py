@@ -19,14 +19,14 @@ from einsmith.base.errors import DtypeError, FormulaError, KindError, ShapeError
 from einsmith.ir import labels
 from einsmith.ir.nodes import StepOptions
 from einsmith.ir.recurrence.chunks.readers import force_chunks
-from einsmith.lang import trace
-from einsmith.lang.builder import Ex, Number, Value, as_value, trace_once
 from einsmith.lang.definitions import tensors
 from einsmith.lang.diagram import index_tables
 from einsmith.lang.gradient_text import FormulaText, gradient_text
 from einsmith.lang.parser import WRITTEN_NUMBERS, near
-from einsmith.lang.program import FormulaProgram, resolve, resolve_source
+from einsmith.lang.resolve import FormulaProgram, resolve, resolve_source
 from einsmith.lang.syntax import Name, Source
+from einsmith.tracing import trace
+from einsmith.tracing.builder import Ex, Number, Value, as_value, trace_once
 
 _COUNT = itertools.count()
 BOUND = Bound("operators with values of static parameters", 1024)

@@ -16,7 +16,6 @@ from einsmith.base import dtypes as dt
 from einsmith.base.errors import FormulaError
 from einsmith.ir import functions
 from einsmith.ir.functions import CALLS, SCATTERED, comparison, floats, numbers
-from einsmith.lang import composed  # noqa: F401  # adds functions to CALLS
 from einsmith.lang.syntax import (
     Ast,
     Cast,
@@ -31,6 +30,7 @@ from einsmith.lang.syntax import (
     Statement,
 )
 from einsmith.lang.tokenizer import Token, tokenize
+from einsmith.tracing import composed  # noqa: F401  # adds functions to CALLS
 
 REDUCTIONS = ("sum", "mean", "max", "min", "prod", "argmax", "argmin", "logsumexp")
 CASTS = {d.name: d for d in dt.ALL}

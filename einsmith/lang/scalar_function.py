@@ -27,14 +27,15 @@ from einsmith.ir.nodes import Axis, Expr, Leaf, Read, leaf, template
 from einsmith.ir.rebuild import rebuild
 from einsmith.ir.template_evaluator import evaluate_template
 from einsmith.ir.vecmath import polynomials
-from einsmith.lang import builder, formula, parser
-from einsmith.lang.builder import Ex
+from einsmith.lang import parser
 from einsmith.lang.elaborate import Elaborator
-from einsmith.lang.formula import Form
-from einsmith.lang.lower import TemplateScope
 from einsmith.lang.parser import KEYWORDS, REDUCTIONS, near, parse_expression
-from einsmith.lang.result_types import of_type
 from einsmith.lang.syntax import Ast, Name
+from einsmith.tracing import builder, formula
+from einsmith.tracing.builder import Ex
+from einsmith.tracing.formula import Form
+from einsmith.tracing.lower import TemplateScope
+from einsmith.tracing.result_types import of_type
 
 POINTS = (-2.9, -1.7, -0.8, -0.3, 0.2, 0.6, 1.1, 1.9, 3.3)
 """Default sample points of the checks, at which common functions have no kinks."""

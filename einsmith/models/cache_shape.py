@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from einsmith.lang.builder import Value
+from einsmith.tracing.builder import Value
 
 Attend = Callable[[Value, Value, Value], Value]
 """Function from queries [B, heads, T, width], keys and values [B, shared heads, T, width] to averages of values."""

@@ -7,11 +7,11 @@ from typing import Any
 from einsmith import ops as F
 from einsmith.base.arguments import Count, Size
 from einsmith.base.errors import ArgumentError, ShapeError
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
 from einsmith.lang.op import op
 from einsmith.nn import Conv2d, Linear, Module, ReLU, Sequential, Sigmoid, init
 from einsmith.nn.linear import empty
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
 
 ROUTING = ("inputs", "classes")
 

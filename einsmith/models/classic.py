@@ -6,8 +6,8 @@ from typing import Any
 
 from einsmith import ops as F
 from einsmith.base.arguments import Count
-from einsmith.lang.builder import Value
 from einsmith.nn import Conv2d, Linear, Module
+from einsmith.tracing.builder import Value
 
 
 class MLP3(Module):

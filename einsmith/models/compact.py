@@ -8,7 +8,6 @@ from typing import Annotated, Any
 from einsmith import ops as F
 from einsmith.base.arguments import Count, Share
 from einsmith.base.errors import ArgumentError
-from einsmith.lang.builder import Value
 from einsmith.nn import (
     AdaptiveAvgPool2d,
     AvgPool2d,
@@ -26,6 +25,7 @@ from einsmith.nn import (
     init,
 )
 from einsmith.ops.random import layer_drop
+from einsmith.tracing.builder import Value
 
 Width = Annotated[float, 0, 64]
 """Factor of the numbers of channels."""

@@ -12,13 +12,13 @@ from einsmith import ops as F
 from einsmith.base import locks
 from einsmith.base.arguments import Count, Magnitude, Share, Size, check_arguments, describe
 from einsmith.base.errors import ArgumentError, KindError, ShapeError
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
 from einsmith.lang.op import op
 from einsmith.models.cache_shape import Attend
 from einsmith.models.llama import causal
 from einsmith.nn import Module
 from einsmith.runtime import buffers
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
 
 LEAST_CAPACITY = 64
 """Tokens for which the smallest cache has room: capacities are powers of two, so that few programs are compiled."""

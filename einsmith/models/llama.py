@@ -9,13 +9,13 @@ import numpy as np
 
 from einsmith import ops as F
 from einsmith.base.errors import ShapeError
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
 from einsmith.lang.op import op
 from einsmith.models.cache_shape import Attend, CacheShape
 from einsmith.models.llama_config import LlamaConfig, rotary_rates
 from einsmith.nn import Embedding, Linear, Module, ModuleList, RMSNorm, init
 from einsmith.ops.common import tensor
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
 
 rotate = op(
     "y[b,h,t,size(n)*p+n] = x[b,h,t,size(n)*p+n]*c[b,t,n] + where(p < 1, -x[b,h,t,size(n)+n], x[b,h,t,n])*s[b,t,n]",

@@ -8,10 +8,10 @@ from einsmith import ops as F
 from einsmith.base.arguments import Count, Depth, Share
 from einsmith.base.dtypes import dtype_of
 from einsmith.base.errors import ShapeError
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
 from einsmith.nn import LLTM, LSTM, MILSTM, SCRN, Dropout, Embedding, Linear, Module, SubLSTM
 from einsmith.runtime import buffers
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
 
 
 class SequenceClassifier(Module):

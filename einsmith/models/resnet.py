@@ -8,8 +8,8 @@ from typing import Any
 from einsmith import ops as F
 from einsmith.base.arguments import Count
 from einsmith.base.errors import ArgumentError
-from einsmith.lang.builder import Value
 from einsmith.nn import BatchNorm2d, Conv2d, Linear, MaxPool2d, Module, Sequential, init
+from einsmith.tracing.builder import Value
 
 
 class _Block(Module):

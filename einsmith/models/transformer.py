@@ -10,8 +10,6 @@ from typing import Any
 from einsmith import ops as F
 from einsmith.base.arguments import Count, Magnitude, Share, Size
 from einsmith.base.errors import ArgumentError, ShapeError
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
 from einsmith.models.cache_shape import Attend, CacheShape
 from einsmith.nn import (
     GELU,
@@ -29,6 +27,8 @@ from einsmith.nn import (
 )
 from einsmith.nn.linear import empty
 from einsmith.nn.module import LoadResult
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
 
 
 def rename_published(state: Mapping[str, Any], prefix: str, aside: str) -> dict[str, Any]:

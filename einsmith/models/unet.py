@@ -7,9 +7,9 @@ from typing import Any
 from einsmith import ops as F
 from einsmith.base.arguments import Count, Share
 from einsmith.base.errors import ArgumentError, ShapeError
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
 from einsmith.nn import BatchNorm2d, Conv2d, ConvTranspose2d, Dropout, Module, ModuleList, ReLU, Sequential, init
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
 
 
 def _double(channels: int, out: int, padding: int, batch_norm: bool) -> Sequential:

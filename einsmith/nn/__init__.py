@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING, Any
 
 from einsmith import functional
-from einsmith.lang.refused import missing_name
 from einsmith.nn import init, operators
 from einsmith.nn.activation import PReLU, RReLU, Softmax2d
 from einsmith.nn.adaptive import AdaptiveLogSoftmaxWithLoss
@@ -64,6 +63,7 @@ from einsmith.nn.transformer import (
     TransformerEncoderLayer,
 )
 from einsmith.nn.vision import Upsample, UpsamplingBilinear2d, UpsamplingNearest2d
+from einsmith.tracing.refused import missing_name
 
 __all__ = [
     "GRU",

@@ -7,13 +7,13 @@ from typing import Any
 from einsmith import ops as F
 from einsmith.base.arguments import Count
 from einsmith.base.errors import ArgumentError, ShapeError
-from einsmith.lang.builder import Value, as_value
 from einsmith.nn.init import constant_
 from einsmith.nn.linear import empty
 from einsmith.nn.module import Module
 from einsmith.nn.operator_layer import OperatorLayer
 from einsmith.ops.common import tensor
 from einsmith.ops.random import layer_stream, random_relu
+from einsmith.tracing.builder import Value, as_value
 
 
 class _Shrink(OperatorLayer, family="softshrink hardshrink"):

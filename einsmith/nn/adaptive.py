@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 from einsmith import ops as F
 from einsmith.base.arguments import Count
 from einsmith.base.errors import ArgumentError, ShapeError
-from einsmith.lang.builder import Value
 from einsmith.nn.containers import ModuleList, Sequential
 from einsmith.nn.linear import Linear
 from einsmith.nn.module import Module
 from einsmith.ops.common import tensor
+from einsmith.tracing.builder import Value
 
 
 class AdaptiveResult(NamedTuple):

@@ -6,13 +6,13 @@ from typing import Any
 
 from einsmith.base.arguments import Count, Share, Size
 from einsmith.base.errors import ArgumentError
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
 from einsmith.nn import init
 from einsmith.nn.linear import Linear, empty
 from einsmith.nn.module import Module
 from einsmith.ops.multihead import Multihead
 from einsmith.ops.random import layer_drop
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
 
 
 class MultiheadAttention(Module):

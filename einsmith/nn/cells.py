@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from einsmith.base.arguments import Count, Share, Size
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
 from einsmith.nn import init
 from einsmith.nn.linear import empty
 from einsmith.nn.recurrence import recurrence
 from einsmith.nn.recurrent import RecurrentModule
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
 
 MILSTM_FORMULA = """
     u[t,b,n] = sum[i](x[t,b,i] * W_ih[n,i]) + b_ih[n]

@@ -7,9 +7,9 @@ from typing import Any
 
 from einsmith.base.arguments import check_arguments
 from einsmith.base.errors import IndexOutOfRange, KindError, UnknownNameError
-from einsmith.lang.trace import touch
 from einsmith.nn.module import Module
 from einsmith.nn.parameter import Parameter
+from einsmith.tracing.trace import touch
 
 
 class _Ordered(Module):

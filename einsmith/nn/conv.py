@@ -8,11 +8,11 @@ from typing import Any
 from einsmith import ops as F
 from einsmith.base.arguments import Count, Size, whole_numbers
 from einsmith.base.errors import ArgumentError, ShapeError
-from einsmith.lang.builder import Value
 from einsmith.nn.linear import empty, reset
 from einsmith.nn.module import Variant
 from einsmith.ops.common import tensor
 from einsmith.ops.conv import same_padding
+from einsmith.tracing.builder import Value
 
 Ints = Count | Sequence[Count]
 Amounts = Size | Sequence[Size]

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from einsmith.base.arguments import Share
 from einsmith.base.errors import ShapeError
-from einsmith.lang.builder import Value
 from einsmith.nn.module import Variant
 from einsmith.ops.common import tensor
 from einsmith.ops.random import channel_dims, layer_drop
+from einsmith.tracing.builder import Value
 
 
 class _Dropout(Variant):

@@ -7,12 +7,12 @@ from typing import Any
 from einsmith import ops as F
 from einsmith.base.arguments import Count, Size
 from einsmith.base.errors import ArgumentError, ShapeError
-from einsmith.lang.builder import Value
 from einsmith.nn import init
 from einsmith.nn.linear import empty, reset_all
 from einsmith.nn.module import Module
 from einsmith.nn.operator_layer import OperatorLayer
 from einsmith.nn.parameter import to_numpy
+from einsmith.tracing.builder import Value
 
 
 class _Table(Module):

@@ -9,10 +9,10 @@ import numpy as np
 from einsmith import ops as F
 from einsmith.base.arguments import Count, show
 from einsmith.base.errors import ArgumentError
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
 from einsmith.nn.module import Module
 from einsmith.runtime import buffers
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
 
 LEAST_RANGE = 1e-8
 """Least range of numbers, which keeps scales above zero."""

@@ -17,11 +17,11 @@ from einsmith.base.errors import ArgumentError, DtypeError
 from einsmith.base.precisions import KEPT
 from einsmith.base.system import memory
 from einsmith.ir.nodes import Axis, Compute, Const, Expr, Read, apply, cast, template
-from einsmith.lang.builder import Value
-from einsmith.lang.trace import touch
 from einsmith.nn.module import Module
 from einsmith.nn.parameter import Buffer, Parameter, Stored, substituted
 from einsmith.runtime.memory import Memory
+from einsmith.tracing.builder import Value
+from einsmith.tracing.trace import touch
 
 KINDS = dict(zip(KEPT, (dt.bf16, dt.i8), strict=True))
 _LARGEST = 127

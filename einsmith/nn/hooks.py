@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from einsmith.base.errors import ArgumentError, EinsmithWarning
-from einsmith.lang.trace import touch
+from einsmith.tracing.trace import touch
 
 _numbers = itertools.count()
 

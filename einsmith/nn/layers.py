@@ -8,9 +8,9 @@ from typing import Any
 
 from einsmith import ops as F
 from einsmith.base.errors import ArgumentError
-from einsmith.lang.builder import Value
 from einsmith.nn.module import Module
 from einsmith.ops.common import dimension, tensor
+from einsmith.tracing.builder import Value
 
 
 class Identity(Module):

@@ -10,12 +10,12 @@ from einsmith import ops as F
 from einsmith.base.arguments import Share, Size
 from einsmith.base.dtypes import dtype_of
 from einsmith.base.errors import ShapeError
-from einsmith.lang.builder import Value
 from einsmith.nn import init
 from einsmith.nn.module import Module
 from einsmith.nn.parameter import Parameter
 from einsmith.ops.losses.reduction import REDUCTIONS, check_reduction
 from einsmith.runtime import buffers
+from einsmith.tracing.builder import Value
 
 
 def empty(shape: tuple[int, ...], dtype: Any) -> Parameter:

@@ -14,7 +14,6 @@ import numpy as np
 from einsmith import ops as F
 from einsmith.base.arguments import Count, Magnitude
 from einsmith.base.errors import ArgumentError, ShapeError
-from einsmith.lang.builder import Value
 from einsmith.nn import init
 from einsmith.nn.conv import Conv1d
 from einsmith.nn.linear import Linear, empty
@@ -22,6 +21,7 @@ from einsmith.nn.module import Module
 from einsmith.nn.norm import GroupNorm, RMSNorm
 from einsmith.nn.parameter import Parameter
 from einsmith.ops.common import tensor
+from einsmith.tracing.builder import Value
 
 DECAY_RATES = 1.0, 16.0
 """Range of the initial decay rates exp(A_log), as in the code of Mamba-2."""

@@ -16,16 +16,16 @@ from einsmith.base.arrays import as_numpy
 from einsmith.base.dtypes import dtype_of
 from einsmith.base.errors import DtypeError, KindError, ShapeError, UnknownNameError
 from einsmith.ir import labels
-from einsmith.lang import trace
-from einsmith.lang.builder import traced_tensors
-from einsmith.lang.calls import in_trace
-from einsmith.lang.torch_types import check_device, is_device
-from einsmith.lang.trace import begin_override, current_trace, end_override, override, touch
 from einsmith.nn.hooks import Hookable, Hooks
 from einsmith.nn.keys import Same, key_of
 from einsmith.nn.parameter import Buffer, Parameter, Stored, fitting
 from einsmith.nn.tree import ModuleTree
 from einsmith.runtime.signals import Deferred
+from einsmith.tracing import trace
+from einsmith.tracing.builder import traced_tensors
+from einsmith.tracing.calls import in_trace
+from einsmith.tracing.torch_types import check_device, is_device
+from einsmith.tracing.trace import begin_override, current_trace, end_override, override, touch
 
 
 class LoadResult(NamedTuple):

@@ -12,13 +12,13 @@ from einsmith import ops as F
 from einsmith.base.arguments import Count, Magnitude
 from einsmith.base.dtypes import dtype_of
 from einsmith.base.errors import ArgumentError, ShapeError
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
 from einsmith.nn import init
 from einsmith.nn.linear import empty
 from einsmith.nn.module import Module, Variant
 from einsmith.ops.normalization import batch_norm, sync_batch_norm
 from einsmith.runtime import buffers
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
 
 
 class _Affine(Variant):

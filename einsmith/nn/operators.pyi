@@ -4,10 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 from einsmith.base.arguments import Count, Magnitude, Share
-from einsmith.lang.builder import Value
 from einsmith.nn.conv import Amounts, Ints
 from einsmith.nn.operator_layer import OperatorLayer
 from einsmith.nn.pooling import Sizes
+from einsmith.tracing.builder import Value
 
 class AdaptiveAvgPool1d(OperatorLayer):
     """The layer of `functional.adaptive_avg_pool1d`."""

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from einsmith import ops as F
 from einsmith.base.errors import ShapeError
-from einsmith.lang.builder import Value
 from einsmith.nn.conv import repeat
 from einsmith.nn.module import Variant
 from einsmith.ops.common import tensor
+from einsmith.tracing.builder import Value
 
 
 class _Pad(Variant):

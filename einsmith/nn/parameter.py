@@ -23,11 +23,11 @@ from einsmith.base.errors import (
     UnknownAttributeError,
     UnknownNameError,
 )
-from einsmith.lang.builder import Value, as_value
-from einsmith.lang.refused import refusal
-from einsmith.lang.torch_types import ElementCount
-from einsmith.lang.trace import current_trace, in_full_precision, touch
 from einsmith.runtime.memory import DimensionOrder, Layout, Memory
+from einsmith.tracing.builder import Value, as_value
+from einsmith.tracing.refused import refusal
+from einsmith.tracing.torch_types import ElementCount
+from einsmith.tracing.trace import current_trace, in_full_precision, touch
 
 substituted: ContextVar[Mapping[int, Value]] = ContextVar("einsmith_substituted", default=MappingProxyType({}))
 """Traced values that replace parameters and buffers, by their id, inside `functional_call`."""

@@ -8,10 +8,10 @@ from typing import Any
 from einsmith import ops as F
 from einsmith.base.arguments import Count
 from einsmith.base.errors import ArgumentError
-from einsmith.lang.builder import Value
 from einsmith.nn.conv import Amounts, Ints, check_sizes, repeat
 from einsmith.nn.module import Variant
 from einsmith.nn.operator_layer import OperatorLayer
+from einsmith.tracing.builder import Value
 
 Sizes = Count | Sequence[Count | None] | None
 

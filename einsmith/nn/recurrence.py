@@ -11,11 +11,11 @@ from functools import lru_cache
 from typing import Any
 
 from einsmith import ops as F
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
 from einsmith.lang.op import Operator, op
 from einsmith.ops.call import recorded
 from einsmith.ops.tensor import cat
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
 
 RNN_FORMULA = """
     p[t,b,k] = sum[i](x[t,b,i] * W_ih[k,i]) + b_ih[k] + b_hh[k]

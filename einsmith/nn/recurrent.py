@@ -11,7 +11,6 @@ from typing import Any
 
 from einsmith.base.arguments import Count, Depth, Share, Size
 from einsmith.base.errors import ArgumentError, KindError, ShapeError
-from einsmith.lang.builder import Value
 from einsmith.nn.linear import empty, reset_all
 from einsmith.nn.module import Module
 from einsmith.nn.recurrence import (
@@ -24,6 +23,7 @@ from einsmith.nn.recurrence import (
 )
 from einsmith.ops.common import tensor
 from einsmith.ops.random import layer_drop
+from einsmith.tracing.builder import Value
 
 
 class RecurrentModule(Module):

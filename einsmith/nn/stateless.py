@@ -7,11 +7,11 @@ from typing import Any
 
 from einsmith.base.arguments import check_arguments, show
 from einsmith.base.errors import ShapeError, UnknownNameError
-from einsmith.lang import trace
-from einsmith.lang.builder import as_value
-from einsmith.lang.calls import in_trace
 from einsmith.nn.module import Module
 from einsmith.nn.parameter import substituted
+from einsmith.tracing import trace
+from einsmith.tracing.builder import as_value
+from einsmith.tracing.calls import in_trace
 
 
 @check_arguments

@@ -7,11 +7,11 @@ from typing import Any
 from einsmith import ops as F
 from einsmith.base.arguments import Count
 from einsmith.base.errors import ArgumentError
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
 from einsmith.nn.linear import empty, reset_all
 from einsmith.nn.module import Module
 from einsmith.nn.recurrent import check_input, check_nonlinearity, check_state
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
 
 
 class _StepCell(Module):

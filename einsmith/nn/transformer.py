@@ -11,7 +11,6 @@ import numpy as np
 from einsmith import ops as F
 from einsmith.base.arguments import MAX_LAYERS, Count, Magnitude, Share, Size
 from einsmith.base.errors import ArgumentError, ShapeError
-from einsmith.lang.builder import Value
 from einsmith.nn import init
 from einsmith.nn.attention import MultiheadAttention
 from einsmith.nn.containers import ModuleList
@@ -22,6 +21,7 @@ from einsmith.nn.norm import LayerNorm
 from einsmith.ops.activation import relu
 from einsmith.ops.common import tensor
 from einsmith.runtime import buffers
+from einsmith.tracing.builder import Value
 
 Depth = Annotated[int, 0, MAX_LAYERS]
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from einsmith.base.arguments import check_arguments
 from einsmith.base.errors import ArgumentError, DtypeError, KindError, UnknownAttributeError, UnknownNameError
-from einsmith.lang.builder import Value
-from einsmith.lang.trace import current_trace, touch
 from einsmith.nn.parameter import Buffer, Parameter
+from einsmith.tracing.builder import Value
+from einsmith.tracing.trace import current_trace, touch
 
 
 class ModuleTree:

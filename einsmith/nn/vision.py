@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from einsmith import ops as F
 from einsmith.base.errors import ArgumentError
-from einsmith.lang.builder import Value
 from einsmith.nn.conv import Amounts, Ints, check_sizes
 from einsmith.nn.module import Module
 from einsmith.nn.operator_layer import OperatorLayer
 from einsmith.ops.resize import RANKS
+from einsmith.tracing.builder import Value
 
 Factors = float | Sequence[float] | None
 

@@ -6,8 +6,8 @@ the rows of the table of operators (`table.OPERATORS`); a module is imported whe
 """
 
 from einsmith.base import late
-from einsmith.lang.trace import provide_functions
 from einsmith.ops.operator import find
+from einsmith.tracing.trace import provide_functions
 
 provide_functions(find)
 __getattr__ = late.names_of(__name__, {}, find.__module__)

@@ -7,10 +7,10 @@ from typing import Any
 
 from einsmith.base.arguments import Magnitude
 from einsmith.base.errors import ArgumentError, ShapeError
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
 from einsmith.ops.common import dimension, merge, pointwise, root, tensor, without
 from einsmith.ops.operator import AsFloats, Floats, Tensor, operator
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
 
 SELU_ALPHA, SELU_SCALE = 1.6732632423543772, 1.0507009873554805
 """The fixed point of zero mean and unit variance. Source: Klambauer et al. 2017, arXiv 1706.02515."""

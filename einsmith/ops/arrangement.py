@@ -9,11 +9,11 @@ from typing import Any
 from einsmith.base.arguments import show
 from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.base.symbolic import index
-from einsmith.lang import builder, views
-from einsmith.lang.builder import Value
 from einsmith.ops.common import all_of, dimension, dimensions, merge, tensor, without
 from einsmith.ops.operator import operator
 from einsmith.ops.tensor import cat
+from einsmith.tracing import builder, views
+from einsmith.tracing.builder import Value
 
 
 def _numbers(name: str, what: str, value: Any) -> tuple[int, ...]:

@@ -8,13 +8,13 @@ from typing import Any
 
 from einsmith.base.arguments import Share, bound
 from einsmith.base.errors import ArgumentError, BoundsError, DtypeError, ShapeError
-from einsmith.lang import builder, formula, views
-from einsmith.lang.builder import Value
 from einsmith.ops.call import recorded
 from einsmith.ops.common import tensor
 from einsmith.ops.operator import operator
 from einsmith.ops.random import drop
 from einsmith.ops.softmaxes import softmax_parts
+from einsmith.tracing import builder, formula, views
+from einsmith.tracing.builder import Value
 
 Places = Callable[[Sequence[Any]], tuple[Any, ...]]
 """Function from an index of the scores to (..., batch, head, query step, key step)."""

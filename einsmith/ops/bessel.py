@@ -7,12 +7,12 @@ from collections.abc import Callable
 from math import factorial, inf, log, nan, pi, sqrt
 from typing import Any
 
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
 from einsmith.ops import expansions
 from einsmith.ops.expansions import Expansion
 from einsmith.ops.operator import pointwise_operator
 from einsmith.ops.special import polynomial
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
 
 # ---------------------------------------------------------------------------------------------- of the first and second
 

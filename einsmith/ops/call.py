@@ -14,9 +14,9 @@ from einsmith.base.arguments import check_arguments
 from einsmith.base.caches import Bound, Cache
 from einsmith.base.errors import ArgumentError
 from einsmith.ir import labels
-from einsmith.lang import trace
-from einsmith.lang.builder import traced_tensors
-from einsmith.lang.calls import in_trace
+from einsmith.tracing import trace
+from einsmith.tracing.builder import traced_tensors
+from einsmith.tracing.calls import in_trace
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -10,8 +10,8 @@ from einsmith.base.arguments import show
 from einsmith.base.dtypes import DType
 from einsmith.base.errors import ArgumentError, DtypeError, ShapeError, TraceError
 from einsmith.base.symbolic import index
-from einsmith.lang import builder, views
-from einsmith.lang.builder import Value
+from einsmith.tracing import builder, views
+from einsmith.tracing.builder import Value
 
 
 def tensor(

@@ -8,12 +8,12 @@ from typing import Any
 from einsmith.base.arguments import Size
 from einsmith.base.dtypes import promote
 from einsmith.base.errors import ShapeError
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
 from einsmith.ops.common import ints, tensor
 from einsmith.ops.operator import operator
 from einsmith.ops.rank import by_rank
 from einsmith.ops.window import Ints, Window, apply_transpose, read
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
 
 
 @operator()

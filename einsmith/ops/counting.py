@@ -9,12 +9,12 @@ from einsmith.base import dtypes as dt
 from einsmith.base.arguments import Size
 from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.base.symbolic import is_symbolic
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
 from einsmith.ops.common import dimension, tensor
 from einsmith.ops.indexing import gather, index_add
 from einsmith.ops.operator import operator
 from einsmith.ops.tensor import cat
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
 
 FEW = 32
 """Most elements of a sorted row that are all compared; in longer ones places are searched by halves."""

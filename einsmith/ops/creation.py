@@ -11,12 +11,12 @@ from typing import Any
 from einsmith.base import dtypes as dt
 from einsmith.base.arguments import Size
 from einsmith.base.arrays import to_array
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
-from einsmith.lang.protocol import is_array_like
-from einsmith.lang.torch_types import check_device
 from einsmith.ops.common import extents, tensor
 from einsmith.ops.operator import operator
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
+from einsmith.tracing.protocol import is_array_like
+from einsmith.tracing.torch_types import check_device
 
 
 @operator()

@@ -10,11 +10,11 @@ import numpy as np
 
 from einsmith.base.arguments import Magnitude
 from einsmith.base.errors import ArgumentError, ShapeError
-from einsmith.lang import builder, views
-from einsmith.lang.builder import Value
 from einsmith.ops.common import dimension, dimensions, merge, pointwise, root, tensor, without
 from einsmith.ops.operator import operator
 from einsmith.ops.product import einsum
+from einsmith.tracing import builder, views
+from einsmith.tracing.builder import Value
 
 
 def _exponent(name: str, p: Any) -> float:

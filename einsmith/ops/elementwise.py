@@ -10,10 +10,10 @@ from typing import Any
 
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import ArgumentError
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
 from einsmith.ops.common import each, pointwise, tensor
 from einsmith.ops.operator import Floats, Tensor, operator, pointwise_operator
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
 
 
 def _logarithm(base: float) -> Callable[[Any], Any]:

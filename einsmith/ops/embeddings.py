@@ -7,11 +7,11 @@ from math import inf
 from typing import Any
 
 from einsmith.base.errors import ArgumentError, ShapeError
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
 from einsmith.lang.op import op
 from einsmith.ops.common import tensor
 from einsmith.ops.operator import operator
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
 
 MODES = ("sum", "mean", "max")
 _COUNTS = op("c[n] = 0.0\nc[ids[i]] += 1.0\nreturn c", extents={"n": "rows"})

@@ -7,13 +7,13 @@ from typing import Any
 
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import ArgumentError, ShapeError
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
 from einsmith.ops.common import ints, tensor
 from einsmith.ops.pooling import row_major
 from einsmith.ops.random import rand
 from einsmith.ops.rank import by_rank
 from einsmith.ops.window import Ints
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
 
 
 def _output_extents(

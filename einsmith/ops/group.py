@@ -6,10 +6,10 @@ from typing import Any
 
 from einsmith.base.errors import ArgumentError
 from einsmith.ir.nodes import GroupSum
-from einsmith.lang.builder import Value
-from einsmith.lang.trace import current_trace
 from einsmith.ops.common import tensor
 from einsmith.ops.operator import operator
+from einsmith.tracing.builder import Value
+from einsmith.tracing.trace import current_trace
 
 
 def sums_over_group() -> bool:

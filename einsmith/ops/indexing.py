@@ -11,12 +11,12 @@ from typing import Any
 
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import ArgumentError, ShapeError, TraceError
-from einsmith.lang import builder, views
-from einsmith.lang.builder import Value
 from einsmith.lang.op import Operator, op
 from einsmith.ops.common import all_of, at, dimension, tensor
 from einsmith.ops.operator import operator
 from einsmith.ops.selection import select_positions, take_positions
+from einsmith.tracing import builder, views
+from einsmith.tracing.builder import Value
 
 
 def _fits(name: str, x: Value, index: Value, d: int) -> None:

@@ -26,7 +26,7 @@ from einsmith.ir.nodes import (
     template,
 )
 from einsmith.ir.rebuild import map_bodies, rebuild, types_of, with_args
-from einsmith.lang.builder import Value, traced_tensors
+from einsmith.tracing.builder import Value, traced_tensors
 
 
 def keep_wide(operands: Any, results: Any) -> Any:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from math import pi
 from typing import Any
 
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
 from einsmith.ops.common import each
 from einsmith.ops.operator import AsFloats, operator, pointwise_operator
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
 
 TERMS = 12
 

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from einsmith.base.errors import ShapeError
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
 from einsmith.lang.op import op
 from einsmith.ops.common import tensor
 from einsmith.ops.operator import Floats, operator
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
 
 _BEFORE = "p[b,t,h,k,v] = where(t > 0, S[b,t-1,h,k,v], first[b,h,k,v])"
 _READ = """y[b,t,h,v] = scale*sum[k](S[b,t,h,k,v]*query[b,t,h,k])

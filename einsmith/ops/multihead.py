@@ -9,8 +9,6 @@ from typing import Any
 
 from einsmith.base.arguments import Share
 from einsmith.base.errors import ArgumentError, DtypeError, ShapeError
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
 from einsmith.ops.arrangement import expand
 from einsmith.ops.attention import attend, masking
 from einsmith.ops.common import tensor
@@ -19,6 +17,8 @@ from einsmith.ops.operator import operator
 from einsmith.ops.padding import pad
 from einsmith.ops.random import drop
 from einsmith.ops.tensor import cat
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,13 @@ import numpy as np
 
 from einsmith.base.arguments import Count, Magnitude
 from einsmith.base.errors import ArgumentError, ShapeError
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
 from einsmith.ops.common import dimension, merge, tensor, without
 from einsmith.ops.distance import norm
 from einsmith.ops.group import group_sum, sums_over_group
 from einsmith.ops.operator import operator
 from einsmith.ops.tensor import cat
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
 
 
 def moments(x: Value, dims: Sequence[int]) -> tuple[Value, Value]:

@@ -17,10 +17,10 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 from einsmith.base import dtypes as dt
 from einsmith.base import locks
 from einsmith.base.locks import cached_property
-from einsmith.lang.builder import Value
 from einsmith.ops.call import accept_arrays
 from einsmith.ops.common import in_double, pointwise, tensor
 from einsmith.ops.intermediates import keep_wide
+from einsmith.tracing.builder import Value
 
 F = TypeVar("F", bound=Callable[..., Any])
 

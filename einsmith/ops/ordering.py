@@ -12,13 +12,13 @@ from typing import Any
 
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import ShapeError
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
 from einsmith.lang.op import Operator, op
 from einsmith.ops.common import at, dimension, tensor, without
 from einsmith.ops.operator import operator
 from einsmith.ops.selection import select_positions, take_positions
 from einsmith.ops.tensor import cat
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
 
 _TOTALS = {
     "cumsum": "c[@] = sum[k](where(k <= {t}, x[@k], 0))",

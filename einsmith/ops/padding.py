@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from einsmith.base.errors import ArgumentError, ShapeError
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
 from einsmith.ops.common import all_of, tensor
 from einsmith.ops.operator import operator
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
 
 MODES = "constant", "reflect", "replicate", "circular"
 

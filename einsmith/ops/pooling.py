@@ -8,12 +8,12 @@ from typing import Any
 
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import ArgumentError, DtypeError, ShapeError
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
 from einsmith.lang.op import op
 from einsmith.ops.common import ints, tensor
 from einsmith.ops.rank import by_rank
 from einsmith.ops.window import Ints, Window, read
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
 
 Sizes = int | Sequence[int | None] | None
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from einsmith.base.errors import FormulaError, ShapeError
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
 from einsmith.ops.common import tensor
 from einsmith.ops.operator import operator
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 

@@ -17,14 +17,14 @@ import numpy as np
 from einsmith.base import dtypes as dt
 from einsmith.base.arguments import Share
 from einsmith.base.errors import ArgumentError, DtypeError, ShapeError, TraceError
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
-from einsmith.lang.torch_types import check_device
-from einsmith.lang.trace import Trace, current_trace, provide_random_key
 from einsmith.ops.common import extents, pointwise, tensor
 from einsmith.ops.operator import Floats, operator
 from einsmith.ops.rank import by_rank
 from einsmith.runtime.memory import Memory
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
+from einsmith.tracing.torch_types import check_device
+from einsmith.tracing.trace import Trace, current_trace, provide_random_key
 
 WORDS = 2**31
 """Number of seeds, and of elements of a tensor, that a 32-bit counter distinguishes."""

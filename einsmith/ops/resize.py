@@ -12,12 +12,12 @@ import numpy as np
 from einsmith.base import dtypes as dt
 from einsmith.base.arguments import Count
 from einsmith.base.errors import ArgumentError, ShapeError
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
 from einsmith.ops.common import all_of, ints, tensor
 from einsmith.ops.operator import operator
 from einsmith.ops.pooling import adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d
 from einsmith.ops.window import Ints, Window, apply_transpose, read
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
 
 RANKS = {
     "nearest": (3, 4, 5),

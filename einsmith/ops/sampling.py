@@ -8,13 +8,13 @@ from typing import Any
 
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import ArgumentError, ShapeError
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
 from einsmith.ops.activation import hardtanh
 from einsmith.ops.common import all_of, extents, tensor
 from einsmith.ops.creation import ones_like
 from einsmith.ops.elementwise import round
 from einsmith.ops.operator import operator
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
 
 CUBIC = -0.75
 MODES = ("bilinear", "nearest", "bicubic")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from einsmith.base import dtypes as dt
 from einsmith.ir.nodes import Axis, Const, Expr, Read, Reduce, apply, cast, template
 from einsmith.ir.rewrite.simplify import canonical
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
 from einsmith.ops.common import at
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
 
 
 def select_positions(x: Value, d: int, first: int, count: int, descending: bool) -> Value:

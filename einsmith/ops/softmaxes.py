@@ -7,11 +7,11 @@ from typing import Any
 
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import ArgumentError
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
 from einsmith.ops.common import dimension, dimensions, merge, tensor, without
 from einsmith.ops.operator import operator
 from einsmith.ops.random import WORDS, random_bits
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
 
 
 def softmax_parts(x: Value, dim: int) -> tuple[Value, Value]:

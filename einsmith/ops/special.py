@@ -10,9 +10,9 @@ from __future__ import annotations
 from math import exp, inf, log, nan, pi, sqrt
 from typing import Any
 
-from einsmith.lang import builder
 from einsmith.ops.expansions import LOG_GAMMA, QUANTILE, QUANTILE_FAR, TAIL, TAIL_START
 from einsmith.ops.operator import pointwise_operator
+from einsmith.tracing import builder
 
 SHIFT = 10
 """Smallest argument at which the asymptotic series are evaluated."""

@@ -8,10 +8,10 @@ from typing import Any
 from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType
 from einsmith.base.errors import ArgumentError
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
 from einsmith.ops.common import dimensions, merge, root, tensor, without
 from einsmith.ops.operator import Floats, operator
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
 
 Dim = int | Sequence[int] | bool | None
 

@@ -14,11 +14,11 @@ from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.base.symbolic import count_steps
 from einsmith.ir.nodes import Axis, Compute, Piece, Read, Template, cast
 from einsmith.ir.rebuild import types_of
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
-from einsmith.lang.torch_types import check_device
 from einsmith.ops.common import dimension, dimensions, merge, tensor, without
 from einsmith.ops.operator import operator
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
+from einsmith.tracing.torch_types import check_device
 
 Dim = int | Sequence[int] | None
 

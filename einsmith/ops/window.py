@@ -8,9 +8,9 @@ from typing import Any
 from einsmith.autodiff.reverse import gradients
 from einsmith.base.errors import ShapeError
 from einsmith.ir.nodes import leaf
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
 from einsmith.ops.common import all_of
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
 
 Ints = int | Sequence[int]
 

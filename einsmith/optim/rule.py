@@ -13,10 +13,10 @@ from einsmith.base.errors import ArgumentError, FormulaError, KindError, ShapeEr
 from einsmith.ir.functions import FUNCTIONS
 from einsmith.ir.nodes import Apply, Compute, Const, Expr, Read, Tensor, postorder, template
 from einsmith.ir.rebuild import map_bodies, prune_args, rebuild, substitute, types_of
-from einsmith.lang.builder import Value
 from einsmith.lang.op import op
 from einsmith.optim.lr_scheduler import Schedule
-from einsmith.optim.program import RuleProgram
+from einsmith.optim.rule_text import RuleProgram
+from einsmith.tracing.builder import Value
 
 Hyper = float | Callable[[int], float]
 

@@ -15,7 +15,6 @@ from einsmith.base.errors import ArgumentError
 from einsmith.base.trees import unflatten
 from einsmith.ir.nodes import Tensor, postorder
 from einsmith.ir.rebuild import with_args
-from einsmith.lang.builder import Value
 from einsmith.nn.fake_quantize import FakeQuantize, range_of, round_within
 from einsmith.nn.module import Module
 from einsmith.quantization.model import (
@@ -28,6 +27,7 @@ from einsmith.quantization.model import (
     trace_network,
 )
 from einsmith.quantization.scales import LEVELS, Observed
+from einsmith.tracing.builder import Value
 
 
 class QuantizationAware(Module):

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from einsmith.base import dtypes as dt
 from einsmith.ir.nodes import Compute, Const, Expr, Tensor, axes_of, postorder, size
 from einsmith.ir.rebuild import with_args
-from einsmith.kernels.contraction.problem import Problem
 from einsmith.quantization.integers import IntegerFactor, has_plain_steps, product_of_integers
 from einsmith.quantization.sites import ProductFactor, is_separable, match_product, may_leave_int32
+from einsmith.schedule.contraction_problem import Problem
 
 MAX_DIFFERENCE = 255
 """Greatest magnitude of an integer of 8 bits minus its zero point."""

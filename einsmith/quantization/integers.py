@@ -38,10 +38,10 @@ from einsmith.ir.nodes import (
     template,
 )
 from einsmith.ir.rebuild import guarded, substitute, with_args
-from einsmith.kernels.contraction.problem import Problem, apply_epilogue
 from einsmith.quantization.scales import LEVELS
 from einsmith.quantization.sites import MAX_TERM, Site, pooled_of
 from einsmith.quantization.weights import QuantizedWeight
+from einsmith.schedule.contraction_problem import Problem, apply_epilogue
 
 FIRST, SECOND = "u8", "i8"
 """Integer types of a product's activation, and of the other factor where that is not a weight."""

@@ -19,8 +19,6 @@ from einsmith.base.dtypes import dtype_of
 from einsmith.base.errors import ArgumentError
 from einsmith.base.trees import flatten, unflatten
 from einsmith.ir.nodes import Tensor
-from einsmith.lang.builder import Value, as_value
-from einsmith.lang.trace import recording_order
 from einsmith.nn.module import Module
 from einsmith.nn.parameter import Parameter, Stored
 from einsmith.quantization import integers
@@ -28,6 +26,8 @@ from einsmith.quantization.integers import Coefficients, QuantizationPlan
 from einsmith.quantization.scales import METHODS, AffineScale, Observed, quantize_weight
 from einsmith.quantization.sites import find_sites
 from einsmith.quantization.weights import QuantizedWeight, replace_weight
+from einsmith.tracing.builder import Value, as_value
+from einsmith.tracing.trace import recording_order
 
 INT8 = "int8"
 """Text in `Quantized.layers` for products that integers compute."""

@@ -10,7 +10,7 @@ from einsmith.base import dtypes as dt
 from einsmith.ir.nodes import Compute, Expr, Piece, Read, Reduce, Tensor, postorder, size
 from einsmith.ir.rebuild import readers_of, substitute
 from einsmith.ir.rewrite.simplify import simplify
-from einsmith.kernels.contraction.problem import Problem, problems
+from einsmith.schedule.contraction_problem import Problem, problems
 
 MAX_TERM = 255 * 127
 """Greatest magnitude of a product of an integer minus its zero point and a signed integer."""

@@ -8,8 +8,8 @@ import numpy as np
 
 from einsmith.base import dtypes as dt
 from einsmith.ir.nodes import Axis, Compute, Const, Expr, Read, Tensor, apply, cast, template
-from einsmith.lang.builder import Value
 from einsmith.nn.parameter import Buffer
+from einsmith.tracing.builder import Value
 
 
 class QuantizedWeight(Buffer):

@@ -20,8 +20,8 @@ from einsmith.base.dtypes import DType
 from einsmith.base.errors import DtypeError, KindError, ShapeError
 from einsmith.ir.nodes import Graph, Leaf, Tensor, leaf
 from einsmith.ir.rebuild import replace
-from einsmith.lang.builder import Value
 from einsmith.runtime import buffers, nested
+from einsmith.tracing.builder import Value
 
 
 class Layout(Protocol):

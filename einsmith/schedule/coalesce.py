@@ -30,7 +30,7 @@ from einsmith.ir.views import storage
 from einsmith.schedule.arena import lifetimes
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows, Stage, row_major
 from einsmith.schedule.layout.apply import fixed_tensors, move_call
-from einsmith.schedule.layout.order import Placement, merge_runs
+from einsmith.schedule.layout.dimension_orders import Placement, merge_runs
 from einsmith.schedule.layout.price import sums_operand
 from einsmith.schedule.plan import CopyPrices, KernelCall, LoopCall, Plan
 from einsmith.schedule.row_fusion import common_rows, join

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from einsmith.ir.nodes import Tensor
 from einsmith.schedule.fusion import passes_on
 from einsmith.schedule.graph_decisions import CUT, ORDER, WITHOUT, TensorNames, parse_order
-from einsmith.schedule.layout.order import row_major_order
+from einsmith.schedule.layout.dimension_orders import row_major_order
 from einsmith.schedule.plan import LoopCall, Plan
 from einsmith.schedule.printer import namer
 

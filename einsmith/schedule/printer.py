@@ -11,7 +11,7 @@ from einsmith.ir.views import storage
 from einsmith.schedule.arena import lifetimes
 from einsmith.schedule.kernel import Rows
 from einsmith.schedule.kernel_printer import show_kernel
-from einsmith.schedule.layout.order import name_of, row_major_order
+from einsmith.schedule.layout.dimension_orders import name_of, row_major_order
 from einsmith.schedule.plan import KernelCall, LoopCall, Plan
 from einsmith.schedule.step_loops import StepLoop
 

@@ -15,7 +15,7 @@ The search does not depend on the limit. It visits a fixed sequence of plans of 
 one of them. A larger limit is therefore met whenever a smaller one is, and the least memory of any visited plan is a
 limit that can be met.
 
-This is no minimum cut as in `cost.recomputation`: a hard limit of bytes at every call asks when a tensor is alive,
+This is no minimum cut as in `schedule.recomputation`: a hard limit of bytes at every call asks when a tensor is alive,
 not only whether it is kept, and the least sum of costs does not answer that. It runs on a finished plan, whose kernels
 stay as they are. Its seconds are those of the plan's kernels; which operands are too small to be recomputed is the
 same.
@@ -30,13 +30,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from einsmith.cost.recomputation import is_small
 from einsmith.ir.nodes import Leaf, Tensor, nbytes
 from einsmith.ir.views import storage
 from einsmith.schedule.in_place import Known, find_overwrites
 from einsmith.schedule.kernel import Kernel
 from einsmith.schedule.kernel_calls import copy_of
 from einsmith.schedule.plan import KernelCall, LoopCall, Plan
+from einsmith.schedule.recomputation import is_small
 from einsmith.schedule.recomputing_calls import calls_computing
 
 _MAX_CHAIN = 24

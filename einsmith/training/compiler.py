@@ -29,12 +29,12 @@ from einsmith.driver.derivations import Derivations
 from einsmith.driver.executable import Executable
 from einsmith.driver.sizes import SHARED_FUNCTIONS, Sizes, choose_sizes, drop_outgrown
 from einsmith.ir.nodes import Graph, Leaf
-from einsmith.lang import trace
 from einsmith.runtime.arena import Arena
 from einsmith.runtime.memory import DimensionOrder, Memory
 from einsmith.runtime.thread_count import get_threads
 from einsmith.schedule.layout.apply import LeavesMovedError, UnplacedError
 from einsmith.schedule.plan import Order
+from einsmith.tracing import trace
 from einsmith.training import step_graph
 from einsmith.training.exchanges import Exchanged
 from einsmith.training.gradient_buckets import Shard
@@ -44,7 +44,7 @@ from einsmith.training.state import AVERAGE, GRADIENT, WEIGHT, StepParts
 from einsmith.training.updates import StepGraph, build_norm, build_update
 from einsmith.tuning.kernels.tuner import Workshop
 from einsmith.tuning.programs import graph_search, kernel_search
-from einsmith.tuning.programs.online import Exploration
+from einsmith.tuning.programs.dynamic import Exploration
 
 
 class ProgramSearch:

@@ -23,8 +23,8 @@ from einsmith.base.errors import ArgumentError, GradientError, KindError, ShapeE
 from einsmith.base.numerics import Numerics
 from einsmith.ir.analysis.pointwise import pointwise_body
 from einsmith.ir.nodes import Apply, Compute, Const, Expr, Leaf, Read, Tensor, postorder, template
-from einsmith.lang import trace
-from einsmith.lang.builder import Value, as_value
+from einsmith.tracing import trace
+from einsmith.tracing.builder import Value, as_value
 from einsmith.training.settings import TuningSettings, UpdateSettings
 
 REPLACED = "model", "loss", "optimizer", "seed"

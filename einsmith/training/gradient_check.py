@@ -18,7 +18,7 @@ from einsmith.base.errors import EinsmithError, EinsmithWarning, GradientError
 from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import Apply, Compute, Const, Graph, Item, Leaf, Recurrence, Tensor, apply, leaf, postorder
 from einsmith.ir.rebuild import map_bodies, rebuild, substitute, with_args
-from einsmith.lang import trace
+from einsmith.tracing import trace
 from einsmith.training import step_graph
 from einsmith.training.definition import StepDefinition
 from einsmith.training.state import StepParts

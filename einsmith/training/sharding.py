@@ -14,9 +14,9 @@ from einsmith.base.dtypes import DType
 from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.distributed.group import ProcessGroup
 from einsmith.ir.nodes import Axis, Compute, Piece, Read, Reduce, leaf, postorder
-from einsmith.lang import trace
-from einsmith.lang.builder import Value
 from einsmith.runtime.memory import Clock, Memory
+from einsmith.tracing import trace
+from einsmith.tracing.builder import Value
 from einsmith.training.gradient_buckets import GradientBuckets
 from einsmith.training.state import GRADIENT, TrainingState
 

@@ -17,8 +17,8 @@ from einsmith.base.errors import GradientError
 from einsmith.ir.nodes import GroupSum, Leaf, Tensor, leaf
 from einsmith.ir.origins import Origins
 from einsmith.ir.rebuild import rebuild
-from einsmith.lang import builder, trace
-from einsmith.lang.builder import Value
+from einsmith.tracing import builder, trace
+from einsmith.tracing.builder import Value
 from einsmith.training.definition import StepDefinition, find_divisor, traced_losses
 from einsmith.training.state import GRADIENT, WEIGHT, StepParts
 from einsmith.training.updates import GraphBuilder, StepGraph, clip_by_norm, total_norm

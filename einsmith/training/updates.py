@@ -19,9 +19,9 @@ from einsmith.base.dtypes import dtype_of
 from einsmith.ir import labels
 from einsmith.ir.nodes import Graph, Leaf, Tensor, leaf
 from einsmith.ir.origins import Origins
-from einsmith.lang import builder, trace
-from einsmith.lang.builder import Value
 from einsmith.runtime.memory import DimensionOrder, Memory
+from einsmith.tracing import builder, trace
+from einsmith.tracing.builder import Value
 from einsmith.training.exchanges import Exchanged
 from einsmith.training.gradient_buckets import Shard
 from einsmith.training.state import AVERAGE, GRADIENT, CountGroup, StepParts

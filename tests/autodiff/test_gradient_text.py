@@ -14,8 +14,8 @@ from einsmith.base.errors import FormulaError, GradientError, ShapeError
 from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import Compute, Graph, Leaf, leaf, postorder
 from einsmith.ir.rewrite.simplify import values_only
-from einsmith.lang.builder import Value
-from einsmith.lang.trace import Trace, tracing
+from einsmith.tracing.builder import Value
+from einsmith.tracing.trace import Trace, tracing
 
 CAPSULE = "C[b,k,p,q,i,j] = sum[c,r,s,m](A[b,c,stride*p+r,stride*q+s,i,m] * W[k,c,r,s,m,j])"
 PADDED = (

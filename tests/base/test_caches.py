@@ -48,7 +48,7 @@ GROWING = {
     "einsmith.codegen.llvm.jit._loaded": "machine code that a program or a cache holds, or that is released",
     "einsmith.codegen.llvm.jit._released": "machine code that is unloaded when some is loaded",
     "einsmith.frontends.torch_operator._DEFINITIONS": "operators, which PyTorch keeps as long as the process",
-    "einsmith.frontends.torch_compile.memory._free": "memory of results, of which KEPT bytes are kept",
+    "einsmith.frontends.torch_compile.result_pool._free": "memory of results, of which KEPT bytes are kept",
 }
 
 # Attributes that may grow, and with what.
@@ -194,7 +194,7 @@ def modules() -> list[ModuleType]:
                 "einsmith.frontends.",
                 "einsmith.bench.in_torch",
                 "einsmith.bench.torch_steps",
-                "einsmith.runtime.cuda.nccl",
+                "einsmith.gpu.cuda.nccl",
             )
             if not info.name.startswith(optional):
                 raise

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from einsmith.base import processes
+from einsmith.base import servers
 
 SLOW = "import pathlib, sys, time\npathlib.Path(__file__).with_suffix('.begun').touch()\ntime.sleep(3600)"
 PARENT = """
 import subprocess, sys, time
 from einsmith.base import processes
-print(subprocess.Popen(processes.command(sys.argv[1])).pid, flush=True)
+print(subprocess.Popen(servers.command(sys.argv[1])).pid, flush=True)
 time.sleep(3600)
 """
 
@@ -66,7 +66,7 @@ def test_a_starting_process_ends_with_its_parent(tmp_path: Path, monkeypatch, wh
 def test_an_orphan_at_the_start_ends(tmp_path: Path) -> None:
     file = tmp_path / "never.py"
     file.write_text("raise SystemExit(3)")
-    words = processes.command(f"{file}:Server")
+    words = servers.command(f"{file}:Server")
     assert subprocess.run(words).returncode == 3
     words[words.index(str(os.getpid()))] = "1"
     assert subprocess.run(words).returncode == 1

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from einsmith.base import processes, workers
+from einsmith.base import servers, workers
 from einsmith.base.workers import Failed, Lost, Worker
 from tests.base.test_processes import state, wait
 from tests.threads import inside
@@ -258,7 +258,7 @@ def test_a_process_that_dies_is_reported_and_replaced(worker: Worker, request_: 
 
 @pytest.mark.parametrize(
     "data",
-    [b"x" * 100, processes.MARK + (5).to_bytes(8, "little") + b"hello", processes.encode(5)],
+    [b"x" * 100, servers.MARK + (5).to_bytes(8, "little") + b"hello", servers.encode(5)],
     ids=["noise", "no pickle", "no answer"],
 )
 def test_garbage_is_no_answer(worker: Worker, data: bytes) -> None:
@@ -270,7 +270,7 @@ def test_garbage_is_no_answer(worker: Worker, data: bytes) -> None:
 def test_part_of_an_answer_meets_the_limit(worker: Worker) -> None:
     worker.start()
     with pytest.raises(Lost, match="within 0.2 s"):
-        worker.ask("write", processes.MARK + (1 << 62).to_bytes(8, "little") + b"x", HANGS, limit=0.2)
+        worker.ask("write", servers.MARK + (1 << 62).to_bytes(8, "little") + b"x", HANGS, limit=0.2)
     answers_again(worker, 2)
 
 

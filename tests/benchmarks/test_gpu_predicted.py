@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks import gpu_predicted
 from benchmarks.models import NETWORKS
-from einsmith.cost.gpu import CARDS
 from einsmith.driver import registry
+from einsmith.gpu.cards import CARDS
 
 
 def test_figures_of_a_plan() -> None:

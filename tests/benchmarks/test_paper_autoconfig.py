@@ -11,7 +11,7 @@ from benchmarks.kernel_cases import of_one_image
 from benchmarks.paper import autoconfig, configured
 from einsmith.codegen.loopnest.nest import Builder
 from einsmith.cost.facts import of_instruction_set
-from einsmith.kernels.contraction.pattern import CONTRACTION
+from einsmith.kernels.contraction.contraction_pattern import CONTRACTION
 
 SMALL = Conv(3, 8, 3, 1, 1, 10)
 

@@ -15,7 +15,7 @@ import einsmith as es
 from einsmith.api.tracing import trace_call
 from einsmith.base import environment
 from einsmith.base.caches import Cache
-from einsmith.checking.program import CheckedProgram
+from einsmith.checking.checked_program import CheckedProgram
 from einsmith.codegen.cache import native
 from einsmith.codegen.llvm.memory import MemoryEmitter
 from einsmith.driver import cpu, cpu_kernels, executable

@@ -11,7 +11,7 @@ import pytest
 
 from einsmith.base.errors import EinsmithError
 from einsmith.cli import main
-from einsmith.runtime.cuda import libcuda
+from einsmith.gpu.cuda import libcuda
 from tests.runtime.cuda.fake_libcuda import Card, FakeLibCuda
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from einsmith.base.dtypes import dtype_of
 from einsmith.codegen.cache.native import compile_text
-from einsmith.codegen.llvm.nest import emit_module
+from einsmith.codegen.llvm.emitter import emit_module
 from einsmith.codegen.loopnest.nest import Builder
 from einsmith.codegen.ssa import SSAValue
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from einsmith.codegen.llvm import jit
-from einsmith.codegen.llvm.nest import emit_module
+from einsmith.codegen.llvm.emitter import emit_module
 from einsmith.cost.facts import Target
 from tests.kernels.cover import cases, pairwise
 

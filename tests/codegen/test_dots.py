@@ -11,8 +11,8 @@ from einsmith.base.dtypes import bf16
 from einsmith.base.errors import CompileError
 from einsmith.codegen.cache.native import host_target
 from einsmith.codegen.llvm import jit
-from einsmith.codegen.llvm.dots import find_instruction
-from einsmith.codegen.llvm.nest import emit_module
+from einsmith.codegen.llvm.dot_products import find_instruction
+from einsmith.codegen.llvm.emitter import emit_module
 from einsmith.codegen.loopnest.dots import DOTS
 from einsmith.codegen.loopnest.nest import Builder
 from einsmith.kernels.pattern import Launch, Lowered

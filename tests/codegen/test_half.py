@@ -10,7 +10,7 @@ import pytest
 from einsmith.base import dtypes as dt
 from einsmith.codegen.cache.native import host_target
 from einsmith.codegen.llvm import half, jit
-from einsmith.codegen.llvm.nest import emit_module
+from einsmith.codegen.llvm.emitter import emit_module
 from einsmith.codegen.loopnest.nest import Builder
 from tests.codegen.test_llvm_ops import run
 

@@ -8,9 +8,9 @@ import llvmlite.binding as llvm
 import numpy as np
 import pytest
 
-from einsmith.codegen.llvm import faults, jit, memory, nest
+from einsmith.codegen.llvm import emitter, faults, jit, memory
+from einsmith.codegen.llvm.emitter import emit_module
 from einsmith.codegen.llvm.faults import FAULTS, NARROWED, UNMASKED
-from einsmith.codegen.llvm.nest import emit_module
 from einsmith.codegen.loopnest.nest import Builder
 from einsmith.kernels.pattern import Launch, Lowered
 from tests.codegen.test_masked import TARGETS
@@ -29,7 +29,7 @@ def test_llvm_still_has_the_fault(fault):
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda f: f.name)
 def test_the_list_names_emitters(fault):
     module, owner, method = fault.emitter.split(".")
-    assert hasattr(getattr({"llvm": nest, "llvm_memory": memory}[module], owner), method)
+    assert hasattr(getattr({"llvm": emitter, "llvm_memory": memory}[module], owner), method)
     assert fault.last is None or fault.first <= fault.last
 
 

@@ -118,10 +118,10 @@ def test_generated_code_does_what_the_nest_says(seed):
 
 def test_a_fault_in_folding_is_noticed(monkeypatch):
     """The comparison above is worth something: with sums of constants off by one, some nest disagrees."""
-    from einsmith.codegen.llvm import nest
+    from einsmith.codegen.llvm import emitter
 
-    real = nest._Emitter.add_constant
-    monkeypatch.setattr(nest._Emitter, "add_constant", lambda self, x, c, elem: real(self, x, c + 1, elem))
+    real = emitter._Emitter.add_constant
+    monkeypatch.setattr(emitter._Emitter, "add_constant", lambda self, x, c, elem: real(self, x, c + 1, elem))
     with pytest.raises(AssertionError):
         for seed in range(40):
             test_generated_code_does_what_the_nest_says(seed)

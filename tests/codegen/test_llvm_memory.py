@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from einsmith.base.errors import CompileError
+from einsmith.codegen.llvm.emitter import emit_module
 from einsmith.codegen.llvm.jit import emit_assembly
-from einsmith.codegen.llvm.nest import emit_module
 from einsmith.codegen.loopnest.nest import Builder
 from tests.codegen.test_llvm_ops import LANES, NUMPY, TARGET, run, values
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from einsmith.codegen.llvm import lockstep
-from einsmith.codegen.llvm.nest import emit_module
+from einsmith.codegen.llvm.emitter import emit_module
 from einsmith.codegen.loopnest.nest import Builder
 from tests.codegen.test_llvm_ops import TARGET, run
 

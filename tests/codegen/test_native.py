@@ -21,7 +21,7 @@ from einsmith.base import files, workers
 from einsmith.base.errors import CompileError, StoreError
 from einsmith.codegen.cache import build, native, objects
 from einsmith.codegen.llvm import jit
-from einsmith.codegen.llvm.nest import emit_module
+from einsmith.codegen.llvm.emitter import emit_module
 from einsmith.codegen.loopnest.nest import Builder, Function
 from tests.caches import forget, forget_code
 from tests.codegen.test_llvm_ops import TARGET

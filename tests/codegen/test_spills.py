@@ -11,13 +11,13 @@ import pytest
 
 from einsmith.base import dtypes as dt
 from einsmith.codegen.llvm import jit
-from einsmith.codegen.llvm.nest import emit_module
+from einsmith.codegen.llvm.emitter import emit_module
 from einsmith.cost.facts import Target
 from einsmith.kernels import autoconfig
 from einsmith.kernels.contraction.config import Direct, Tiled
-from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
-from einsmith.kernels.contraction.problem import problems
+from einsmith.kernels.contraction.contraction_pattern import CONTRACTION, Configs
 from einsmith.kernels.contraction.search import candidates
+from einsmith.schedule.contraction_problem import problems
 from einsmith.schedule.kernel import Kernel
 from tests.kernels import samples as s
 

@@ -17,7 +17,7 @@ import pytest
 from einsmith.base.errors import CompileError
 from einsmith.codegen.entry import entry_program, watch
 from einsmith.codegen.llvm import jit
-from einsmith.codegen.llvm.nest import emit_module
+from einsmith.codegen.llvm.emitter import emit_module
 from einsmith.cost.facts import Target
 from einsmith.kernels import autoconfig
 from einsmith.tuning.kernels.decisions import lower_choice

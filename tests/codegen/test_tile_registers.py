@@ -13,7 +13,7 @@ from einsmith.base.errors import CompileError
 from einsmith.base.system import processors
 from einsmith.codegen.cache.native import compile_functions, host_target
 from einsmith.codegen.llvm import jit
-from einsmith.codegen.llvm.nest import emit_module
+from einsmith.codegen.llvm.emitter import emit_module
 from einsmith.codegen.loopnest.nest import Builder
 
 WORDS = 32

@@ -16,13 +16,13 @@ import pytest
 from einsmith.base import workers
 from einsmith.base.errors import CompileError, DeviceError
 from einsmith.codegen.cache import objects
-from einsmith.codegen.triton import compile as triton_compile
-from einsmith.codegen.triton.binary import Binary, TritonSource
-from einsmith.codegen.triton.compile import VERSION, compile_sources, missing
+from einsmith.gpu.tiles.lower import lower
+from einsmith.gpu.tiles.pieces import Tiling
+from einsmith.gpu.tiles.triton_text import signature, triton_text
+from einsmith.gpu.triton import compile_triton as triton_compile
+from einsmith.gpu.triton.binary import Binary, TritonSource
+from einsmith.gpu.triton.compile_triton import VERSION, compile_sources, missing
 from einsmith.schedule.kernel import Kernel
-from einsmith.tiles.lower import lower
-from einsmith.tiles.pieces import Tiling
-from einsmith.tiles.triton_text import signature, triton_text
 from tests.codegen.sass import bits, count, disassemble, main_loop, parse, spills
 from tests.kernels import samples as s
 

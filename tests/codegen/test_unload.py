@@ -15,7 +15,7 @@ import pytest
 from einsmith.codegen.cache.native import compile_functions
 from einsmith.codegen.llvm import jit
 from einsmith.codegen.llvm.elf import make_constants_executable
-from einsmith.codegen.llvm.nest import emit_module
+from einsmith.codegen.llvm.emitter import emit_module
 from einsmith.codegen.loopnest.nest import Builder, Function
 from einsmith.runtime.program import Program
 from einsmith.runtime.steps import RunLaunch

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from einsmith.codegen.llvm import jit
-from einsmith.codegen.llvm.nest import emit_module
+from einsmith.codegen.llvm.emitter import emit_module
 from einsmith.codegen.loopnest.nest import Builder
 from einsmith.codegen.ssa import SSAValue
 from tests.codegen.test_masked import TARGETS

@@ -18,15 +18,16 @@ import numpy as np
 
 from einsmith.base.errors import DeviceError, OutOfMemoryError
 from einsmith.codegen.ssa import BYTES
-from einsmith.codegen.triton.binary import Binary, TritonSource
-from einsmith.cost.gpu import card
-from einsmith.driver import card_runner, registry
+from einsmith.driver import registry
 from einsmith.driver.backend import Backend
 from einsmith.driver.cuda import Cuda
-from einsmith.runtime.cuda.device import CollectiveNode, CudaDevice, DeviceCode, DeviceFacts, LaunchNode, Node
-from einsmith.tiles.triton_text import triton_text
-from einsmith.tiles.verify import verify
-from einsmith.tuning.kernels import worker
+from einsmith.gpu import card_runner
+from einsmith.gpu.cards import card
+from einsmith.gpu.cuda.device import CollectiveNode, CudaDevice, DeviceCode, DeviceFacts, LaunchNode, Node
+from einsmith.gpu.tiles.triton_text import triton_text
+from einsmith.gpu.tiles.verify import verify
+from einsmith.gpu.triton.binary import Binary, TritonSource
+from einsmith.tuning.kernels import candidate_worker
 from tests.cuda.planted import CRASH, PlantedTiles
 from tests.tiles import interp, stand_in
 from tests.tiles.memory import NOBODY, Fault, Memory
@@ -387,7 +388,7 @@ def backend(seed: int = 0, planted: bool = False, name: str = "h100", ordinal: i
 
 def find(planted: bool, name: str) -> Backend:
     """The same card, in a process that measures."""
-    worker.MAX_COPIES = card_runner.MIN_RUNS = 2
+    candidate_worker.MAX_COPIES = card_runner.MIN_RUNS = 2
     if CARD not in registry.BACKENDS:
         registry.register(backend(0, planted, name, lazy=True))
     return registry.BACKENDS[CARD]

@@ -8,11 +8,11 @@ from typing import Any
 
 from einsmith.cost.facts import Target
 from einsmith.cost.roofline import Cost
+from einsmith.gpu.tiles.ir import TileFunction
+from einsmith.gpu.tiles.lower import lower
+from einsmith.gpu.tiles.pieces import Tiling
 from einsmith.kernels.pattern import Launch, Lowered, Pattern
 from einsmith.schedule.kernel import Rows
-from einsmith.tiles.ir import TileFunction
-from einsmith.tiles.lower import lower
-from einsmith.tiles.pieces import Tiling
 
 CRASH = "crash"
 """What the names of functions begin with that end the process."""

@@ -11,13 +11,13 @@ from numpy.random import Generator, default_rng
 import einsmith as es
 import einsmith.functional as F
 from einsmith.base.errors import CompileError
-from einsmith.codegen.triton.binary import Binary
 from einsmith.driver.cuda import Cuda
-from einsmith.runtime.cuda.device import LaunchNode
-from einsmith.runtime.cuda.executable_graph import ExecutableGraph
-from einsmith.runtime.cuda.launches import ByteRange, DeviceLaunch, TileCode, edges, overlaps
-from einsmith.runtime.cuda.program import CudaProgram
-from einsmith.tiles.ir import TileBuilder, TileFunction, TileParameter
+from einsmith.gpu.cuda.card_program import CudaProgram
+from einsmith.gpu.cuda.device import LaunchNode
+from einsmith.gpu.cuda.executable_graph import ExecutableGraph
+from einsmith.gpu.cuda.launches import ByteRange, DeviceLaunch, TileCode, edges, overlaps
+from einsmith.gpu.tiles.ir import TileBuilder, TileFunction, TileParameter
+from einsmith.gpu.triton.binary import Binary
 from tests.programs import program_of
 from tests.tiles.memory import Fault
 

@@ -16,10 +16,10 @@ from einsmith import nn
 from einsmith.base.errors import ArgumentError, DeviceError, GroupError, IndexOutOfRange, NonFiniteError
 from einsmith.driver import registry
 from einsmith.driver.cuda import Cuda
+from einsmith.gpu.cuda import driver
+from einsmith.gpu.cuda.device import CollectiveNode
+from einsmith.gpu.cuda.executable_graph import ExecutableGraph
 from einsmith.runtime import queues
-from einsmith.runtime.cuda import driver
-from einsmith.runtime.cuda.device import CollectiveNode
-from einsmith.runtime.cuda.executable_graph import ExecutableGraph
 from einsmith.runtime.steps import AllReduce, Notify
 from einsmith.training import gradient_buckets
 from tests.cuda.fake import WORLDS

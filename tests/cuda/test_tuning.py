@@ -19,15 +19,15 @@ from einsmith.driver import registry
 from einsmith.driver.bound_program import BoundProgram
 from einsmith.driver.cuda import Cuda
 from einsmith.driver.executable import Executable
+from einsmith.gpu.cuda.launches import TileCode
+from einsmith.gpu.tiles.ir import TileBuilder, TileParameter
 from einsmith.runtime.comparison import list_written_buffers
-from einsmith.runtime.cuda.launches import TileCode
-from einsmith.tiles.ir import TileBuilder, TileParameter
-from einsmith.tuning.kernels import database, records, session, worker, workshop
+from einsmith.tuning.kernels import candidate_worker, database, records, session, workshop
 from einsmith.tuning.kernels.measure import MachineCode
 from einsmith.tuning.kernels.override import overriding
-from einsmith.tuning.programs import graph_search, kernel_search, online
+from einsmith.tuning.programs import dynamic, graph_search, kernel_search
 from einsmith.tuning.programs.budget import Budget
-from einsmith.tuning.programs.online import Exploration
+from einsmith.tuning.programs.dynamic import Exploration
 from tests.caches import CHOICES, forget
 from tests.cuda.planted import CRASH, FASTEST, PlantedConfig
 
@@ -130,7 +130,7 @@ def test_stores_beside_a_buffer_are_noticed(card: Insert, x: np.ndarray) -> None
     beside = TileCode(b.finish(1)), 1, False
     for launches, fault in (([], ""), ([beside], "memory was written 0 bytes behind the end of its buffer")):
         code = MachineCode([*kernel.launches, *launches], 0, kernel.workspace)
-        found = worker.fault_of(runner.subject(call.kernel, run.target, 1, code, "", ""), None, 1)
+        found = candidate_worker.fault_of(runner.subject(call.kernel, run.target, 1, code, "", ""), None, 1)
         assert found == fault or (fault and found.startswith(fault))
 
 
@@ -180,8 +180,8 @@ class Steps:
 
 
 def test_training_goes_on_while_kernels_are_tuned(card: Insert, monkeypatch) -> None:
-    monkeypatch.setattr(online, "MAX_COST_SHARE", 1e9)
-    monkeypatch.setattr(online, "MIN_KERNEL_SHARE", 0.0)
+    monkeypatch.setattr(dynamic, "MAX_COST_SHARE", 1e9)
+    monkeypatch.setattr(dynamic, "MIN_KERNEL_SHARE", 0.0)
     monkeypatch.setattr(Exploration, "try_seconds", 0.0)
     nothing = property(lambda own: 0.0, lambda own, share: None)
     monkeypatch.setattr(Budget, "waiting_share", nothing, raising=False)

@@ -13,7 +13,7 @@ from textwrap import wrap
 import einsmith as es
 from einsmith.api.tracing import trace_shapes
 from einsmith.base.dtypes import f32
-from einsmith.codegen.llvm.nest import emit_module
+from einsmith.codegen.llvm.emitter import emit_module
 from einsmith.codegen.loopnest import nest_text
 from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Compute, Graph, nbytes, postorder

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from einsmith.lang.refused import REFUSED
+from einsmith.tracing.refused import REFUSED
 
 PATH = Path(__file__).resolve().parents[2] / "docs" / "torch.md"
 MARK = "<!-- generated: python -m tests.docs --update -->\n"

@@ -84,7 +84,7 @@ IMPORTS = """from collections.abc import Callable, Sequence
 from typing import Any
 
 from einsmith.base.arguments import Count, Magnitude, Share, Size
-from einsmith.lang.builder import Value
+from einsmith.tracing.builder import Value
 from einsmith.nn.conv import Amounts, Ints
 from einsmith.nn.operator_layer import OperatorLayer
 from einsmith.nn.pooling import Sizes

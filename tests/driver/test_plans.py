@@ -30,8 +30,8 @@ from einsmith.driver.executable import Executable
 from einsmith.ir import pickled
 from einsmith.ir.graph_digest import graph_digest, number_leaves
 from einsmith.ir.nodes import Graph, leaf, postorder
-from einsmith.lang.lower import LOWERED
 from einsmith.passes import pipeline
+from einsmith.tracing.lower import LOWERED
 from einsmith.tuning.kernels.decisions import name_of
 from einsmith.tuning.kernels.override import overriding
 from tests.caches import forget
@@ -399,7 +399,7 @@ def test_derivations_are_read_back(derived, monkeypatch, rng) -> None:
     records = len(LOWERED)
     assert records > 0
     caches.cache_clear()
-    monkeypatch.setattr("einsmith.lang.lower._lower_single", lambda *_: pytest.fail("a formula is lowered again"))
+    monkeypatch.setattr("einsmith.tracing.lower._lower_single", lambda *_: pytest.fail("a formula is lowered again"))
     graph = trace_call(f, (x, w), {}).graph
     assert graph_digest(graph, number_leaves(graph)) == digest and len(LOWERED) == records
 

@@ -11,7 +11,7 @@ from einsmith.driver import compile
 from einsmith.driver.executable import Executable
 from einsmith.driver.streaming import lines_of, results_of
 from einsmith.kernels import autoconfig
-from einsmith.kernels.rows import cost
+from einsmith.kernels.rows import rows_cost
 from einsmith.schedule import row_clusters
 from einsmith.schedule.kernel import Rows
 from tests.schedule.test_reduction_chains import GAUSSIAN, LAPLACIAN, arguments, attention, compile_with
@@ -51,7 +51,7 @@ def test_results_that_are_never_stored(rng, is_fused) -> None:
 
 def test_the_fraction_of_active_tiles_is_that_of_the_mask(rng, is_fused, monkeypatch) -> None:
     """Counted here tile by tile: a tile is active if its first key is not after its last query."""
-    monkeypatch.setattr(cost, "_SAMPLED_BLOCKS", ROWS)
+    monkeypatch.setattr(rows_cost, "_SAMPLED_BLOCKS", ROWS)
     (k,) = (x for x in results(compiled(attention, rng)) if x["unstored"])
     order = k["order"]
     ((columns, tile, active),) = {(s["rows"], s["block"], s["active"]) for s in order["sweeps"]}

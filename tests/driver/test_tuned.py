@@ -17,7 +17,7 @@ from einsmith.cli.kernel_report import text_of
 from einsmith.cli.report_page import page
 from einsmith.cost.facts import Target
 from einsmith.driver.executable import Executable
-from einsmith.driver.objects import ObjectCode
+from einsmith.driver.object_code import ObjectCode
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import describe
 from einsmith.schedule.kernel import Kernel

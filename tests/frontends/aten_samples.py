@@ -15,10 +15,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import einsmith as es
 from einsmith.base.errors import EinsmithError
 from einsmith.frontends.aten import evaluate
-from einsmith.frontends.aten.graph import AtenNode, Guards, OperatorGraph, missing
+from einsmith.frontends.aten.aten_graph import AtenNode, Guards, OperatorGraph, missing
 from einsmith.frontends.torch_decompositions import decompositions
 from einsmith.frontends.torch_nodes import KNOWN, PLACES, argument, kind_of, operator_name
-from einsmith.lang.builder import Value, as_value
+from einsmith.tracing.builder import Value, as_value
 
 
 @dataclass

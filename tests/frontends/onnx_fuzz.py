@@ -24,8 +24,8 @@ from einsmith.base.errors import EinsmithError
 from einsmith.frontends.onnx import load
 from einsmith.frontends.onnx.types import ELEMENTS
 from einsmith.ir.nodes import leaf
-from einsmith.lang.builder import Value
-from einsmith.lang.trace import Trace, tracing
+from einsmith.tracing.builder import Value
+from einsmith.tracing.trace import Trace, tracing
 from tests.frontends.onnx_cases import _sets, cases
 
 INTS = (-(2**63), -(2**31), -7, -2, -1, 0, 1, 2, 3, 7, 100, 2**20, 2**31 - 1, 2**31, 2**40, 2**62, 2**63 - 1)

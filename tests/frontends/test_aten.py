@@ -12,7 +12,7 @@ import pytest
 
 import einsmith as es
 from einsmith.frontends.aten import REFUSED, TABLE
-from einsmith.lang.builder import as_value
+from einsmith.tracing.builder import as_value
 
 torch = pytest.importorskip("torch", reason="its operators are compared with")
 from einsmith.frontends.torch_decompositions import decompositions  # noqa: E402

@@ -10,7 +10,7 @@ import pytest
 
 from einsmith.base.errors import DtypeError
 from einsmith.frontends.aten import TABLE
-from einsmith.lang.builder import Value
+from einsmith.tracing.builder import Value
 
 torch = pytest.importorskip("torch", reason="its operators are compared with")
 from tests.frontends.compile_samples import compare  # noqa: E402

@@ -12,7 +12,7 @@ import pytest
 
 from einsmith.base.errors import ShapeError, TraceError
 from einsmith.frontends.aten import conditions
-from einsmith.frontends.aten.graph import Guards
+from einsmith.frontends.aten.aten_graph import Guards
 
 CONDITIONS = [
     "(L['x'].size()[0] % 2) == 0",

@@ -9,8 +9,8 @@ import pytest
 mp = pytest.importorskip("mpmath", reason="the series are computed with it")
 import einsmith as es  # noqa: E402
 from einsmith.frontends.aten import TABLE  # noqa: E402
-from einsmith.lang.builder import as_value  # noqa: E402
 from einsmith.ops import expansions  # noqa: E402
+from einsmith.tracing.builder import as_value  # noqa: E402
 from tests.frontends.expansions import DEFINITIONS, DIGITS, PATH, quantile, text  # noqa: E402
 
 

@@ -16,7 +16,7 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as tf  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
-from einsmith.frontends.torch_compile import memory, region  # noqa: E402
+from einsmith.frontends.torch_compile import region, result_pool  # noqa: E402
 from tests.frontends.torch_compiled import agree, compiled, fresh, randn  # noqa: E402, F401
 
 ROOT = Path(__file__).parents[2]
@@ -109,7 +109,7 @@ def test_inputs_that_overlap():
 
 
 def test_memory_of_results_is_not_shared():
-    n = memory.FROM // 8 + 3
+    n = result_pool.FROM // 8 + 3
     f = compiled(lambda x: x + 1)
     first = f(torch.zeros(n, dtype=torch.float64))
     second = f(torch.ones(n, dtype=torch.float64))
@@ -119,10 +119,10 @@ def test_memory_of_results_is_not_shared():
     third = f(torch.zeros(n, dtype=torch.float64))
     assert third.data_ptr() != at and (view == 1).all()
     del view
-    kept = memory.free_bytes()
+    kept = result_pool.free_bytes()
     assert kept >= 8 * n
     fourth = f(torch.full((n,), 3.0, dtype=torch.float64))
-    assert fourth.data_ptr() == at and (fourth == 4).all() and (third == 1).all() and memory.free_bytes() < kept
+    assert fourth.data_ptr() == at and (fourth == 4).all() and (third == 1).all() and result_pool.free_bytes() < kept
 
 
 # ------------------------------------------------------------------------------------------------------ random numbers

@@ -21,7 +21,7 @@ from einsmith.cost.facts import Target
 from einsmith.driver import compile, cpu_kernels
 from einsmith.ir.nodes import Reduce
 from einsmith.kernels import autoconfig
-from einsmith.kernels.rows import cost
+from einsmith.kernels.rows import rows_cost
 from einsmith.runtime.pool import native_entry
 from einsmith.schedule import coalesce, pipeline, row_nests
 from einsmith.schedule.kernel import Rows
@@ -66,7 +66,7 @@ def observed(seen: Seen, pick: Picker | None = None) -> Iterator[None]:
             n = pick(kernel, target, found, others)
             if n >= 0:
                 name, config, cost = others[n]
-                found = replace(found, pattern=autoconfig.pattern_of(name), config=config, cost=cost)
+                found = replace(found, pattern=autoconfig.pattern_of(name), config=config, cost=rows_cost)
                 seen.forced.append((name, str(config)))
             if len(seen.offered) < 100_000:
                 for name, config, _ in others:
@@ -135,7 +135,7 @@ def streaming(blocks: str) -> Iterator[None]:
         yield
         return
     block, least, turned = STREAMED[blocks]
-    configs = cost.configs
+    configs = rows_cost.configs
 
     def nests(rows: Any, target: Target) -> list:
         every = configs(rows, target)
@@ -144,9 +144,9 @@ def streaming(blocks: str) -> Iterator[None]:
     changed: tuple[tuple[Any, str, Any], ...] = (
         (compile, "predicted", lambda kernel, target: float(not isinstance(kernel, Rows))),
         (row_nests, "MIN_SWEEP_ROWS", least),
-        (cost, "REUSING_BLOCKS", (block,)),
-        (cost, "TILES", (block + 1,)),
-        (cost, "configs", nests),
+        (rows_cost, "REUSING_BLOCKS", (block,)),
+        (rows_cost, "TILES", (block + 1,)),
+        (rows_cost, "configs", nests),
     )
     before = [(module, name, getattr(module, name)) for module, name, _ in changed]
     _forget_nests()
@@ -164,8 +164,8 @@ def nested_depth(kernel: Any, target: Target) -> int:
     """How many row blocks that keep local results lie inside each other in the chosen configuration of a kernel."""
     if not isinstance(kernel, Rows) or kernel.takes_sums:
         return 0
-    inner = cost.kernels_of(kernel, autoconfig.choose(kernel, target).config)
-    return bool(kernel.local) + max((nested_depth(x.kernel, cost.one_core(target)) for x in inner), default=0)
+    inner = rows_cost.kernels_of(kernel, autoconfig.choose(kernel, target).config)
+    return bool(kernel.local) + max((nested_depth(x.kernel, rows_cost.one_core(target)) for x in inner), default=0)
 
 
 def _forget_nests() -> None:

@@ -16,9 +16,9 @@ from einsmith.base import dtypes as dt
 from einsmith.ir import template_evaluator
 from einsmith.ir.nodes import Apply, Compute, Graph, Item, Leaf, Read, leaf, postorder, size
 from einsmith.ir.rewrite.simplify import values_only
-from einsmith.lang.builder import Value
-from einsmith.lang.trace import Trace, tracing
 from einsmith.passes.pipeline import run_passes
+from einsmith.tracing.builder import Value
+from einsmith.tracing.trace import Trace, tracing
 from tests.gallery.entries import ENTRIES, Entry
 
 CASES = [(e, n) for e in ENTRIES for n in range(len(e.cases))]

@@ -16,8 +16,8 @@ from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import Axis, Compute, Const, Graph, Read, Reduce, apply, cast, leaf, postorder, template
 from einsmith.ir.rewrite import contraction_order as order
 from einsmith.ir.rewrite.contraction_order import order_contraction
+from einsmith.ir.rewrite.factors import split_sum
 from einsmith.ir.rewrite.named_operands import name_operands
-from einsmith.ir.rewrite.products import split_sum
 from einsmith.ir.verify import verify_graph
 from einsmith.passes.pipeline import run_passes
 

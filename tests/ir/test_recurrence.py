@@ -9,6 +9,7 @@ import pytest
 
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import BoundsError, RecurrenceError, VerifyError
+from einsmith.ir.components import components
 from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import (
     Apply,
@@ -26,7 +27,6 @@ from einsmith.ir.nodes import (
     postorder,
     template,
 )
-from einsmith.ir.order import components
 from einsmith.ir.printer import show
 from einsmith.ir.recurrence.define import recurrence
 from einsmith.ir.verify import verify_graph, verify_recurrence

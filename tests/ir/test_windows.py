@@ -211,7 +211,7 @@ def test_gradients_by_tensors_between(monkeypatch) -> None:
     mask = grid_mask((4, 5), (3, 3), [near, near])
 
     def f(s, v):
-        masked = es.lang.builder.compute((20, 20), lambda i, j: es.where(mask(0, 0, i, j), s[i, j], -np.inf))
+        masked = es.tracing.builder.compute((20, 20), lambda i, j: es.where(mask(0, 0, i, j), s[i, j], -np.inf))
         return (F.softmax(masked, 1) @ v).sum()
 
     rng = np.random.default_rng(0)

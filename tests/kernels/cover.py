@@ -35,11 +35,11 @@ from einsmith.kernels.contraction.config import (
     Tiled,
     halo_blocks,
 )
+from einsmith.kernels.contraction.contraction_pattern import Configs
 from einsmith.kernels.contraction.features import operand_plan
-from einsmith.kernels.contraction.pattern import Configs
-from einsmith.kernels.contraction.problem import Problem, problems, with_companion
 from einsmith.kernels.pattern import Lowered
 from einsmith.passes.pipeline import run_passes
+from einsmith.schedule.contraction_problem import Problem, problems, with_companion
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.planner import fuse
 from tests.kernels import samples as s

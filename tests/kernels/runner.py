@@ -17,7 +17,7 @@ from einsmith.cost.facts import Target
 from einsmith.ir.analysis.pointwise import is_identity
 from einsmith.ir.nodes import Read, Reduce, postorder
 from einsmith.ir.template_evaluator import evaluate_template
-from einsmith.kernels.contraction.pattern import CONTRACTION
+from einsmith.kernels.contraction.contraction_pattern import CONTRACTION
 from einsmith.kernels.pattern import Lowered
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows, Stage
 from tests import nest_interp

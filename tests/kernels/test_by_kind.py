@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from einsmith.kernels import autoconfig
-from einsmith.kernels.contraction.problem import problems
+from einsmith.schedule.contraction_problem import problems
 from tests.kernels.runner import check, host
 from tests.kernels.samples import pointwise_dx
 

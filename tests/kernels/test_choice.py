@@ -15,11 +15,11 @@ from einsmith.codegen.loopnest import nest
 from einsmith.cost.facts import Target
 from einsmith.cost.roofline import launch_overhead
 from einsmith.kernels import autoconfig
-from einsmith.kernels.contraction import cost as contraction_cost
+from einsmith.kernels.contraction import contraction_cost as contraction_cost
 from einsmith.kernels.contraction import features
-from einsmith.kernels.contraction.pattern import CONTRACTION
+from einsmith.kernels.contraction.contraction_pattern import CONTRACTION
 from einsmith.kernels.pattern import Pattern
-from einsmith.kernels.reduction import cost as reduction_plan
+from einsmith.kernels.reduction import reduction_cost as reduction_plan
 from einsmith.passes.pipeline import run_passes
 from einsmith.schedule.kernel import Kernel
 from einsmith.schedule.planner import fuse

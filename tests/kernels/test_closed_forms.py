@@ -9,12 +9,12 @@ from einsmith.codegen.loopnest.walk import divisors
 from einsmith.ir.analysis.linear import LinearForm, linear
 from einsmith.ir.nodes import Axis, apply
 from einsmith.kernels.contraction import k_bounds
-from einsmith.kernels.contraction.problem import problems
 from einsmith.kernels.contraction.row_offsets import regular_rows, row_offsets
 from einsmith.kernels.contraction.units import MAX_UNIT_POINTS, find_unit
-from einsmith.kernels.rows.cost import _divisor
+from einsmith.kernels.rows.rows_cost import _divisor
 from einsmith.kernels.stencil import emission
 from einsmith.kernels.stencil.terms import Span
+from einsmith.schedule.contraction_problem import problems
 from tests.kernels.samples import F, conv, conv_dx, load, strided_dx, sum_of, times, zero_unless
 
 

@@ -15,8 +15,8 @@ from einsmith.ir.rewrite.simplify import simplify_template
 from einsmith.ir.template_evaluator import evaluate_template
 from einsmith.kernels import autoconfig
 from einsmith.kernels.composite.parts import LaunchSequence
-from einsmith.kernels.contraction.problem import problems
 from einsmith.kernels.pattern import Launch, Lowered
+from einsmith.schedule.contraction_problem import problems
 from einsmith.schedule.kernel import Kernel
 from tests.kernels.runner import check, host, run_native
 from tests.kernels.samples import (

@@ -13,19 +13,19 @@ import pytest
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import CompileError
 from einsmith.codegen.llvm import jit
-from einsmith.codegen.llvm.nest import emit_module
+from einsmith.codegen.llvm.emitter import emit_module
 from einsmith.codegen.loopnest.address import BufferMemory
 from einsmith.codegen.loopnest.nest_text import show
 from einsmith.ir.nodes import Apply, Axis, Const, Reduce, apply, postorder, template
 from einsmith.kernels.contraction.config import MAX_HALO_BYTES, Direct, HaloBlock, Tiled, halo_blocks, with_halos
+from einsmith.kernels.contraction.contraction_pattern import CONTRACTION, Configs
 from einsmith.kernels.contraction.emission.tile_epilogue import form_of
 from einsmith.kernels.contraction.epilogue import results
 from einsmith.kernels.contraction.geometry import Geometry
-from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
-from einsmith.kernels.contraction.problem import problems
 from einsmith.kernels.contraction.search import candidates
 from einsmith.kernels.contraction.space import explain_illegal
 from einsmith.kernels.emit.access import OperandAccess
+from einsmith.schedule.contraction_problem import problems
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
 from tests.kernels.cover import _candidates, each_value
 from tests.kernels.runner import WIDE, compare, fresh, host, reference, run_native, sampled

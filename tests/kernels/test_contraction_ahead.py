@@ -14,10 +14,10 @@ from einsmith.codegen.ssa import If, Loop, Op
 from einsmith.ir.nodes import apply
 from einsmith.kernels.contraction import epilogue, search, traffic
 from einsmith.kernels.contraction.config import Tiled
+from einsmith.kernels.contraction.contraction_pattern import CONTRACTION, Configs
 from einsmith.kernels.contraction.emission.tile_epilogue import TileEpilogue
 from einsmith.kernels.contraction.features import operand_plan
-from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
-from einsmith.kernels.contraction.problem import problems
+from einsmith.schedule.contraction_problem import problems
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
 from tests.kernels.runner import check_exact as check
 from tests.kernels.runner import host, sampled

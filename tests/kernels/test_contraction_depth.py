@@ -13,8 +13,8 @@ from einsmith.base import dtypes as dt
 from einsmith.base.errors import CompileError
 from einsmith.codegen.loopnest.lanes import transpose
 from einsmith.kernels.contraction.config import Tiled
+from einsmith.kernels.contraction.contraction_pattern import CONTRACTION, Configs
 from einsmith.kernels.contraction.k_vectorization import choose_depth
-from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
 from tests.kernels.runner import check_exact as check
 from tests.kernels.runner import host, sampled
 from tests.kernels.samples import biased, conv_dw, load, product, sum_of, times

@@ -11,10 +11,10 @@ from einsmith.base import dtypes as dt
 from einsmith.ir.nodes import Apply, Axis, Const, Reduce, apply
 from einsmith.kernels import autoconfig
 from einsmith.kernels.contraction.config import Direct, Tiled
+from einsmith.kernels.contraction.contraction_pattern import CONTRACTION, Configs
 from einsmith.kernels.contraction.k_bounds import k_bounds, k_fractions
-from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
-from einsmith.kernels.contraction.problem import needs_exact_guards, problems
 from einsmith.kernels.contraction.search import candidates
+from einsmith.schedule.contraction_problem import needs_exact_guards, problems
 from einsmith.schedule.kernel import Kernel
 from tests.kernels.cover import each_value
 from tests.kernels.runner import check_exact as check

@@ -11,10 +11,10 @@ from einsmith.codegen.loopnest.nest import Builder
 from einsmith.ir.nodes import apply
 from einsmith.kernels.contraction.companions import companion_of, find_pairs
 from einsmith.kernels.contraction.config import Tiled
+from einsmith.kernels.contraction.contraction_pattern import CONTRACTION, Configs
 from einsmith.kernels.contraction.emission.blocked import Blocked
 from einsmith.kernels.contraction.geometry import Geometry
-from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
-from einsmith.kernels.contraction.problem import problems, with_companion
+from einsmith.schedule.contraction_problem import problems, with_companion
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
 from tests.kernels.runner import check_exact as check
 from tests.kernels.runner import host, sampled

@@ -12,11 +12,11 @@ from einsmith.ir.analysis.linear import LinearForm
 from einsmith.ir.nodes import Piece, Template, apply, template
 from einsmith.kernels.contraction import epilogue
 from einsmith.kernels.contraction.config import Tiled
+from einsmith.kernels.contraction.contraction_pattern import Configs
 from einsmith.kernels.contraction.emission.tile_epilogue import form_of
 from einsmith.kernels.contraction.geometry import Geometry
-from einsmith.kernels.contraction.pattern import Configs
-from einsmith.kernels.contraction.problem import problems
 from einsmith.kernels.contraction.units import find_unit
+from einsmith.schedule.contraction_problem import problems
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
 from tests.kernels.runner import check_exact as check
 from tests.kernels.runner import host

@@ -10,12 +10,12 @@ import pytest
 from einsmith.codegen.loopnest.nest_text import show
 from einsmith.kernels.contraction import direct_boxes
 from einsmith.kernels.contraction.config import Direct
+from einsmith.kernels.contraction.contraction_pattern import CONTRACTION, Configs
 from einsmith.kernels.contraction.direct_cost import DirectCost
 from einsmith.kernels.contraction.direct_loads import BoxLoads, find_inner_strips
-from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
-from einsmith.kernels.contraction.problem import problems
 from einsmith.kernels.contraction.words import operand_memories
 from einsmith.kernels.emit.access import OperandAccess
+from einsmith.schedule.contraction_problem import problems
 from tests.kernels.runner import check_exact as check
 from tests.kernels.runner import host, sampled
 from tests.kernels.samples import conv, conv_dx, depthwise, padded_conv

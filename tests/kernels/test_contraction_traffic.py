@@ -12,13 +12,13 @@ from einsmith.cost.facts import Target
 from einsmith.cost.memory_traffic import lines_kept
 from einsmith.ir.nodes import Axis, Read, Reduce, apply, cast, template
 from einsmith.kernels.autoconfig import predicted
-from einsmith.kernels.contraction import cost, traffic
+from einsmith.kernels.contraction import contraction_cost, traffic
 from einsmith.kernels.contraction.config import Direct, HaloSetting, Tiled, sides
-from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
-from einsmith.kernels.contraction.problem import problems
+from einsmith.kernels.contraction.contraction_pattern import CONTRACTION, Configs
 from einsmith.kernels.contraction.search import candidates
 from einsmith.kernels.contraction.table import divide_for_cache, table_of
 from einsmith.kernels.contraction.traffic import Strides
+from einsmith.schedule.contraction_problem import problems
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
 from tests.kernels.runner import check_exact as check
 from tests.kernels.runner import host, sampled
@@ -73,7 +73,7 @@ def test_strips_and_blocks_read_again():
     (p,) = problems(kernel.root)
     for kc, again in ((0, 7 * 1024 * 4096 * 4), (256, 0)):
         t = table_of(kernel, p, Tiled(mr=8, nv=4, kc=kc), SERVER)
-        assert cost.refetched_bytes(cost.CostTerms(t, SERVER)) == again
+        assert contraction_cost.refetched_bytes(contraction_cost.CostTerms(t, SERVER)) == again
     assert [traffic.choose_block_points(k) for k in (1, 256, 257, 1000)] == [1, 256, 129, 250]
 
 
@@ -82,7 +82,7 @@ def test_the_busiest_thread_has_whole_tiles_but_for_the_last():
         kernel = product(m, n, 64)
         (p,) = problems(kernel.root)
         target = replace(SERVER, cores=2)
-        return float(cost.imbalance(cost.CostTerms(table_of(kernel, p, c, target), target))[0])
+        return float(contraction_cost.imbalance(contraction_cost.CostTerms(table_of(kernel, p, c, target), target))[0])
 
     by_panels = Tiled(mr=9, nv=3, tn=8)
     assert share(90, 16 * 49, by_panels) == pytest.approx((9 - 2 / 3) * 2 * 3 / 49)  # the last has one vector of three
@@ -96,7 +96,7 @@ def test_one_configuration_costs_what_it_does_among_all():
     for kernel in (product(64, 300, 257), conv(4, 16, 14, 14, 32, 3, 3, 1), product(3, 4096, 512)):
         (p,) = problems(kernel.root)
         found = candidates(kernel, (p,), SERVER)
-        ranks = cost.predict(found.table, SERVER).rank(SERVER)
+        ranks = contraction_cost.predict(found.table, SERVER).rank(SERVER)
         for i in range(0, len(ranks), 7):
             config = found.table.config(i)
             assert CONTRACTION.cost(kernel, Configs((config,)), SERVER).rank == pytest.approx(ranks[i], rel=1e-12), (
@@ -114,7 +114,7 @@ def divide_tasks_for_cache(kernel, c: Tiled, target: Target) -> Tiled:
 def inner_bytes_of(kernel, c: Tiled) -> float:
     (p,) = problems(kernel.root)
     t = table_of(kernel, p, c, SERVER)
-    return float(cost.inner_bytes(t, t.tm, t.tn)[0])
+    return float(contraction_cost.inner_bytes(t, t.tm, t.tn)[0])
 
 
 def choose_tiled(kernel, target=SERVER) -> Tiled:

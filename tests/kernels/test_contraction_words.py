@@ -15,11 +15,11 @@ from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Apply, Axis, Const, Expr, Read, apply, cast
 from einsmith.ir.rebuild import map_bodies, rebuild
 from einsmith.kernels.contraction.config import Tiled
-from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
-from einsmith.kernels.contraction.problem import needs_exact_guards, problems
+from einsmith.kernels.contraction.contraction_pattern import CONTRACTION, Configs
 from einsmith.kernels.contraction.search import candidates
 from einsmith.kernels.contraction.space import explain_illegal
 from einsmith.kernels.contraction.words import dot_of, in_words, word_axes
+from einsmith.schedule.contraction_problem import needs_exact_guards, problems
 from einsmith.schedule.kernel import Kernel
 from tests.kernels.cover import each_value
 from tests.kernels.runner import check_exact, fresh, host, reference

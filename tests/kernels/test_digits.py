@@ -14,7 +14,7 @@ from einsmith.ir.nodes import Apply, Piece, Reduce, Template, apply, postorder, 
 from einsmith.kernels import autoconfig
 from einsmith.kernels.autoconfig import choose, pattern_of
 from einsmith.kernels.composite.parts import CompositeConfig
-from einsmith.kernels.contraction.problem import problems
+from einsmith.schedule.contraction_problem import problems
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
 from einsmith.schedule.split_axes import split_buffer, split_kernels
 from tests.kernels.runner import NARROW, WIDE, check, reference

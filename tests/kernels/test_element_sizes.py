@@ -10,9 +10,9 @@ from einsmith.base import dtypes as dt
 from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Reduce, apply, cast, template
 from einsmith.kernels.pointwise import Pointwise, PointwiseConfig
-from einsmith.kernels.reduction import cost as costs
+from einsmith.kernels.reduction import reduction_cost as costs
 from einsmith.kernels.reduction.axes import ReductionConfig, boxes_of, schedule
-from einsmith.kernels.reduction.pattern import Reduction
+from einsmith.kernels.reduction.reduction_pattern import Reduction
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
 from tests.kernels.runner import WIDE
 from tests.kernels.samples import axes, plain, read

@@ -13,9 +13,9 @@ from einsmith.base import dtypes as dt
 from einsmith.ir.nodes import Apply, Axis, Const, Piece, Read, Template, apply, postorder
 from einsmith.kernels import autoconfig
 from einsmith.kernels.contraction.config import HaloBlock, Tiled
-from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
-from einsmith.kernels.contraction.problem import problems
+from einsmith.kernels.contraction.contraction_pattern import CONTRACTION, Configs
 from einsmith.kernels.contraction.search import halo_copies_of
+from einsmith.schedule.contraction_problem import problems
 from tests.kernels import runner
 from tests.kernels.cover import each_value
 from tests.kernels.runner import host, random_array, run_native, sampled

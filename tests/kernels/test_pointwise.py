@@ -16,7 +16,7 @@ from einsmith.kernels.emit import boxes
 from einsmith.kernels.pattern import Lowered
 from einsmith.kernels.pointwise import Pointwise, PointwiseConfig, choose_vector_axis
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
-from einsmith.schedule.layout.order import strides
+from einsmith.schedule.layout.dimension_orders import strides
 from tests import nest_interp
 from tests.kernels.runner import NARROW, WIDE, check, random_array, sampled
 from tests.kernels.samples import add, axes, both, div, kernel_of, le, lt, mod, mul, num, plain, read, sub

@@ -11,7 +11,7 @@ from einsmith.base import dtypes as dt
 from einsmith.codegen.loopnest.nest_text import show
 from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Axis, Piece, Reduce, Template, apply, cast, template
-from einsmith.kernels.reduction.pattern import Reduction, ReductionConfig
+from einsmith.kernels.reduction.reduction_pattern import Reduction, ReductionConfig
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
 from tests.kernels.runner import NARROW, WIDE, check, sampled
 from tests.kernels.samples import add, axes, both, kernel_of, le, lt, mul, num, plain, product, read, sub

@@ -10,7 +10,7 @@ from einsmith.ir.functions import identity
 from einsmith.ir.nodes import apply, cast
 from einsmith.kernels import autoconfig
 from einsmith.kernels.reduction.axes import MIN_BOUNDED_POINTS, boxes_of, choose_column_axis, find_bounds
-from einsmith.kernels.reduction.pattern import Reduction
+from einsmith.kernels.reduction.reduction_pattern import Reduction
 from tests import nest_interp
 from tests.kernels.runner import WIDE, check, poisoned, random_array, sampled
 from tests.kernels.samples import add, axes, both, le, lt, mul, num, over, plain, read, sub

@@ -17,9 +17,8 @@ from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import Apply, Graph, nbytes, postorder
 from einsmith.kernels import autoconfig
 from einsmith.kernels.autoconfig import ROWS
-from einsmith.kernels.rows import cost
-from einsmith.kernels.rows.cost import RowsConfig
-from einsmith.lang import builder
+from einsmith.kernels.rows import rows_cost
+from einsmith.kernels.rows.rows_cost import RowsConfig
 from einsmith.passes.analysis.index_checks import index_checks
 from einsmith.passes.pipeline import run_passes
 from einsmith.schedule.footprint import bytes_by_buffer
@@ -28,6 +27,7 @@ from einsmith.schedule.planner import fuse
 from einsmith.schedule.row_blocks import block_kernel
 from einsmith.schedule.row_forms import row_forms
 from einsmith.schedule.shared_rows import share
+from einsmith.tracing import builder
 from einsmith.tuning.calibration import calibrate
 from einsmith.tuning.kernels.decisions import lower_choice
 from tests import nest_interp
@@ -495,10 +495,10 @@ def vocabulary_gradients(x, w, labels):
 def test_every_configuration_of_a_vocabulary(rows, words, room, rng, monkeypatch):
     """Logits stay local; the weight's gradient is added up over blocks one after the other where there is no room for
     sums of every task."""
-    monkeypatch.setattr(cost, "MAX_LOCAL_BYTES", room)
+    monkeypatch.setattr(rows_cost, "MAX_LOCAL_BYTES", room)
     seen: list[RowsConfig] = []
-    choices = cost.configs
-    monkeypatch.setattr(cost, "configs", lambda *args: [seen.append(c) or c for c in choices(*args)])
+    choices = rows_cost.configs
+    monkeypatch.setattr(rows_cost, "configs", lambda *args: [seen.append(c) or c for c in choices(*args)])
     x, w = (rng.standard_normal((n, 7)).astype(np.float32) for n in (rows, words))
     arguments = [x, w, rng.integers(0, words, rows).astype(np.int32)]
     target = Target(vector_bytes=16, cores=2, l1=1 << 9, l2=1 << 12, l3=1 << 14)

@@ -13,7 +13,7 @@ from einsmith.base import dtypes as dt
 from einsmith.ir.nodes import Const, Piece, Read, Template, apply
 from einsmith.kernels import autoconfig
 from einsmith.kernels.contraction.config import Tiled
-from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
+from einsmith.kernels.contraction.contraction_pattern import CONTRACTION, Configs
 from einsmith.schedule.kernel import Beyond, Kernel, KernelBuffer, LimitedKernel, Stage, limits_of
 from tests.kernels import runner
 from tests.kernels.runner import host, random_array, run_native, sampled

@@ -12,9 +12,9 @@ from einsmith.ir.analysis.linear import LinearForm
 from einsmith.ir.nodes import Axis, Piece, Scatter, Template, apply, cast, postorder, template
 from einsmith.ir.rebuild import substitute
 from einsmith.kernels import autoconfig
-from einsmith.kernels.scatter import pattern, points
-from einsmith.kernels.scatter.pattern import ScatterAdd, ScatterConfig, in_place
+from einsmith.kernels.scatter import points, scatter_pattern
 from einsmith.kernels.scatter.points import combine_at, owned_axes, terms_of
+from einsmith.kernels.scatter.scatter_pattern import ScatterAdd, ScatterConfig, in_place
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
 from einsmith.tuning.kernels.decisions import explain
 from tests.kernels.runner import NARROW, WIDE, check
@@ -213,7 +213,7 @@ def test_corruptions_are_noticed(corruption, rng, monkeypatch):
         assert len(seen) == 2, "sums of 20 floats in reverse are bitwise others"
         return
     if corruption == "start":
-        monkeypatch.setattr(pattern, "_plan_initial_value", lambda kernel, target: None)
+        monkeypatch.setattr(scatter_pattern, "_plan_initial_value", lambda kernel, target: None)
     else:
         monkeypatch.setattr(points, "combine_at", lambda em, fn, to, at, x: combine_at(em, fn, to, LinearForm(), x))
     with pytest.raises(AssertionError):

@@ -7,8 +7,8 @@ import pytest
 
 from einsmith.base import dtypes as dt
 from einsmith.ir.nodes import Scatter, Template, apply, cast
-from einsmith.kernels.scatter.pattern import ScatterAdd
 from einsmith.kernels.scatter.points import find_bounds
+from einsmith.kernels.scatter.scatter_pattern import ScatterAdd
 from tests import nest_interp
 from tests.kernels.runner import NARROW, WIDE, check, poisoned, random_array, sampled
 from tests.kernels.samples import add, axes, both, inside, kernel_of, le, lt, mul, num, read, zero_unless

@@ -13,14 +13,14 @@ import einsmith as es
 from einsmith.api.tracing import trace_shapes
 from einsmith.base import dtypes as dt
 from einsmith.codegen.llvm import jit
-from einsmith.codegen.llvm.nest import emit_module
+from einsmith.codegen.llvm.emitter import emit_module
 from einsmith.codegen.ssa import Op
 from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Axis, Const, Piece, Read, Reduce, Template, apply
 from einsmith.kernels import autoconfig
 from einsmith.kernels.stencil.loads import PREFETCH_BYTES, can_share_row_loads, find_rotated_kinds, find_short_rows
 from einsmith.kernels.stencil.match import stencils
-from einsmith.kernels.stencil.pattern import StencilPattern
+from einsmith.kernels.stencil.stencil_pattern import StencilPattern
 from einsmith.passes.pipeline import run_passes
 from einsmith.schedule.kernel import Kernel, KernelBuffer
 from einsmith.schedule.planner import fuse

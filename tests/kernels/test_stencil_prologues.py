@@ -11,7 +11,7 @@ from einsmith.ir.nodes import Apply, Expr, Piece, Read, apply
 from einsmith.ir.rebuild import map_bodies, rebuild
 from einsmith.kernels.stencil.loads import find_rotated_kinds, find_short_rows, pair_axis
 from einsmith.kernels.stencil.match import stencils
-from einsmith.kernels.stencil.pattern import StencilPattern
+from einsmith.kernels.stencil.stencil_pattern import StencilPattern
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
 from tests.kernels import samples as s
 from tests.kernels.runner import NARROW, WIDE, check, compare, fresh, host, reference, sampled

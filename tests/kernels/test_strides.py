@@ -17,9 +17,9 @@ from einsmith.ir.analysis.linear import LinearForm, affine_of
 from einsmith.ir.nodes import Piece, Scatter, Template, template
 from einsmith.kernels import autoconfig
 from einsmith.kernels.scan import Scan
-from einsmith.kernels.scatter.pattern import ScatterAdd
+from einsmith.kernels.scatter.scatter_pattern import ScatterAdd
 from einsmith.kernels.stencil.match import stencils
-from einsmith.kernels.stencil.pattern import StencilPattern
+from einsmith.kernels.stencil.stencil_pattern import StencilPattern
 from einsmith.kernels.stencil.write_combining import combined_buffers
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows, row_major
 from einsmith.schedule.serial import from_data, to_data

@@ -12,10 +12,10 @@ from einsmith.cost.overheads import INSTRUCTIONS
 from einsmith.ir.analysis.linear import linear
 from einsmith.ir.nodes import Axis, Const, apply
 from einsmith.kernels.emit import boxes
-from einsmith.lang import builder
 from einsmith.passes.pipeline import run_passes
 from einsmith.schedule.footprint import bytes_by_buffer
 from einsmith.schedule.planner import fuse
+from einsmith.tracing import builder
 
 
 def kernels(f, *arrays: np.ndarray):

@@ -9,8 +9,8 @@ import numpy as np
 from einsmith.base import dtypes as dt
 from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import Graph, leaf
-from einsmith.lang.builder import Value
-from einsmith.lang.trace import Trace, tracing
+from einsmith.tracing.builder import Value
+from einsmith.tracing.trace import Trace, tracing
 
 
 def run(f: Any, *arrays: np.ndarray, **kwargs: Any) -> Any:

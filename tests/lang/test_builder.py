@@ -15,7 +15,7 @@ import einsmith as es
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import BoundsError, DtypeError, FormulaError, IndexOutOfRange, ShapeError, TraceError
 from einsmith.ir.nodes import Compute, Item, Reduce
-from einsmith.lang import builder
+from einsmith.tracing import builder
 from tests.lang.common import run, value
 
 UNARY = {

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from einsmith.base.errors import BoundsError, FormulaError, ShapeError
 from einsmith.lang.copied import find_copied_dimensions
 from einsmith.lang.infer import infer
-from einsmith.lang.program import resolve
+from einsmith.lang.resolve import resolve
 
 
 def axes(text, shapes, extents=None, **values):

@@ -8,10 +8,10 @@ import pytest
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import BoundsError, DtypeError, FormulaError, ShapeError, TraceError
 from einsmith.ir.nodes import Compute, Piece, Scatter
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
 from einsmith.lang.op import op
-from einsmith.lang.trace import Trace, tracing
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
+from einsmith.tracing.trace import Trace, tracing
 from tests.lang.common import run, value
 
 CAPSULE = "C[b,k,p,q,i,j] = sum[c,r,s,m](A[b,c,stride*p+r,stride*q+s,i,m] * W[k,c,r,s,m,j])"
@@ -191,7 +191,7 @@ def test_numbers_and_constants_as_inputs(rng):
 
 
 def test_arrays_are_handed_to_run_arrays(monkeypatch):
-    from einsmith.lang import trace
+    from einsmith.tracing import trace
 
     seen = []
 

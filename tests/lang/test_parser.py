@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from einsmith.base.errors import FormulaError
 from einsmith.lang.elaborate import Elaborator
-from einsmith.lang.formula import Literal
 from einsmith.lang.parser import parse, parse_expression
-from einsmith.lang.program import resolve
+from einsmith.lang.resolve import resolve
 from einsmith.lang.syntax import Number, ParsedApply, ParsedRead, ParsedReduction, walk
 from einsmith.lang.tokenizer import tokenize
+from einsmith.tracing.formula import Literal
 
 
 def value(text: str) -> object:

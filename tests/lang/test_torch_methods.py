@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.lang.refused import REFUSED
-from einsmith.lang.torch_methods import CASTS, FUNCTIONS, SYNONYMS, TorchMethods
+from einsmith.tracing.refused import REFUSED
+from einsmith.tracing.torch_methods import CASTS, FUNCTIONS, SYNONYMS, TorchMethods
 
 CALLS = [
     ("permute", lambda x: x.permute(2, 0, 1)),

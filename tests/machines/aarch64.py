@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from einsmith.codegen.llvm import jit
-from einsmith.codegen.llvm.nest import emit_module
+from einsmith.codegen.llvm.emitter import emit_module
 from einsmith.codegen.loopnest.nest import Function
 from einsmith.cost.facts import Target
 from tests.machines.jobs import Job

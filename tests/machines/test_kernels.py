@@ -11,7 +11,7 @@ import pytest
 
 from einsmith.codegen.entry import entry_program
 from einsmith.codegen.llvm import jit
-from einsmith.codegen.llvm.nest import emit_module
+from einsmith.codegen.llvm.emitter import emit_module
 from einsmith.codegen.loopnest.nest import Builder
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Lowered

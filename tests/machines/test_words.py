@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from einsmith.base import dtypes as dt
-from einsmith.codegen.llvm.dots import find_instruction
-from einsmith.codegen.llvm.nest import emit_module
+from einsmith.codegen.llvm.dot_products import find_instruction
+from einsmith.codegen.llvm.emitter import emit_module
 from einsmith.codegen.loopnest.dots import DOTS
-from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
+from einsmith.kernels.contraction.contraction_pattern import CONTRACTION, Configs
 from tests.codegen.test_dots import function, points
 from tests.kernels.cover import each_value
 from tests.kernels.runner import agree, fresh, poisoned, reference

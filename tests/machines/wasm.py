@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from einsmith.codegen.llvm import jit
-from einsmith.codegen.llvm.nest import emit_module
+from einsmith.codegen.llvm.emitter import emit_module
 from einsmith.cost.facts import Target
 from einsmith.export import wasm
 from einsmith.export.build import run_command

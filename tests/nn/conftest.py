@@ -11,8 +11,8 @@ import pytest
 from einsmith.base.dtypes import dtype_of
 from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import Graph, leaf
-from einsmith.lang.builder import Value
-from einsmith.lang.trace import Trace, tracing
+from einsmith.tracing.builder import Value
+from einsmith.tracing.trace import Trace, tracing
 
 
 def evaluated(f: Callable[..., Any], *arrays: Any) -> Any:

@@ -14,8 +14,8 @@ from einsmith.api.transforms import vjp
 from einsmith.autodiff.reverse import gradients
 from einsmith.base.dtypes import f32
 from einsmith.ir.nodes import Compute, leaf, postorder
-from einsmith.lang.builder import Value, as_value
-from einsmith.lang.trace import Trace, tracing
+from einsmith.tracing.builder import Value, as_value
+from einsmith.tracing.trace import Trace, tracing
 from tests.nn.layer_table import TABLE, Draw, draws
 
 ALL = [d for layer in TABLE for d in draws(layer)]

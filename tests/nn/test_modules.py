@@ -21,7 +21,7 @@ from einsmith.base.errors import (
     UnknownNameError,
     UnknownOptionError,
 )
-from einsmith.lang.trace import Trace, tracing
+from einsmith.tracing.trace import Trace, tracing
 
 
 class Small(nn.Module):

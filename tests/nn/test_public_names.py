@@ -7,7 +7,7 @@ import types
 import pytest
 
 import einsmith as es
-from einsmith.lang.refused import REFUSED
+from einsmith.tracing.refused import REFUSED
 
 PLACES = {"torch.nn": es.nn, "torch.nn.functional": es.functional, "torch.nn.init": es.nn.init}
 FORMER = {"constant", "dirac", "eye", "kaiming_normal", "kaiming_uniform", "normal", "orthogonal", "sparse", "uniform",

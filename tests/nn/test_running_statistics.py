@@ -11,8 +11,8 @@ from einsmith import nn
 from einsmith.base.dtypes import f32
 from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.ir.nodes import Compute, Reduce, leaf, postorder
-from einsmith.lang.builder import Value
-from einsmith.lang.trace import Trace, tracing
+from einsmith.tracing.builder import Value
+from einsmith.tracing.trace import Trace, tracing
 
 SHAPES = {1: (7,), 2: (3, 5), 3: (2, 3, 2)}
 

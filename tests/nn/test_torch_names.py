@@ -7,7 +7,7 @@ import pytest
 
 import einsmith as es
 from einsmith.functional import torch_names
-from einsmith.lang.torch_types import TYPES, Device
+from einsmith.tracing.torch_types import TYPES, Device
 
 
 def test_functions_and_types_have_torch_s_names(torch) -> None:
@@ -21,7 +21,7 @@ def test_functions_and_types_have_torch_s_names(torch) -> None:
         ours, theirs = es.finfo(getattr(es, name)), torch.finfo(getattr(torch, name))
         assert all(getattr(ours, n) == getattr(theirs, n) for n in ("min", "max", "eps", "tiny", "bits"))
     assert es.device("cpu") == Device() == es.device("cpu") and str(es.device("cpu")) == "cpu"
-    assert es.Tensor is es.lang.builder.Value and es.nn.functional is es.functional
+    assert es.Tensor is es.tracing.builder.Value and es.nn.functional is es.functional
 
 
 @pytest.mark.parametrize("call", [

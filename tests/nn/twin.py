@@ -20,7 +20,7 @@ import torch
 import einsmith as es
 from einsmith import functional as F
 from einsmith.autodiff.reverse import gradients
-from einsmith.lang.builder import Value
+from einsmith.tracing.builder import Value
 
 
 def torch_testing(name: str) -> Any:

@@ -8,9 +8,9 @@ import pytest
 
 from einsmith.autodiff.reverse import gradients
 from einsmith.base import dtypes as dt
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
 from einsmith.ops import operator
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
 from tests.nn.conftest import evaluated
 from tests.nn.twin import outputs
 

@@ -9,7 +9,7 @@ from einsmith import optim
 from einsmith.base.dtypes import f32, f64
 from einsmith.base.errors import FormulaError, ShapeError
 from einsmith.ir.nodes import leaf, postorder
-from einsmith.lang.builder import Value
+from einsmith.tracing.builder import Value
 from tests.optim.updating import Updater, trace
 
 SETTINGS = [

@@ -7,7 +7,7 @@ import numpy as np
 from einsmith.base.dtypes import dtype_of, f64
 from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import Graph, leaf
-from einsmith.lang.builder import Value
+from einsmith.tracing.builder import Value
 
 
 def trace(rule, shape, dtype=f64):

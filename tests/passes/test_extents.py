@@ -17,7 +17,7 @@ import pytest
 
 from einsmith.api.tracing import trace_shapes
 from einsmith.base.errors import ShapeError
-from einsmith.codegen.llvm.nest import emit_module
+from einsmith.codegen.llvm.emitter import emit_module
 from einsmith.cost.facts import Target
 from einsmith.driver import cpu, cpu_kernels, executable
 from einsmith.runtime import buffers

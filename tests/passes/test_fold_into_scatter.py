@@ -23,7 +23,7 @@ from einsmith.ir.nodes import (
     postorder,
     template,
 )
-from einsmith.kernels.scatter.pattern import in_place
+from einsmith.kernels.scatter.scatter_pattern import in_place
 from einsmith.passes.algebra.fold_into_scatter import fold_into_scatter
 from einsmith.passes.analysis.index_checks import index_checks
 from einsmith.passes.pipeline import run_passes

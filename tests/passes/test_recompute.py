@@ -239,7 +239,7 @@ def test_dropped_out_activations_are_the_same(monkeypatch):
     """Where kernels are priced by the bytes that they move, from beyond the caches. Blocks of rows are chosen by what a
     kernel reads, so that sums of gradients may be added in another order."""
     monkeypatch.setattr("einsmith.driver.compile.predicted", moved)
-    monkeypatch.setattr("einsmith.cost.recomputation.CACHED_RATIO", 1 << 40)
+    monkeypatch.setattr("einsmith.schedule.recomputation.CACHED_RATIO", 1 << 40)
     found = []
     for without in ("", "recompute"):
         monkeypatch.setenv("EINSMITH_WITHOUT", without)

@@ -8,8 +8,8 @@ import random
 
 import pytest
 
-from einsmith.cost.minimum_cut import Network
-from einsmith.cost.recomputation import Option, kept_tensors, saved_set
+from einsmith.schedule.minimum_cut import Network
+from einsmith.schedule.recomputation import Option, kept_tensors, saved_set
 
 
 def best_cut(edges: list[tuple[int, int, int]], nodes: int) -> int:

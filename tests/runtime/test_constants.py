@@ -299,7 +299,7 @@ def test_what_is_larger_than_its_constants_stays() -> None:
     v = leaf((2000,), f32)
 
     def split(f: Callable) -> tuple[Graph | None, Graph]:
-        from einsmith.lang.builder import Value
+        from einsmith.tracing.builder import Value
 
         return split_constants(Graph((v,), (f(Value(v)).tensor,), (), ()), {v})
 

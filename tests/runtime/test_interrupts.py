@@ -19,7 +19,7 @@ import pytest
 import einsmith as es
 from einsmith.codegen.cache.native import compile_functions
 from einsmith.codegen.llvm import signal_checks
-from einsmith.codegen.llvm.nest import emit_module
+from einsmith.codegen.llvm.emitter import emit_module
 from einsmith.codegen.loopnest.nest import Builder
 from einsmith.ir.nodes import Leaf
 from einsmith.runtime import interrupts

@@ -22,7 +22,7 @@ from einsmith.schedule.decision_report import all_plans, report_decisions
 from einsmith.schedule.fusion import makers, passes_on
 from einsmith.schedule.graph_decisions import TensorNames, parse_order, show_order, toggle
 from einsmith.schedule.layout.apply import free_tensors
-from einsmith.schedule.layout.order import candidates
+from einsmith.schedule.layout.dimension_orders import candidates
 from einsmith.schedule.plan import KernelCall
 from einsmith.tuning.programs import graph_search
 from tests.fuzz.check import agree

@@ -19,7 +19,7 @@ from einsmith.passes.pipeline import run_passes
 from einsmith.schedule.kernel import KernelBuffer, row_major
 from einsmith.schedule.layout import forced
 from einsmith.schedule.layout.apply import LayoutDecision, apply_layouts, free_tensors
-from einsmith.schedule.layout.order import (
+from einsmith.schedule.layout.dimension_orders import (
     block_of,
     candidates,
     find_crossing,

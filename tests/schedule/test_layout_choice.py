@@ -33,8 +33,8 @@ from einsmith.schedule.layout.apply import (
     free_tensors,
     loop_invariant_operands,
 )
+from einsmith.schedule.layout.dimension_orders import candidates
 from einsmith.schedule.layout.folded import folded_sets
-from einsmith.schedule.layout.order import candidates
 from einsmith.schedule.layout.price import Prices
 from einsmith.schedule.plan import KernelCall, LayoutChoice, LoopCall, Order, Plan
 from einsmith.schedule.planner import fuse

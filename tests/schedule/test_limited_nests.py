@@ -16,7 +16,7 @@ from einsmith.base import dtypes as dt
 from einsmith.driver.executable import Executable
 from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import Axis
-from einsmith.kernels.rows import cost
+from einsmith.kernels.rows import rows_cost
 from einsmith.passes.capacity import SizedGraph, size_graph
 from einsmith.passes.size_traces import TracedSize
 from einsmith.schedule import limited_calls
@@ -145,7 +145,7 @@ def test_configurations_of_a_limit_are_priced_as_of_whole_rows(tmp_path, monkeyp
     assert limited
     for k in limited:
         plain = replace_active(k)
-        assert cost.configs(k, run.target) == cost.configs(plain, run.target)
+        assert rows_cost.configs(k, run.target) == rows_cost.configs(plain, run.target)
 
 
 def replace_active(rows: Rows) -> Rows:

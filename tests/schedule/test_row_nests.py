@@ -11,7 +11,7 @@ import pytest
 import einsmith as es
 import einsmith.functional as F
 from einsmith.kernels import autoconfig
-from einsmith.kernels.rows import cost
+from einsmith.kernels.rows import rows_cost
 from einsmith.schedule import row_blocks, row_nests
 from einsmith.schedule.kernel import Rows
 from einsmith.schedule.shared_rows import share
@@ -128,8 +128,8 @@ def depth(kernel, target) -> int:
     if not isinstance(kernel, Rows):
         return 0
     config = autoconfig.choose(kernel, target).config
-    inner = cost.kernels_of(kernel, config)
-    return 1 + max(depth(x.kernel, cost.one_core(target)) for x in inner)
+    inner = rows_cost.kernels_of(kernel, config)
+    return 1 + max(depth(x.kernel, rows_cost.one_core(target)) for x in inner)
 
 
 @pytest.mark.thinned(12)
@@ -174,10 +174,10 @@ def row_blocks_in(kernel, target, picks=lambda config: True) -> Iterator[Rows]:
     if not isinstance(kernel, Rows):
         return
     yield kernel
-    for config in filter(picks, cost.configs(kernel, target)):
+    for config in filter(picks, rows_cost.configs(kernel, target)):
         rows = share(kernel) if config.share else kernel
-        for x in cost.kernels_of(rows, config):
-            yield from row_blocks_in(x.kernel, cost.one_core(target), picks)
+        for x in rows_cost.kernels_of(rows, config):
+            yield from row_blocks_in(x.kernel, rows_cost.one_core(target), picks)
 
 
 MASKS = ["attention", "window", "documents", "soft cap"]
@@ -389,7 +389,7 @@ AGAIN = {
 
 @pytest.mark.parametrize("name", AGAIN)
 def test_sweeps_that_compute_tiles_again(name: str, rng, nested, monkeypatch) -> None:
-    configs, forced = cost.configs, []
+    configs, forced = rows_cost.configs, []
 
     def again(rows, target):
         every = configs(rows, target)
@@ -399,7 +399,7 @@ def test_sweeps_that_compute_tiles_again(name: str, rng, nested, monkeypatch) ->
 
     args = [rng.standard_normal(s, np.float32) for s in ((37, 3), (90, 3), (90, 2))]
     with monkeypatch.context() as m:  # ends before `nested` does
-        m.setattr(cost, "configs", again)
+        m.setattr(rows_cost, "configs", again)
         run = compile_with(AGAIN[name], args, 1, 1)
         assert forced
         agree(run(args)[1], run.graph, args, name)
@@ -428,7 +428,7 @@ def test_a_running_maximum_may_lie_anywhere(rng, nested) -> None:
 @pytest.mark.parametrize("nested", ["3"], indirect=True)
 def test_positions_are_found_row_by_row(combiner: str, rng, nested, monkeypatch) -> None:
     """A block of a single row, inside of which the nest sweeps over another axis, has one position only."""
-    configs, single = cost.configs, []
+    configs, single = rows_cost.configs, []
 
     def one_column(rows, target):
         every = configs(rows, target)
@@ -445,8 +445,8 @@ def test_positions_are_found_row_by_row(combiner: str, rng, nested, monkeypatch)
     return o, p""")
     with monkeypatch.context() as m:  # ends before `nested` does
         m.setattr(row_nests, "MIN_SWEEP_ROWS", 8)
-        m.setattr(cost, "REUSING_BLOCKS", (16,))
-        m.setattr(cost, "configs", one_column)
+        m.setattr(rows_cost, "REUSING_BLOCKS", (16,))
+        m.setattr(rows_cost, "configs", one_column)
         run = compile_with(f, [x, y, b], 1, 1)
         assert single
         agree(run([x, y, b])[1], run.graph, [x, y, b], combiner)
@@ -474,7 +474,7 @@ def shared_out(monkeypatch, tmp_path) -> Iterator[list]:
     """Few rows are one block, whose sweeps the cores share out; yields the kernels of sweeps in several tasks."""
     monkeypatch.setenv("EINSMITH_CACHE_DIR", str(tmp_path))
     with streaming("16"), monkeypatch.context() as m:
-        configs, sweeps = cost.configs, []
+        configs, sweeps = rows_cost.configs, []
 
         def in_one_block(rows, target):
             every = configs(rows, target)
@@ -484,7 +484,7 @@ def shared_out(monkeypatch, tmp_path) -> Iterator[list]:
                 sweeps.append(rows)
             return whole or split or every
 
-        m.setattr(cost, "configs", in_one_block)
+        m.setattr(rows_cost, "configs", in_one_block)
         yield sweeps
 
 

@@ -16,7 +16,7 @@ from einsmith.driver import compile, streaming
 from einsmith.driver.executable import Executable
 from einsmith.ir.nodes import Graph, nbytes
 from einsmith.kernels import autoconfig
-from einsmith.kernels.rows.cost import Blocks
+from einsmith.kernels.rows.rows_cost import Blocks
 from einsmith.passes.pipeline import run_passes
 from einsmith.schedule.kernel import Kernel, Rows
 from einsmith.schedule.losses import LossSplitter

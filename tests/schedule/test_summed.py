@@ -13,7 +13,7 @@ from einsmith.driver.executable import Executable
 from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import Graph
 from einsmith.kernels import autoconfig
-from einsmith.kernels.composite.summed import APART
+from einsmith.kernels.composite.summed_pattern import APART
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Rows, Stage
 from einsmith.schedule.summed import SumPart, summed_form
 from einsmith.tuning.kernels.decisions import format_choice

@@ -8,7 +8,7 @@ import pytest
 import einsmith as es
 import einsmith.functional as F
 from einsmith.ir.nodes import size
-from einsmith.kernels.rows import cost
+from einsmith.kernels.rows import rows_cost
 from einsmith.schedule import row_clusters
 from einsmith.training.step import TrainStep
 
@@ -40,9 +40,9 @@ def packed(monkeypatch) -> list[bool]:
     """Large results are used up unstored, in blocks one after the other, which pack what they share once; the list
     receives whether kernels have launches for that."""
     monkeypatch.setattr(row_clusters, "STREAMED_L3_RATIO", 1 << 14)
-    monkeypatch.setattr(cost, "LEAST_SAVED_BY_PACKING", -10.0)
-    monkeypatch.setattr(cost, "MAX_SHARED_L2_RATIO", 0.0)
-    choices, pack_once = cost.configs, cost.pack_once
+    monkeypatch.setattr(rows_cost, "LEAST_SAVED_BY_PACKING", -10.0)
+    monkeypatch.setattr(rows_cost, "MAX_SHARED_L2_RATIO", 0.0)
+    choices, pack_once = rows_cost.configs, rows_cost.pack_once
     seen: list[bool] = []
 
     def serial(rows, target):
@@ -57,8 +57,8 @@ def packed(monkeypatch) -> list[bool]:
         )
         return repeated
 
-    monkeypatch.setattr(cost, "configs", serial)
-    monkeypatch.setattr(cost, "pack_once", noted)
+    monkeypatch.setattr(rows_cost, "configs", serial)
+    monkeypatch.setattr(rows_cost, "pack_once", noted)
     return seen
 
 

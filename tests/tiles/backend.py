@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 
 from einsmith.cost.facts import Target
+from einsmith.gpu.tiles.ir import TileFunction, TileParameter
+from einsmith.gpu.tiles.lower import lower, patterns
+from einsmith.gpu.tiles.pieces import Tiling
+from einsmith.gpu.tiles.triton_text import signature, triton_text
 from einsmith.kernels.pattern import Lowered
 from einsmith.runtime.assemble import Assembler
 from einsmith.runtime.buffers import bytes_at
 from einsmith.schedule.compiled_kernel import CompiledKernel
 from einsmith.schedule.kernel import Kernel
-from einsmith.tiles.ir import TileFunction, TileParameter
-from einsmith.tiles.lower import lower, patterns
-from einsmith.tiles.pieces import Tiling
-from einsmith.tiles.triton_text import signature, triton_text
 from tests.driver.evaluated import Evaluated, Steps
 from tests.tiles import card, interp, stand_in
 from tests.tiles.memory import Memory

@@ -13,11 +13,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from einsmith.codegen.triton.binary import OPTIONS
+from einsmith.gpu.tiles.ir import TileFunction
+from einsmith.gpu.tiles.triton_text import ALIGNED as PROMISED
+from einsmith.gpu.tiles.triton_text import pointer_type, triton_text
+from einsmith.gpu.triton.binary import OPTIONS
 from einsmith.runtime.buffers import bytes_at
-from einsmith.tiles.ir import TileFunction
-from einsmith.tiles.triton_text import ALIGNED as PROMISED
-from einsmith.tiles.triton_text import pointer_type, triton_text
 from tests.tiles.interp import Find
 
 ALIGNED = 256

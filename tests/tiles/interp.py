@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from einsmith.codegen.ssa import Loop, Op, SSAValue, operations
-from einsmith.tiles.ir import TileFunction, TileParameter
+from einsmith.gpu.tiles.ir import TileFunction, TileParameter
 from tests.tiles.memory import NUMPY, Fault, Memory, product, rounded_to_bf16
 from tests.tiles.order import Loads, another_lane, gathered
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from einsmith.codegen.ssa import Loop, Op, SSAValue
-from einsmith.tiles.ir import TileFunction
+from einsmith.gpu.tiles.ir import TileFunction
 
 Loads = frozenset[int]
 """Load instructions, by `id`."""

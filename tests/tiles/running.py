@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from einsmith.base import dtypes as dt
+from einsmith.gpu.tiles.ir import TileFunction, TileParameter
+from einsmith.gpu.tiles.lower import lower
+from einsmith.gpu.tiles.pieces import Tiling
+from einsmith.gpu.tiles.triton_text import triton_text
+from einsmith.gpu.tiles.verify import verify
 from einsmith.ir.interned import Node
 from einsmith.kernels.pattern import Lowered
 from einsmith.schedule.kernel import Kernel, KernelBuffer
-from einsmith.tiles.ir import TileFunction, TileParameter
-from einsmith.tiles.lower import lower
-from einsmith.tiles.pieces import Tiling
-from einsmith.tiles.triton_text import triton_text
-from einsmith.tiles.verify import verify
 from tests.kernels.runner import GAP, elements, read_buffers, reference
 from tests.tiles import card, interp, stand_in
 from tests.tiles.memory import Memory

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from einsmith.codegen.triton.binary import OPTIONS
-from einsmith.tiles.ir import TileFunction
+from einsmith.gpu.tiles.ir import TileFunction
+from einsmith.gpu.triton.binary import OPTIONS
 from tests.tiles.interp import Find, fused
 from tests.tiles.memory import NUMPY, Fault, Memory, product, rounded_to_bf16
 

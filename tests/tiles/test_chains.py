@@ -20,14 +20,14 @@ import einsmith.functional as F
 from einsmith.base.environment import CHECK
 from einsmith.codegen.ssa import Loop, operations
 from einsmith.driver import compile, registry
+from einsmith.gpu.tiles.chain_search import find_chain
+from einsmith.gpu.tiles.chains import Chain, SweepPhase
+from einsmith.gpu.tiles.ir import TileFunction, TileParameter
+from einsmith.gpu.tiles.lower import lower, patterns
+from einsmith.gpu.tiles.pieces import Tiling
+from einsmith.gpu.tiles.triton_text import signature, triton_text
 from einsmith.kernels import autoconfig
 from einsmith.schedule.kernel import Rows
-from einsmith.tiles.chain_search import find_chain
-from einsmith.tiles.chains import Chain, SweepPhase
-from einsmith.tiles.ir import TileFunction, TileParameter
-from einsmith.tiles.lower import lower, patterns
-from einsmith.tiles.pieces import Tiling
-from einsmith.tiles.triton_text import signature, triton_text
 from tests.fuzz.variants import streaming
 from tests.schedule.test_reduction_chains import CHAINS, compile_with
 from tests.schedule.test_row_nests import BATCHED, row_blocks_in

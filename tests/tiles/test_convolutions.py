@@ -14,10 +14,10 @@ import pytest
 import einsmith as es
 import einsmith.functional as F
 from einsmith.codegen.ssa import operations
+from einsmith.gpu.tiles.contraction import find_products
+from einsmith.gpu.tiles.lower import lower, patterns
+from einsmith.gpu.tiles.pieces import Tiling
 from einsmith.schedule.kernel import Kernel
-from einsmith.tiles.contraction import find_products
-from einsmith.tiles.lower import lower, patterns
-from einsmith.tiles.pieces import Tiling
 from tests.tiles.plans import planned
 from tests.tiles.running import SMALL, SPLIT, WATCHED, check, functions_of, in_double
 

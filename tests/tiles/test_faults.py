@@ -14,14 +14,14 @@ import pytest
 
 from einsmith.base import dtypes as dt
 from einsmith.codegen.ssa import Loop, Op, SSAValue, operations
+from einsmith.gpu.tiles import ir
+from einsmith.gpu.tiles.ir import TileFunction
+from einsmith.gpu.tiles.lower import lower
+from einsmith.gpu.tiles.pieces import Tiling
+from einsmith.gpu.tiles.triton_text import triton_text
 from einsmith.ir.nodes import apply
 from einsmith.kernels.pattern import Launch, Lowered
 from einsmith.schedule.kernel import Kernel
-from einsmith.tiles import ir
-from einsmith.tiles.ir import TileFunction
-from einsmith.tiles.lower import lower
-from einsmith.tiles.pieces import Tiling
-from einsmith.tiles.triton_text import triton_text
 from tests.kernels import samples as s
 from tests.kernels.cover import SAMPLES
 from tests.tiles import running

@@ -13,9 +13,9 @@ import pytest
 
 from einsmith.base.errors import CompileError, VerifyError
 from einsmith.codegen.ssa import BYTES, Op, SSAValue, Type
-from einsmith.tiles.ir import TileBuilder, TileFunction, TileParameter
-from einsmith.tiles.triton_text import triton_text
-from einsmith.tiles.verify import verify
+from einsmith.gpu.tiles.ir import TileBuilder, TileFunction, TileParameter
+from einsmith.gpu.tiles.triton_text import triton_text
+from einsmith.gpu.tiles.verify import verify
 from tests.tiles import card, interp, stand_in
 from tests.tiles.memory import NUMPY, Memory, rounded_to_bf16
 
@@ -357,8 +357,8 @@ def test_every_type_has_a_size() -> None:
 def test_the_text_needs_no_triton() -> None:
     """Asked of a process of its own, as tests on a card import it."""
     program = (
-        "import sys; from einsmith.tiles.ir import TileBuilder; "
-        "from einsmith.tiles.triton_text import triton_text; "
+        "import sys; from einsmith.gpu.tiles.ir import TileBuilder; "
+        "from einsmith.gpu.tiles.triton_text import triton_text; "
         "triton_text([TileBuilder('f').finish(1)]); sys.exit('triton' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -16,13 +16,13 @@ import pytest
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import CompileError
 from einsmith.codegen.ssa import Op, operations
+from einsmith.gpu.tiles.contraction import in_memory_order
+from einsmith.gpu.tiles.ir import TileFunction
+from einsmith.gpu.tiles.lower import lower, patterns
+from einsmith.gpu.tiles.pieces import Functions, Tiling
 from einsmith.ir.nodes import Piece, Scatter, Template, apply
-from einsmith.kernels.contraction.problem import problems
+from einsmith.schedule.contraction_problem import problems
 from einsmith.schedule.kernel import Kernel
-from einsmith.tiles.contraction import in_memory_order
-from einsmith.tiles.ir import TileFunction
-from einsmith.tiles.lower import lower, patterns
-from einsmith.tiles.pieces import Functions, Tiling
 from tests.kernels import cover
 from tests.kernels import samples as s
 from tests.kernels.cover import pairwise

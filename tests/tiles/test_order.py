@@ -8,8 +8,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from einsmith.tiles.ir import TileBuilder, TileFunction, TileParameter
-from einsmith.tiles.verify import verify
+from einsmith.gpu.tiles.ir import TileBuilder, TileFunction, TileParameter
+from einsmith.gpu.tiles.verify import verify
 from tests.tiles.memory import Fault, Memory
 from tests.tiles.test_ir import WATCHED, memory, run
 

@@ -18,19 +18,19 @@ from einsmith.base.environment import CHECK, PLANS
 from einsmith.base.errors import ArgumentError, CompileError
 from einsmith.base.numerics import Numerics
 from einsmith.cost.facts import Target
-from einsmith.cost.gpu import GpuTarget, card
 from einsmith.driver import registry
+from einsmith.gpu.cards import GpuTarget, card
+from einsmith.gpu.tiles.patterns import TILE_PATTERNS, TilePattern
+from einsmith.gpu.tiles.pieces import TileConfig
+from einsmith.gpu.tiles.price import price, programs_of
+from einsmith.gpu.tiles.times import TileProgram, Times, cost_of_launches, launch_times
 from einsmith.ir.views import storage
 from einsmith.kernels import autoconfig
 from einsmith.kernels.autoconfig import predicted
 from einsmith.kernels.pattern import cost_of
 from einsmith.schedule.compiled_kernel import CompiledKernel
 from einsmith.schedule.kernel import Kernel, KernelBuffer
-from einsmith.schedule.layout.order import innermost
-from einsmith.tiles.patterns import TILE_PATTERNS, TilePattern
-from einsmith.tiles.pieces import TileConfig
-from einsmith.tiles.price import price, programs_of
-from einsmith.tiles.times import TileProgram, Times, cost_of_launches, launch_times
+from einsmith.schedule.layout.dimension_orders import innermost
 from einsmith.tuning.kernels import decisions
 from tests.driver.evaluated import Evaluated
 from tests.kernels import samples as s
@@ -225,7 +225,7 @@ of a warp in the loop of Triton 3.6's machine code for sm_90, times 8 warps, ove
 
 @pytest.mark.parametrize("layout, make", ISSUED, ids=" ".join)
 def test_instructions_are_those_of_the_machine_code(layout: str, make: str) -> None:
-    from einsmith.tiles.price import ISSUED as part
+    from einsmith.gpu.tiles.price import ISSUED as part
 
     kernel = {"forward": s.conv, "dx": s.conv_dx, "dw": s.conv_dw}[make](64, 128, 28, 28, 128, 3, 3, 1)
     if layout == "channels last":

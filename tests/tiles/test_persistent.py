@@ -11,10 +11,10 @@ from numpy.random import Generator, default_rng
 
 from einsmith.base.errors import CompileError, VerifyError
 from einsmith.codegen.ssa import Loop, Op, SSAValue, operations
-from einsmith.tiles.ir import TileBuilder, TileFunction, TileParameter
-from einsmith.tiles.persistent import TurnAccess, TurnLaunch, barriers, combine
-from einsmith.tiles.triton_text import triton_text
-from einsmith.tiles.verify import verify
+from einsmith.gpu.tiles.ir import TileBuilder, TileFunction, TileParameter
+from einsmith.gpu.tiles.persistent import TurnAccess, TurnLaunch, barriers, combine
+from einsmith.gpu.tiles.triton_text import triton_text
+from einsmith.gpu.tiles.verify import verify
 from tests.tiles import card, stand_in
 from tests.tiles.memory import Fault, Memory
 from tests.tiles.test_ir import WATCHED, memory

@@ -6,10 +6,10 @@ import pytest
 from numpy.random import default_rng
 
 from einsmith.base import dtypes as dt
+from einsmith.gpu.tiles import segments
+from einsmith.gpu.tiles.lower import lower
 from einsmith.ir.nodes import Scatter, Template
 from einsmith.schedule.kernel import Kernel
-from einsmith.tiles import segments
-from einsmith.tiles.lower import lower
 from tests.kernels import samples as s
 from tests.tiles.memory import Memory
 from tests.tiles.running import SMALL, WATCHED, backward, check

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from einsmith.base.errors import CompileError
-from einsmith.codegen.triton.binary import OPTIONS
-from einsmith.tiles.ir import TileBuilder, TileFunction, TileParameter
-from einsmith.tiles.triton_text import signature, triton_text
+from einsmith.gpu.tiles.ir import TileBuilder, TileFunction, TileParameter
+from einsmith.gpu.tiles.triton_text import signature, triton_text
+from einsmith.gpu.triton.binary import OPTIONS
 from tests.driver.test_second_backend import trained
 from tests.tiles import stand_in
 from tests.tiles.memory import Fault, Memory

@@ -30,9 +30,9 @@ from einsmith.tuning.kernels import database, records, workshop
 from einsmith.tuning.kernels.decisions import format_choice
 from einsmith.tuning.kernels.model_error import ModelError, Win
 from einsmith.tuning.kernels.tuner import Answer
-from einsmith.tuning.programs import online
+from einsmith.tuning.programs import dynamic
 from einsmith.tuning.programs.budget import Budget
-from einsmith.tuning.programs.online import Exploration, KernelRecord
+from einsmith.tuning.programs.dynamic import Exploration, KernelRecord
 from tests.caches import CHOICES, CODE, forget
 from tests.tuning.planted import FAULTS, SHAPE, Planted
 
@@ -127,10 +127,10 @@ def simulated(monkeypatch) -> Simulated:
     """Workshops are this one, which compiles nothing; trying may cost as much as it likes."""
     workshop = Simulated()
     monkeypatch.setattr(type(cpu.CPU), "workshop", lambda self: workshop)
-    monkeypatch.setattr(online, "MAX_COST_SHARE", inf)
-    monkeypatch.setattr(online, "MIN_KERNEL_SHARE", 0.0)
+    monkeypatch.setattr(dynamic, "MAX_COST_SHARE", inf)
+    monkeypatch.setattr(dynamic, "MIN_KERNEL_SHARE", 0.0)
     monkeypatch.setattr(Exploration, "try_seconds", 0.0)
-    monkeypatch.setattr(online, "SAMPLE_SECONDS", 0.0)
+    monkeypatch.setattr(dynamic, "SAMPLE_SECONDS", 0.0)
     nothing = property(lambda own: 0.0, lambda own, share: None)
     monkeypatch.setattr(Budget, "waiting_share", nothing, raising=False)
     return workshop
@@ -157,7 +157,7 @@ def decisions(made: es.TrainStep) -> dict[Kernel, str]:
 
 
 def test_the_results_are_those_of_static_mode(simulated, monkeypatch) -> None:
-    monkeypatch.setattr(online, "judge", at_random)
+    monkeypatch.setattr(dynamic, "judge", at_random)
     made = step("dynamic")
     losses = explored(made)
     x = exploration(made)
@@ -173,7 +173,7 @@ def at_random(ratios: list[float], rounds: int) -> bool:
 
 
 def test_winners_are_swapped_in_and_recorded(simulated, monkeypatch) -> None:
-    monkeypatch.setattr(online, "judge", lambda ratios, rounds: True)
+    monkeypatch.setattr(dynamic, "judge", lambda ratios, rounds: True)
     made = step("dynamic")
     explored(made)
     x = exploration(made)
@@ -185,7 +185,7 @@ def test_winners_are_swapped_in_and_recorded(simulated, monkeypatch) -> None:
 
 
 def test_slower_candidates_are_dropped(simulated, monkeypatch) -> None:
-    monkeypatch.setattr(online, "judge", lambda ratios, rounds: False)
+    monkeypatch.setattr(dynamic, "judge", lambda ratios, rounds: False)
     made = step("dynamic")
     explored(made)
     x = exploration(made)
@@ -195,7 +195,7 @@ def test_slower_candidates_are_dropped(simulated, monkeypatch) -> None:
 
 def test_candidates_with_other_results_never_stay(simulated, monkeypatch) -> None:
     """Of whatever is wrong and was not noticed before."""
-    monkeypatch.setattr(online, "judge", lambda ratios, rounds: True)
+    monkeypatch.setattr(dynamic, "judge", lambda ratios, rounds: True)
     difference = Comparison.difference
 
     def planted(self: Comparison) -> str:
@@ -229,7 +229,7 @@ def test_failures_end_exploration_alone(simulated, monkeypatch, where: str) -> N
     def broken(self: Any, *arguments: Any) -> None:
         raise MemoryError("no more")
 
-    monkeypatch.setattr(online, "judge", lambda ratios, rounds: True)
+    monkeypatch.setattr(dynamic, "judge", lambda ratios, rounds: True)
     monkeypatch.setattr(Exploration, where, broken)
     made = step("dynamic")
     with pytest.warns(
@@ -265,7 +265,7 @@ def test_a_warning_as_an_error_interrupts_no_step(simulated, monkeypatch) -> Non
 
 def test_the_time_for_it(simulated, monkeypatch) -> None:
     clock = Clock()
-    monkeypatch.setattr(online, "time", clock)
+    monkeypatch.setattr(dynamic, "time", clock)
     made = step("dynamic", tune=0.3)
     made.compile(*BATCH)
     x = exploration(made)
@@ -307,11 +307,11 @@ def test_exploring_costs_no_more_than_it_may(simulated, monkeypatch, seconds: fl
     monkeypatch.undo()
     monkeypatch.setenv("EINSMITH_TUNED", "0")
     monkeypatch.setattr(type(cpu.CPU), "workshop", lambda self: simulated)
-    monkeypatch.setattr(online, "time", clock)
-    monkeypatch.setattr(online, "MIN_KERNEL_SHARE", 0.0)
-    monkeypatch.setattr(online, "SAMPLE_SECONDS", 1e-3)
+    monkeypatch.setattr(dynamic, "time", clock)
+    monkeypatch.setattr(dynamic, "MIN_KERNEL_SHARE", 0.0)
+    monkeypatch.setattr(dynamic, "SAMPLE_SECONDS", 1e-3)
     monkeypatch.setattr(Budget, "waiting_share", property(lambda own: 0.0, lambda own, x: None), raising=False)
-    monkeypatch.setattr(online, "judge", lambda ratios, rounds: None if len(ratios) < 5 else True)
+    monkeypatch.setattr(dynamic, "judge", lambda ratios, rounds: None if len(ratios) < 5 else True)
     poll, search = simulated.poll_answer, simulated.search
     state = {"left": 0, "lost": 0.0, "paused": 0}
 
@@ -399,7 +399,7 @@ def test_the_search_begins_where_the_model_is_least_sure(simulated, monkeypatch)
 
 def test_a_kernel_that_disappoints_makes_room_for_the_next(simulated, monkeypatch) -> None:
     """Nothing of it is vetted where its real saving is below the next one's expected saving."""
-    monkeypatch.setattr(online, "judge", lambda ratios, rounds: False)
+    monkeypatch.setattr(dynamic, "judge", lambda ratios, rounds: False)
     made = step("dynamic")
     made.compile(*BATCH)
     (run,) = made.compiler.programs.values()
@@ -413,7 +413,7 @@ def test_a_kernel_that_disappoints_makes_room_for_the_next(simulated, monkeypatc
 
 def test_what_does_not_pay_waits(simulated, monkeypatch) -> None:
     """A try that has cost more than the expected saving in as much time again."""
-    monkeypatch.setattr(online, "judge", lambda ratios, rounds: False)
+    monkeypatch.setattr(dynamic, "judge", lambda ratios, rounds: False)
     simulated.most = 10**6
     made = step("dynamic")
     made.compile(*BATCH)
@@ -434,7 +434,7 @@ def test_what_does_not_pay_waits(simulated, monkeypatch) -> None:
 
 def test_it_ends_when_what_is_left_does_not_pay(simulated, monkeypatch) -> None:
     """All that is left to gain is less than what it costs to wait for it."""
-    monkeypatch.setattr(online, "judge", lambda ratios, rounds: False)
+    monkeypatch.setattr(dynamic, "judge", lambda ratios, rounds: False)
     simulated.most = 10**6
     made = step("dynamic")
     made.compile(*BATCH)
@@ -453,7 +453,7 @@ def test_it_ends_when_what_is_left_does_not_pay(simulated, monkeypatch) -> None:
 
 def test_trials_count_towards_the_memory_limit(simulated, monkeypatch) -> None:
     """Beside a program that holds all that it may nothing is tried; with more memory, something is."""
-    monkeypatch.setattr(online, "judge", lambda ratios, rounds: True)
+    monkeypatch.setattr(dynamic, "judge", lambda ratios, rounds: True)
     plain = step()
     plain.compile(*BATCH)
     (run,) = plain.compiler.programs.values()
@@ -489,8 +489,8 @@ def test_trials_are_split_to_fit_the_memory(simulated, monkeypatch, most: int) -
         is_enough = max(sizes) > most or len(exploration(made).vetted) > most
         return True if is_enough and len(ratios) > 12 else None
 
-    monkeypatch.setattr(online, "judge", judge)
-    monkeypatch.setattr(online, "MAX_PAIRS", 10**9)
+    monkeypatch.setattr(dynamic, "judge", judge)
+    monkeypatch.setattr(dynamic, "MAX_PAIRS", 10**9)
 
     def limited(self: BoundProgram, texts: Any, compare: bool = False) -> BoundProgram:
         sizes.append(len(texts))
@@ -507,7 +507,7 @@ def test_trials_are_split_to_fit_the_memory(simulated, monkeypatch, most: int) -
 
 
 def test_a_winner_that_there_is_no_memory_for_stays_out_alone(simulated, monkeypatch) -> None:
-    monkeypatch.setattr(online, "judge", lambda ratios, rounds: True)
+    monkeypatch.setattr(dynamic, "judge", lambda ratios, rounds: True)
     large: list[Kernel] = []
     swap = BoundProgram.swap
 
@@ -711,9 +711,9 @@ def test_faults_are_found_in_another_process(planted, monkeypatch) -> None:
 
 @pytest.mark.slow
 def test_a_network_is_tuned_and_the_next_one_begins_with_that(monkeypatch) -> None:
-    monkeypatch.setattr(online, "MAX_COST_SHARE", 0.5)
+    monkeypatch.setattr(dynamic, "MAX_COST_SHARE", 0.5)
     monkeypatch.setattr(Exploration, "try_seconds", 0.0)
-    monkeypatch.setattr(online, "judge", lambda ratios, rounds: sum(ratios) < 4 if len(ratios) > 1 else None)
+    monkeypatch.setattr(dynamic, "judge", lambda ratios, rounds: sum(ratios) < 4 if len(ratios) > 1 else None)
     made = step("dynamic")
     made.compile(*BATCH)
     x, losses = exploration(made), []

@@ -9,7 +9,7 @@ import pytest
 
 import einsmith as es
 from einsmith.base.errors import DtypeError, ShapeError
-from einsmith.lang.builder import Value
+from einsmith.tracing.builder import Value
 
 
 @dataclass(frozen=True)

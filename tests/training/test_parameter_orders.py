@@ -14,7 +14,7 @@ from einsmith.driver.cpu import CPU
 from einsmith.ir.nodes import Graph
 from einsmith.runtime.memory import DimensionOrder
 from einsmith.schedule.graph_decisions import TensorNames, show_order
-from einsmith.schedule.layout.order import permutations
+from einsmith.schedule.layout.dimension_orders import permutations
 from einsmith.tuning.programs import graph_search
 
 RNG = np.random.default_rng(5)

@@ -13,8 +13,8 @@ from einsmith.base.errors import ArgumentError, EinsmithWarning
 from einsmith.ir.evaluator import evaluate
 from einsmith.ir.nodes import Apply, Compute, Piece, Reduce, nbytes, postorder
 from einsmith.ir.views import is_view
-from einsmith.kernels.contraction.problem import problems
 from einsmith.kernels.contraction.words import narrow
+from einsmith.schedule.contraction_problem import problems
 from tests.caches import forget
 
 pytestmark = pytest.mark.filterwarnings("ignore:precision=:einsmith.base.errors.EinsmithWarning")

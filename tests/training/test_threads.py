@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import einsmith as es
-from einsmith.lang import trace
 from einsmith.runtime import queues
 from einsmith.runtime.program import Program
+from einsmith.tracing import trace
 from einsmith.training.description import measure
 from tests.programs import program_of
 

@@ -23,12 +23,12 @@ from einsmith.driver.executable import Executable
 from einsmith.kernels import autoconfig
 from einsmith.tuning.kernels import bench as bench_module
 from einsmith.tuning.kernels.bench import BenchProcess
+from einsmith.tuning.kernels.candidate_worker import fault_of
 from einsmith.tuning.kernels.genetic import Candidate
 from einsmith.tuning.kernels.measure import HostRunner, compile_kernel, example_buffers
 from einsmith.tuning.kernels.session import tune
 from einsmith.tuning.kernels.tuner import Effort, Part
 from einsmith.tuning.kernels.verdict import MIN_ROUNDS, bounds, judge
-from einsmith.tuning.kernels.worker import fault_of
 from tests.caches import CHOICES, forget
 from tests.kernels.samples import product
 from tests.kernels.test_contraction_words import narrowed

@@ -9,7 +9,7 @@ Both are recurrences over g whose steps hold recurrences over a segment's own st
 
 S is the user's (`checkpoint=S`). Without it, S is 1 where most of what the gradient would save are results that
 reductions of the same step use up, such as scores of attention: a step then computes them block by block in both
-passes, and neither stores them. Nothing else is chosen by cost here, and `cost.recomputation` is not involved: each
+passes, and neither stores them. Nothing else is chosen by cost here, and `schedule.recomputation` is not involved: each
 state of a segment follows from the previous one, not from operands that could be kept instead. In the resulting graph,
 `passes.algebra.recompute` chooses among the remaining tensors as in any other.
 """

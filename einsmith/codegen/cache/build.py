@@ -21,7 +21,7 @@ from einsmith.base.threads import start
 from einsmith.base.workers import Worker
 from einsmith.codegen.cache.objects import CachedObject
 from einsmith.codegen.llvm import jit
-from einsmith.codegen.llvm.nest import emit_module
+from einsmith.codegen.llvm.emitter import emit_module
 from einsmith.codegen.loopnest.nest import Function
 
 PARALLEL_FROM = 24

@@ -18,9 +18,9 @@ from einsmith.base.system import processors
 from einsmith.codegen.cache import build, objects
 from einsmith.codegen.cache.objects import CachedObject
 from einsmith.codegen.llvm import jit, tile_registers
-from einsmith.codegen.llvm.dots import find_instruction
+from einsmith.codegen.llvm.dot_products import find_instruction
+from einsmith.codegen.llvm.emitter import emit_module
 from einsmith.codegen.llvm.jit import Address, Code, Machine
-from einsmith.codegen.llvm.nest import emit_module
 from einsmith.codegen.loopnest.dots import DOTS
 from einsmith.codegen.loopnest.nest import Function
 from einsmith.cost import facts

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from einsmith.codegen.llvm import dots
+from einsmith.codegen.llvm import dot_products
 from einsmith.codegen.llvm.ops import LaneArithmetic, Ops
 from einsmith.codegen.llvm.text import FunctionText, spell
 from einsmith.codegen.loopnest.dots import DOTS, TILE_REGISTERS, TILE_ROWS, WORD, WORD_BYTES
@@ -135,7 +135,7 @@ def _multiply_add(name: str, dot: str, is_reversed: bool, of: FunctionText) -> s
     words, t = spell(vector(WORD, TILE_ROWS)), spell(sums)
     text = FunctionText(of.declarations, of.fma, of.halves, of.features)
     operands = ("%vb", "%va") if is_reversed else ("%va", "%vb")
-    last = dots.multiply_add(LaneArithmetic(Ops(text), sums), dot, *operands, "%c")
+    last = dot_products.multiply_add(LaneArithmetic(Ops(text), sums), dot, *operands, "%c")
     lines = [
         f"  %o = mul i64 %r, {_ROW_BYTES}",
         "  %rowa = getelementptr i8, ptr %left, i64 %o",

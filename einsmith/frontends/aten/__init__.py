@@ -21,7 +21,7 @@ from einsmith.frontends.aten import (
     sampling,
     views,
 )
-from einsmith.frontends.aten.graph import OperatorGraph, check, evaluate
+from einsmith.frontends.aten.aten_graph import OperatorGraph, check, evaluate
 from einsmith.frontends.aten.refused import REFUSED
 from einsmith.frontends.aten.table import TABLE
 from einsmith.frontends.graph import OperatorEntry

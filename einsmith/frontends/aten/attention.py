@@ -9,9 +9,9 @@ from typing import Any
 from einsmith import ops as F
 from einsmith.api.transforms import vjp
 from einsmith.frontends.aten.table import aten
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
 from einsmith.ops.attention import Places, flex
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
 
 
 @aten("scaled_dot_product_attention.default")

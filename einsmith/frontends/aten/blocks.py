@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from einsmith import ops as F
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
 
 BLOCK = 64
 """Most rows of a triangle that is inverted, in matrices of up to `MOST` blocks (measured: the Cholesky

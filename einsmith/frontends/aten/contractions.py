@@ -9,9 +9,9 @@ from einsmith import ops as F
 from einsmith.base.errors import ArgumentError
 from einsmith.frontends.aten.promotion import convert
 from einsmith.frontends.aten.table import aten, enter
-from einsmith.lang.builder import Value
 from einsmith.ops.conv import conv1d, conv2d, conv3d, conv_transpose1d, conv_transpose2d, conv_transpose3d
 from einsmith.ops.product import bmm, mm, mv
+from einsmith.tracing.builder import Value
 
 
 def _add_weighted(x: Value, product: Value, beta: float, alpha: float) -> Value:

@@ -11,10 +11,10 @@ from einsmith.base import dtypes as dt
 from einsmith.base.errors import ArgumentError
 from einsmith.frontends.aten.promotion import promote, tensor
 from einsmith.frontends.aten.table import aten
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
 from einsmith.ops.common import at, dimension
 from einsmith.ops.counting import count_before
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
 
 # ------------------------------------------------------------------------------------------------------- sorted rows
 

@@ -10,8 +10,8 @@ from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType
 from einsmith.frontends.aten.promotion import convert, default_float, type_of
 from einsmith.frontends.aten.table import aten, enter
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
 
 
 @aten("full.default")

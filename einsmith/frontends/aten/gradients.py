@@ -13,9 +13,9 @@ from einsmith.base.errors import ArgumentError
 from einsmith.frontends.aten.contractions import convolution
 from einsmith.frontends.aten.promotion import convert, default_float
 from einsmith.frontends.aten.table import TABLE, aten, enter
-from einsmith.lang import builder, views
-from einsmith.lang.builder import Value
 from einsmith.ops.common import each
+from einsmith.tracing import builder, views
+from einsmith.tracing.builder import Value
 
 Ints = Sequence[int]
 

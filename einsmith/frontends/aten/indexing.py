@@ -14,10 +14,10 @@ from einsmith.base import dtypes as dt
 from einsmith.base.errors import ArgumentError
 from einsmith.frontends.aten.promotion import convert
 from einsmith.frontends.aten.table import aten
-from einsmith.lang import builder, views
-from einsmith.lang.builder import Value
 from einsmith.ops.common import at, dimension
 from einsmith.ops.indexing import multiply_at, scattering, select_by_tensors, wrap
+from einsmith.tracing import builder, views
+from einsmith.tracing.builder import Value
 
 
 @aten("embedding.default")

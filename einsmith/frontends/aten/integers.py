@@ -11,9 +11,9 @@ from einsmith.base.errors import DtypeError
 from einsmith.frontends.aten.pointwise import POWERS
 from einsmith.frontends.aten.promotion import promote, tensor
 from einsmith.frontends.aten.table import aten
-from einsmith.lang import builder, views
-from einsmith.lang.builder import Value
 from einsmith.lang.op import op
+from einsmith.tracing import builder, views
+from einsmith.tracing.builder import Value
 
 
 def _pair(x: Any, y: Any) -> tuple[Value, Value, DType]:

@@ -15,9 +15,9 @@ from einsmith.base import dtypes as dt
 from einsmith.base.errors import ArgumentError
 from einsmith.frontends.aten import blocks
 from einsmith.frontends.aten.table import aten
-from einsmith.lang import builder, views
-from einsmith.lang.builder import Value
 from einsmith.lang.op import op
+from einsmith.tracing import builder, views
+from einsmith.tracing.builder import Value
 
 MIN_ROWS, MIN_SIDES = 32, 16
 """Fewest rows of matrices, and right sides, that are factorized and solved by blocks; fewer go row by row."""

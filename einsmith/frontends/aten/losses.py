@@ -7,8 +7,8 @@ from functools import partial
 from einsmith import ops as F
 from einsmith.api.transforms import vjp
 from einsmith.frontends.aten.table import aten
-from einsmith.lang.builder import Value
 from einsmith.ops.losses.margin import listed_classes
+from einsmith.tracing.builder import Value
 
 REDUCTIONS = ("none", "mean", "sum")
 """What ATen's numbers of reductions mean."""

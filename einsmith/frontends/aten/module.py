@@ -7,9 +7,9 @@ from functools import reduce
 from typing import Any
 
 from einsmith.base.errors import ArgumentError, DtypeError
-from einsmith.frontends.aten.graph import OperatorGraph, evaluate
+from einsmith.frontends.aten.aten_graph import OperatorGraph, evaluate
 from einsmith.frontends.graph import Kind, ModulePart, Taken
-from einsmith.lang.builder import as_value
+from einsmith.tracing.builder import as_value
 
 __all__ = ["AtenModule", "leaves"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from einsmith import ops as F
 from einsmith.frontends.aten.table import aten
-from einsmith.lang.builder import Value
+from einsmith.tracing.builder import Value
 
 
 @aten("native_layer_norm.default")

@@ -8,7 +8,7 @@ from typing import Any
 
 from einsmith.base.errors import ShapeError, TraceError
 from einsmith.frontends.aten.table import aten, enter
-from einsmith.lang.builder import Value
+from einsmith.tracing.builder import Value
 
 enter("sym_size.int", "x.shape[dim]", lambda x, dim: x.shape[dim])
 enter("sym_numel.default", "number of elements of x", lambda x: x.size)

@@ -14,10 +14,10 @@ from einsmith.base.dtypes import DType
 from einsmith.base.errors import ArgumentError
 from einsmith.frontends.aten.promotion import convert, default_float, promote, result_type, tensor
 from einsmith.frontends.aten.table import aten, enter
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
 from einsmith.ops.common import each, pointwise
 from einsmith.ops.elementwise import logical_and, logical_or, logical_xor, maximum, minimum
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
 
 
 @aten("sign.default")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from einsmith import ops as F
 from einsmith.base import dtypes as dt
 from einsmith.frontends.aten.table import aten, enter
-from einsmith.lang.builder import Value
+from einsmith.tracing.builder import Value
 
 Ints = Sequence[int]
 

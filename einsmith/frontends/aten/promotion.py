@@ -11,8 +11,8 @@ from typing import Any
 from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType
 from einsmith.base.symbolic import hint, is_symbolic, literal, to_whole
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
 
 _default: ContextVar[DType] = ContextVar("the type of floats that have none", default=dt.f32)
 

@@ -15,9 +15,9 @@ from einsmith.base.dtypes import DType
 from einsmith.frontends.aten.promotion import default_float
 from einsmith.frontends.aten.table import aten
 from einsmith.frontends.graph import layer
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
 from einsmith.ops.random import WORDS, drop, random_bits
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
 
 
 def _stream() -> str:

@@ -9,7 +9,6 @@ from typing import Any
 from einsmith import ops as F
 from einsmith.frontends.aten.table import enter
 from einsmith.frontends.graph import layer
-from einsmith.lang.builder import Value
 from einsmith.nn.recurrence import (
     GRU_FORMULA,
     LSTM_FORMULA,
@@ -19,6 +18,7 @@ from einsmith.nn.recurrence import (
     run_layers,
 )
 from einsmith.ops.random import drop
+from einsmith.tracing.builder import Value
 
 
 def _enter(name: str, text: str, formula: str, projected: str = "") -> None:

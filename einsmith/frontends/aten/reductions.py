@@ -10,10 +10,10 @@ from einsmith.base.dtypes import DType
 from einsmith.frontends.aten.promotion import default_float
 from einsmith.frontends.aten.table import aten, enter
 from einsmith.frontends.aten.views import select
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
 from einsmith.ops.attention import softmax_of_some
 from einsmith.ops.common import dimensions
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
 
 Dims = Sequence[int] | int | None
 

@@ -11,9 +11,9 @@ from einsmith.base.dtypes import DType
 from einsmith.frontends.aten.losses import REDUCTIONS
 from einsmith.frontends.aten.promotion import convert, default_float, promote
 from einsmith.frontends.aten.table import enter
-from einsmith.lang.builder import Value
 from einsmith.ops.operator import OperatorRow
 from einsmith.ops.table import OPERATORS
+from einsmith.tracing.builder import Value
 
 FAMILIES = {
     "elementwise": "pointwise",

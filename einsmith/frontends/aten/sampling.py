@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from einsmith.frontends.aten.table import aten
-from einsmith.lang.builder import Value
 from einsmith.ops.sampling import MODES, PADDINGS, sample
+from einsmith.tracing.builder import Value
 
 
 @aten("grid_sampler_2d.default grid_sampler_3d.default")

@@ -11,9 +11,9 @@ from einsmith.base.errors import ShapeError
 from einsmith.base.symbolic import count_steps, slice_indices
 from einsmith.frontends.aten.promotion import result_type
 from einsmith.frontends.aten.table import aten, enter
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
 from einsmith.ops.common import dimension
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
 
 
 def _dimension(d: int, rank: int) -> int:

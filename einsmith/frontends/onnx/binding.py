@@ -19,7 +19,7 @@ from inspect import Parameter, signature
 from typing import Any
 
 from einsmith.base.errors import ShapeError
-from einsmith.lang.builder import Value
+from einsmith.tracing.builder import Value
 
 Ints = Any
 """Integers, as a tuple."""

@@ -27,11 +27,11 @@ from einsmith.frontends.onnx.table import TABLE
 from einsmith.frontends.onnx.types import ELEMENTS, ElementType
 from einsmith.ir import evaluator, nodes
 from einsmith.ir.nodes import Leaf, Tensor, postorder
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
-from einsmith.lang.trace import current_trace
 from einsmith.ops.intermediates import keep_wide
 from einsmith.quantization.decoded import Decoded
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
+from einsmith.tracing.trace import current_trace
 
 SMALL = 16
 """Most elements of a constant that becomes a literal of the formulas if all its elements are equal."""

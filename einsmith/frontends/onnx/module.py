@@ -20,12 +20,12 @@ from einsmith.frontends.onnx.long_loops import LongLoop, LongLoopError
 from einsmith.frontends.onnx.nodes import Constant, Input, OnnxGraph, every_node, static_names
 from einsmith.frontends.onnx.types import ELEMENTS
 from einsmith.ir.nodes import Tensor
-from einsmith.lang import trace
-from einsmith.lang.builder import Value, as_value
-from einsmith.lang.calls import in_trace
 from einsmith.nn.module import Module
 from einsmith.nn.parameter import Buffer, Parameter, Stored
 from einsmith.quantization.decoded import Decoded, multiply_integers
+from einsmith.tracing import trace
+from einsmith.tracing.builder import Value, as_value
+from einsmith.tracing.calls import in_trace
 
 MOST_STATIC = 4096
 """Most elements of an input whose values decide extents; a program is compiled for each of its values."""

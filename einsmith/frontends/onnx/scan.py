@@ -12,10 +12,10 @@ from einsmith.base.errors import ShapeError
 from einsmith.ir.nodes import Leaf, Tensor, leaf
 from einsmith.ir.rebuild import rebuild
 from einsmith.ir.recurrence.define import solve
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
-from einsmith.lang.trace import current_trace
 from einsmith.ops.common import read
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
+from einsmith.tracing.trace import current_trace
 
 Step = Callable[[Value, list[Value], list[Value]], tuple[list[Value], list[Value]]]
 

@@ -14,9 +14,9 @@ import numpy as np
 from einsmith.base import dtypes as dt
 from einsmith.base import locks
 from einsmith.base.dtypes import DType
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
 from einsmith.ops.common import pointwise
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from einsmith.frontends.torch_compile.writes import find_lost_write
 from einsmith.frontends.torch_decompositions import NORMS, decompositions, decompositions_of
 from einsmith.frontends.torch_nodes import line_of
 from einsmith.frontends.torch_whole import keep_whole
-from einsmith.lang.trace import uncollected
+from einsmith.tracing.trace import uncollected
 
 
 @cache

@@ -10,7 +10,7 @@ from typing import Any
 
 from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType
-from einsmith.lang import builder
+from einsmith.tracing import builder
 
 Ints = tuple[int, ...]
 

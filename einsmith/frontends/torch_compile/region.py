@@ -23,15 +23,15 @@ from einsmith.driver.bound_program import PROGRAMS, BoundProgram
 from einsmith.driver.executable import Executable
 from einsmith.driver.sizes import SHARED_FUNCTIONS, Sizes, drop_outgrown
 from einsmith.frontends import torch_device, torch_sizes, torch_threads
-from einsmith.frontends.aten.graph import AtenNode, apply
-from einsmith.frontends.torch_compile import frozen, layout, memory
+from einsmith.frontends.aten.aten_graph import AtenNode, apply
+from einsmith.frontends.torch_compile import frozen, layout, result_pool
 from einsmith.frontends.torch_compile.frozen import FrozenWeight
 from einsmith.frontends.torch_compile.layout import Placed
 from einsmith.frontends.torch_nodes import TORCH, TYPES
 from einsmith.ir.nodes import Graph, size
-from einsmith.lang import trace
-from einsmith.lang.builder import Value, as_value
 from einsmith.runtime.buffers import ALIGNMENT
+from einsmith.tracing import trace
+from einsmith.tracing.builder import Value, as_value
 
 _SEED = 2**31
 
@@ -299,7 +299,9 @@ class Region:
         for n, weight in program.weights:
             weight.follow(args[n])
         stream = self._place.stream()
-        outputs = [memory.empty(*each) if stream is None else self._empty(*each) for each in program.result_layouts]
+        outputs = [
+            result_pool.empty(*each) if stream is None else self._empty(*each) for each in program.result_layouts
+        ]
         taken = args if not self._frozen else [x for n, x in enumerate(args) if n not in self._frozen]
         pointers = [x.data_ptr() for x in taken if isinstance(x, torch.Tensor)]
         if self.random:

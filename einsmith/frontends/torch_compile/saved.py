@@ -1,4 +1,4 @@
-"""Choose what a forward graph saves for its backward: hand the joint graph to the policy of `cost.recomputation`.
+"""Choose what a forward graph saves for its backward: hand the joint graph to the policy of `schedule.recomputation`.
 
 A pointwise operator is recomputed where that moves fewer bytes: a kernel that needs its result computes it from the
 operands it loads, and the result is not stored. Reductions, matrix products and operators that PyTorch runs are
@@ -22,12 +22,12 @@ from torch.fx import Node as FxNode
 from torch.utils.checkpoint import CheckpointPolicy
 
 from einsmith.cost.facts import host
-from einsmith.cost.recomputation import POINTWISE_SECONDS, Option, kept_tensors, saved_set, seconds_to_keep
 from einsmith.frontends.aten import TABLE
 from einsmith.frontends.torch_compile.options import Options
 from einsmith.frontends.torch_compile.reasons import COPY, is_number, is_view, reason
 from einsmith.frontends.torch_compile.reused import inputs_of
 from einsmith.frontends.torch_nodes import operator_name
+from einsmith.schedule.recomputation import POINTWISE_SECONDS, Option, kept_tensors, saved_set, seconds_to_keep
 
 _ONCE = CheckpointPolicy.MUST_SAVE
 """Value of a node's meta["recompute"] that bars partitioners from computing it again."""

@@ -17,6 +17,7 @@ from einsmith.base import dtypes as dt
 from einsmith.base.errors import RecurrenceError
 from einsmith.ir.analysis.guarded import reads_under
 from einsmith.ir.analysis.linear import LinearForm, linear, moved
+from einsmith.ir.components import components
 from einsmith.ir.functions import SCATTERED
 from einsmith.ir.nodes import (
     DEFAULT_STEPS,
@@ -39,7 +40,6 @@ from einsmith.ir.nodes import (
     postorder,
     template,
 )
-from einsmith.ir.order import components
 from einsmith.ir.rebuild import rebuild, template_over, with_args
 from einsmith.ir.recurrence.component import BuiltRecurrence, Component, Illegal
 from einsmith.ir.recurrence.pieces import map_piece

@@ -12,6 +12,7 @@ from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType
 from einsmith.ir.analysis.guarded import reads_under
 from einsmith.ir.analysis.linear import LinearForm, linear, moved
+from einsmith.ir.components import components
 from einsmith.ir.nodes import (
     DEFAULT_STEPS,
     Axis,
@@ -26,7 +27,6 @@ from einsmith.ir.nodes import (
     apply,
     postorder,
 )
-from einsmith.ir.order import components
 from einsmith.ir.rebuild import rebuild, substitute, template_over
 from einsmith.ir.recurrence.assembly import ARGS, Arguments, Assembly, renumbered
 from einsmith.ir.recurrence.drafts import Draft, Edge, node_reads, potentials

@@ -24,7 +24,7 @@ from typing import NamedTuple
 from einsmith.base.locks import cached_property
 from einsmith.base.symbolic import hint
 from einsmith.ir.nodes import Compute, Template, Tensor
-from einsmith.ir.rewrite.products import Factor, multiply
+from einsmith.ir.rewrite.factors import Factor, multiply
 from einsmith.ir.rewrite.simplify import canonical
 from einsmith.ir.rewrite.sum_steps import Factors, SumSteps, apply_steps, may_leave, reading, sums_of, with_body
 

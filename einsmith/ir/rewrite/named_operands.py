@@ -15,7 +15,7 @@ from math import prod
 from einsmith.base.symbolic import hint
 from einsmith.ir.nodes import Apply, Compute, Item, Recurrence, Template, Tensor, postorder, reads
 from einsmith.ir.rebuild import map_bodies, prune_recurrence, substitute, types_of
-from einsmith.ir.rewrite.products import Factor
+from einsmith.ir.rewrite.factors import Factor
 from einsmith.ir.rewrite.simplify import canonical
 from einsmith.ir.rewrite.sum_steps import SumSteps, apply_steps, may_leave, reading, sums_of, with_body
 

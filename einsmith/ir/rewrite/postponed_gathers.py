@@ -50,8 +50,8 @@ from einsmith.ir.nodes import (
 )
 from einsmith.ir.rebuild import clamp_index, exchange, guarded, rebuild, substitute, whole_sum
 from einsmith.ir.rewrite.contraction_order import KERNEL_COST, LOAD_COST, TRANSFER_COST
+from einsmith.ir.rewrite.factors import Factor, is_long, multiply, product_of
 from einsmith.ir.rewrite.inlining import inline_arguments
-from einsmith.ir.rewrite.products import Factor, is_long, multiply, product_of
 from einsmith.ir.rewrite.sum_steps import apply_steps, may_leave
 
 POSTPONED_GATHERS = "postponed gathers"

@@ -45,9 +45,9 @@ from einsmith.ir.nodes import (
 )
 from einsmith.ir.rebuild import guarded, substitute, types_of
 from einsmith.ir.rewrite.contraction_order import KERNEL_COST, LOAD_COST, TRANSFER_COST
+from einsmith.ir.rewrite.factors import Factor, SumBody, multiply, product_of, split_sum
 from einsmith.ir.rewrite.inlining import inline_arguments
 from einsmith.ir.rewrite.named_operands import name_operands
-from einsmith.ir.rewrite.products import Factor, SumBody, multiply, product_of, split_sum
 from einsmith.ir.rewrite.simplify import canonical
 from einsmith.ir.rewrite.sum_steps import may_leave
 

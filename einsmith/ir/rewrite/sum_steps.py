@@ -32,7 +32,7 @@ from einsmith.ir.nodes import (
     template,
 )
 from einsmith.ir.rebuild import guarded, rebuild, substitute
-from einsmith.ir.rewrite.products import Factor, SumBody, multiply, split_sum
+from einsmith.ir.rewrite.factors import Factor, SumBody, multiply, split_sum
 from einsmith.ir.rewrite.simplify import canonical
 
 Factors = frozenset[int]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from einsmith.cost.facts import Target
 from einsmith.kernels.composite.parts import Composite
-from einsmith.kernels.contraction.pattern import CONTRACTION
+from einsmith.kernels.contraction.contraction_pattern import CONTRACTION
 from einsmith.schedule.footprint import bytes_by_buffer
 from einsmith.schedule.kernel import Kernel
 from einsmith.schedule.kinds import inner, kinds

@@ -19,7 +19,7 @@ from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Axis, Expr, Piece, Read, Reduce, Template, apply, axes_of, template
 from einsmith.ir.rebuild import guarded, substitute
 from einsmith.kernels.composite.parts import Composite, CompositeConfig
-from einsmith.kernels.contraction.problem import Problem, apply_epilogue, problems
+from einsmith.schedule.contraction_problem import Problem, apply_epilogue, problems
 from einsmith.schedule.footprint import bytes_by_buffer
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage
 

@@ -27,10 +27,10 @@ from einsmith.ir.analysis.linear import LinearForm, linear
 from einsmith.ir.nodes import Axis, Const, Expr, Piece, Read, Reduce, Template, apply, template
 from einsmith.ir.rebuild import guarded, substitute
 from einsmith.kernels.composite.parts import BufferPlace, Composite, CompositeConfig, LaunchSequence, PartConfig
-from einsmith.kernels.contraction.pattern import CONTRACTION, Configs
-from einsmith.kernels.contraction.problem import Operand, Problem, affine, k_limit, problems
+from einsmith.kernels.contraction.contraction_pattern import CONTRACTION, Configs
 from einsmith.kernels.emit.vector import VectorEmitter
 from einsmith.kernels.pattern import Cost, Launch, Lowered
+from einsmith.schedule.contraction_problem import Operand, Problem, affine, k_limit, problems
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Stage, row_major
 
 M = 4

@@ -9,11 +9,11 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from einsmith.kernels.contraction import config, cost, epilogue, table
+from einsmith.kernels.contraction import config, contraction_cost, epilogue, table
 from einsmith.kernels.contraction.config import Config, Tiled
 from einsmith.kernels.contraction.emission.blocked import CompanionPairs
 from einsmith.kernels.contraction.features import operand_plan, stack_features
-from einsmith.kernels.contraction.problem import Problem, with_companion
+from einsmith.schedule.contraction_problem import Problem, with_companion
 from einsmith.schedule.kernel import Kernel
 
 
@@ -77,16 +77,16 @@ def _price_epilogue(
 
 
 @lru_cache(maxsize=1024)
-def predict_pairs(kernel: Kernel, pairs: tuple[_PairConfigs, ...], target: Any) -> cost.Predicted:
+def predict_pairs(kernel: Kernel, pairs: tuple[_PairConfigs, ...], target: Any) -> contraction_cost.Predicted:
     """Return the predicted costs of pairs computed together: for each pair the companion's sums, then the rest."""
     pieces = [x for companion, p, other, c in pairs for x in ((companion, other), (p, c))]
     settings = [operand_plan(kernel, q, d.windows, d.swap, d.rows, target) for q, d in pieces]
     features = [s.numbers if n % 2 else s.without_results() for n, s in enumerate(settings)]
     columns = table.columns_of(settings, [(n, d) for n, (_, d) in enumerate(pieces)])
-    out = cost.ConfigTable(settings, columns, stack_features(features))
+    out = contraction_cost.ConfigTable(settings, columns, stack_features(features))
     out.epilogue_cycles[0::2] = 0.0  # a view of the table's row
     out.epilogue_cycles[1::2] = [_price_epilogue(kernel, first, p, c, target)[0] for first, p, _, c in pairs]
-    return cost.predict(out, target)
+    return contraction_cost.predict(out, target)
 
 
 def join_companions(

@@ -18,10 +18,10 @@ from einsmith.codegen.loopnest.nest import Builder
 from einsmith.codegen.loopnest.walk import divisors
 from einsmith.ir.nodes import axes_of
 from einsmith.kernels.contraction.halo import SLOT, HaloCopy, count_elements, halo_copy
-from einsmith.kernels.contraction.problem import Operand, Problem, needs_exact_guards
 from einsmith.kernels.contraction.row_offsets import GroupStrides, row_offsets
 from einsmith.kernels.contraction.words import operand_memories
 from einsmith.kernels.emit.access import OperandAccess
+from einsmith.schedule.contraction_problem import Operand, Problem, needs_exact_guards
 from einsmith.schedule.kernel import Kernel
 
 MAX_HALO_BYTES = 1 << 19

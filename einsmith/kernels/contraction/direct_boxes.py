@@ -23,10 +23,10 @@ from einsmith.kernels.contraction.direct_loads import (
     moving_axes,
 )
 from einsmith.kernels.contraction.halo import HaloCopy, halo_copy
-from einsmith.kernels.contraction.problem import Operand, Problem, affine, k_limit
 from einsmith.kernels.contraction.words import operand_memories
 from einsmith.kernels.emit.access import OperandAccess
 from einsmith.kernels.emit.loops import is_limited
+from einsmith.schedule.contraction_problem import Operand, Problem, affine, k_limit
 from einsmith.schedule.kernel import Kernel, has_row_limit
 
 MAX_AXES = 5

@@ -19,10 +19,10 @@ from einsmith.kernels.contraction.direct_boxes import (
 )
 from einsmith.kernels.contraction.direct_loads import BoxLoads, loads_of_strips, loops_over_k, moving_axes
 from einsmith.kernels.contraction.halo import SLOT
-from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.contraction.words import operand_memories
 from einsmith.kernels.emit.access import OperandAccess
 from einsmith.kernels.pattern import Cost
+from einsmith.schedule.contraction_problem import Problem
 from einsmith.schedule.footprint import bytes_by_buffer
 from einsmith.schedule.kernel import Kernel
 

@@ -12,8 +12,8 @@ from einsmith.cost.overheads import INSTRUCTIONS
 from einsmith.ir.analysis.linear import values_in_box
 from einsmith.ir.nodes import Apply, Expr
 from einsmith.kernels.contraction.config import Direct
-from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.emit.access import OperandAccess
+from einsmith.schedule.contraction_problem import Problem
 
 MIN_INNER_STRIPS = 2
 """Fewest strips of a row that have code of their own because they need fewer guards."""

@@ -17,11 +17,11 @@ from einsmith.ir.analysis.predicates import compares_integers
 from einsmith.ir.nodes import Apply, Const, Expr, Piece, Read, cached_postorder
 from einsmith.ir.rebuild import substitute
 from einsmith.kernels.contraction.config import HaloSetting
-from einsmith.kernels.contraction.problem import EpilogueSteps, Problem, apply_epilogue
 from einsmith.kernels.contraction.units import Unit, find_unit
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 from einsmith.kernels.emit.boxes import output_index, simplified
 from einsmith.kernels.emit.cursor import LaneCursor
+from einsmith.schedule.contraction_problem import EpilogueSteps, Problem, apply_epilogue
 from einsmith.schedule.kernel import Kernel
 
 MIN_RUN_BYTES = 16

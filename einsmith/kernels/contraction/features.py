@@ -17,9 +17,9 @@ from einsmith.kernels.contraction import config, epilogue, k_bounds, traffic
 from einsmith.kernels.contraction.config import HaloSetting
 from einsmith.kernels.contraction.emission import launches
 from einsmith.kernels.contraction.halo import HaloCopy
-from einsmith.kernels.contraction.problem import Problem, slots_of
 from einsmith.kernels.contraction.traffic import Array
 from einsmith.kernels.emit import boxes
+from einsmith.schedule.contraction_problem import Problem, slots_of
 from einsmith.schedule.footprint import bytes_by_buffer
 from einsmith.schedule.kernel import Kernel
 

@@ -15,7 +15,7 @@ from einsmith.kernels.contraction.config import HaloSetting, Side, Tiled, depend
 from einsmith.kernels.contraction.halo import can_read_past
 from einsmith.kernels.contraction.k_bounds import KBound, restrict_bounds
 from einsmith.kernels.contraction.k_vectorization import can_vectorize_k
-from einsmith.kernels.contraction.problem import Problem
+from einsmith.schedule.contraction_problem import Problem
 from einsmith.schedule.kernel import Kernel
 
 

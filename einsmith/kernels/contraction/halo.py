@@ -30,9 +30,9 @@ from einsmith.ir.analysis.linear import LinearForm, linear
 from einsmith.ir.analysis.lines import COMPARISONS
 from einsmith.ir.nodes import Apply, Axis, Const, Expr, Read, apply, axes_of, outermost
 from einsmith.ir.rebuild import rebuild
-from einsmith.kernels.contraction.problem import Operand, Problem, affine
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 from einsmith.kernels.emit.cursor import LaneCursor
+from einsmith.schedule.contraction_problem import Operand, Problem, affine
 from einsmith.schedule.kernel import KernelBuffer
 
 SLOT = 1 << 20

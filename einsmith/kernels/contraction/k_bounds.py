@@ -17,8 +17,8 @@ from einsmith.codegen.loopnest.address import BufferMemory, comparison_form
 from einsmith.codegen.loopnest.nest import Builder
 from einsmith.codegen.ssa import SSAValue
 from einsmith.ir.nodes import Apply
-from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.emit.access import OperandAccess
+from einsmith.schedule.contraction_problem import Problem
 
 
 class KBound(NamedTuple):

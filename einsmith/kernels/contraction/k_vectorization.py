@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from einsmith.kernels.contraction.config import HaloSetting
-from einsmith.kernels.contraction.problem import k_limit, needs_exact_guards
+from einsmith.schedule.contraction_problem import k_limit, needs_exact_guards
 
 MAX_REPEATED_BYTES = 16
 """Most bytes that are repeated along a vector: what instructions broadcast, and what packing moves as one."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from einsmith.base.dtypes import DType, f32
 from einsmith.ir.nodes import Expr, Piece, Reduce, Template, apply, cast
 from einsmith.ir.rebuild import guarded
-from einsmith.kernels.contraction.problem import Operand, Problem, apply_epilogue, problems
 from einsmith.kernels.contraction.words import narrow
+from einsmith.schedule.contraction_problem import Operand, Problem, apply_epilogue, problems
 
 
 def is_product(t: Template) -> bool:

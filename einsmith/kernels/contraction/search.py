@@ -18,17 +18,17 @@ from einsmith.codegen.loopnest.dots import TILE_ROWS
 from einsmith.cost.memory_traffic import PAGE
 from einsmith.kernels.contraction import config, direct_boxes, epilogue, traffic
 from einsmith.kernels.contraction.config import Config, Direct, HaloSetting, Tiled
-from einsmith.kernels.contraction.cost import ConfigTable
+from einsmith.kernels.contraction.contraction_cost import ConfigTable
 from einsmith.kernels.contraction.features import OperandPlan, operand_plan
 from einsmith.kernels.contraction.halo import count_elements
 from einsmith.kernels.contraction.k_vectorization import can_vectorize_k, choose_depth
-from einsmith.kernels.contraction.problem import Problem, needs_exact_guards, problems
 from einsmith.kernels.contraction.row_offsets import regular_rows
 from einsmith.kernels.contraction.sums import sum_side
 from einsmith.kernels.contraction.table import build_table
 from einsmith.kernels.contraction.traffic import Array
 from einsmith.kernels.contraction.words import in_words, word_axes
 from einsmith.kernels.emit.loops import is_limited
+from einsmith.schedule.contraction_problem import Problem, needs_exact_guards, problems
 from einsmith.schedule.kernel import Kernel, has_row_limit
 
 MAX_K_PANEL = 1 << 19

@@ -13,13 +13,13 @@ from typing import Any
 from einsmith.codegen.loopnest.dots import TILE_ROWS
 from einsmith.kernels.contraction import config, direct_boxes, epilogue, k_vectorization, search, table
 from einsmith.kernels.contraction.config import Config, Direct, Tiled
-from einsmith.kernels.contraction.cost import HOW, ORDERS
+from einsmith.kernels.contraction.contraction_cost import HOW, ORDERS
 from einsmith.kernels.contraction.features import OperandPlan, operand_plan
-from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.contraction.sums import sum_side
 from einsmith.kernels.contraction.traffic import SWEEP_POINTS
 from einsmith.kernels.contraction.words import in_words, word_axes
 from einsmith.kernels.genes import FORM, Space, add_values, space_of
+from einsmith.schedule.contraction_problem import Problem
 from einsmith.schedule.kernel import Kernel
 
 MAX_TILE_ROWS, MAX_TILE_VECTORS = 28, 8

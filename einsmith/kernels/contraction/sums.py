@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Literal
 
-from einsmith.kernels.contraction.problem import Problem
+from einsmith.schedule.contraction_problem import Problem
 from einsmith.schedule.kernel import Kernel
 
 SumSide = Literal["m", "n", ""]

@@ -12,7 +12,7 @@ from einsmith.cost.memory_traffic import PAGE
 from einsmith.cost.roofline import may_be_one_task
 from einsmith.kernels.contraction import traffic
 from einsmith.kernels.contraction.config import Tiled
-from einsmith.kernels.contraction.cost import (
+from einsmith.kernels.contraction.contraction_cost import (
     BUFFER,
     BY_K,
     BY_M,
@@ -25,9 +25,9 @@ from einsmith.kernels.contraction.cost import (
     inner_bytes,
 )
 from einsmith.kernels.contraction.features import OperandPlan, operand_plan, stack_features
-from einsmith.kernels.contraction.problem import Problem
 from einsmith.kernels.contraction.traffic import Array
 from einsmith.kernels.contraction.words import in_words
+from einsmith.schedule.contraction_problem import Problem
 from einsmith.schedule.kernel import Kernel
 
 WAYS = [

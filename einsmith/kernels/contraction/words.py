@@ -27,7 +27,7 @@ from einsmith.ir.analysis.linear import LinearForm, affine_of, without_points
 from einsmith.ir.analysis.ranges import leaves, range_by_types
 from einsmith.ir.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, apply, axes_of, outermost
 from einsmith.ir.rebuild import guarded, retyped, substitute
-from einsmith.kernels.contraction.problem import VIEW_SLOT, Operand, Problem, affine, end_of_k
+from einsmith.schedule.contraction_problem import VIEW_SLOT, Operand, Problem, affine, end_of_k
 from einsmith.schedule.kernel import Kernel, KernelBuffer
 
 MAX_WORD_AXES = 2

@@ -19,13 +19,13 @@ from einsmith.codegen.ssa import SSAValue
 from einsmith.cost.facts import Target
 from einsmith.ir.nodes import Const, Piece
 from einsmith.kernels.contraction.epilogue import Epilogue
-from einsmith.kernels.contraction.problem import Operand, Problem
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.kernels.emit.epilogue_sums import EpilogueSums, SumElements, SumPlaces
 from einsmith.kernels.emit.loops import is_below_limits, is_limited, load_limit
 from einsmith.kernels.stencil.loads import AxisPoint, Reader, StencilTiling
 from einsmith.kernels.stencil.terms import Span, Stencil, Term
 from einsmith.kernels.stencil.write_combining import PhasePlanes, combined_buffers
+from einsmith.schedule.contraction_problem import Operand, Problem
 from einsmith.schedule.kernel import Kernel
 
 Carried = list[SSAValue]

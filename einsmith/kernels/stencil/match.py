@@ -16,8 +16,8 @@ from einsmith.ir.analysis.in_bounds import proven
 from einsmith.ir.analysis.linear import LinearForm, affine_of, linear
 from einsmith.ir.nodes import Apply, Axis, Expr, Piece, Read, Reduce, axes_of, is_zero, reads
 from einsmith.ir.rebuild import guarded, rebuild
-from einsmith.kernels.contraction.problem import affine, conjuncts, find_end
 from einsmith.kernels.stencil.terms import MAX_STEP, Access, MaskedRead, Phase, Prologue, Selection, Span, Stencil, Term
+from einsmith.schedule.contraction_problem import affine, conjuncts, find_end
 from einsmith.schedule.kernel import Kernel
 
 MAX_TERMS = 80

@@ -6,13 +6,13 @@ from typing import Any
 
 from einsmith.base.arguments import Share
 from einsmith.base.errors import ShapeError
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
 from einsmith.ops.common import tensor
 from einsmith.ops.conv import linear
 from einsmith.ops.losses.reduction import check_reduction, class_weight
 from einsmith.ops.operator import operator
 from einsmith.ops.softmaxes import softmax_parts
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
 
 IGNORED = -100
 """Label that is ignored by default."""

@@ -6,13 +6,13 @@ from typing import Any
 
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import ArgumentError, ShapeError
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
 from einsmith.lang.op import op
-from einsmith.lang.trace import current_trace
 from einsmith.ops.common import tensor
 from einsmith.ops.losses.reduction import check_reduction
 from einsmith.ops.operator import operator
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
+from einsmith.tracing.trace import current_trace
 
 LEAST = -1e30
 """Logarithm of the probability of an impossible event; finite, so that the difference of two is not NaN."""

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from einsmith.base.errors import ArgumentError, ShapeError
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
 from einsmith.ops.common import each, tensor
 from einsmith.ops.distance import pairwise_distance
 from einsmith.ops.losses.reduction import check_reduction, class_weight, equal_shapes, floats, positive, reduce
 from einsmith.ops.operator import operator
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
 
 
 def _above(x: Any) -> Any:

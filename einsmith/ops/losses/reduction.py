@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from einsmith.base.errors import ArgumentError, ShapeError
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
 from einsmith.ops.common import tensor
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
 
 REDUCTIONS = ("mean", "sum", "none")
 

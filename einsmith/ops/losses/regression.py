@@ -6,11 +6,11 @@ from math import log, pi
 from typing import Any
 
 from einsmith.base.errors import ArgumentError, ShapeError
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
 from einsmith.ops.common import each, tensor
 from einsmith.ops.losses.reduction import REDUCTIONS, check_reduction, equal_shapes, floats, positive, reduce
 from einsmith.ops.operator import operator
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
 
 
 def _pair(name: str, input: Any, target: Any, reduction: str) -> tuple[Value, Value]:

@@ -34,7 +34,7 @@ from einsmith.ir.nodes import (
     template,
 )
 from einsmith.ir.rebuild import exchanged, map_bodies, prune_args, types_of, whole_sum, with_args
-from einsmith.ir.rewrite.products import Factor, Product, is_long, key_of, multiply, product_of
+from einsmith.ir.rewrite.factors import Factor, Product, is_long, key_of, multiply, product_of
 
 CHEAP_FUNCTIONS = {"add", "sub", "mul", "neg", "cast", "where", "min", "max", "abs"}
 """Functions that are cheap enough to be recomputed whenever they are read."""

@@ -34,7 +34,7 @@ from einsmith.ir.nodes import (
     reads,
 )
 from einsmith.ir.rebuild import map_reads, prune_args, substitute, types_of, with_args
-from einsmith.ir.rewrite.products import is_long
+from einsmith.ir.rewrite.factors import is_long
 
 
 class AxisSpan(NamedTuple):

@@ -33,7 +33,7 @@ from einsmith.ir.nodes import (
     template,
 )
 from einsmith.ir.rebuild import exchanged, prune_args, types_of, whole_sum, with_args
-from einsmith.ir.rewrite.products import Factor, is_long, key_of, multiply, product_of
+from einsmith.ir.rewrite.factors import Factor, is_long, key_of, multiply, product_of
 
 MAX_TERMS = 8
 """Most terms of a sum that is considered."""

@@ -11,7 +11,7 @@ or:     Y[b,o,p] = sum[c](W[o,c]*max(X[b,c,p]*s[c] + t[c], 0));  dW[o,c] = sum[b
 A normalisation or an activation lies between contractions, and its gradient needs its operands in any case. A product
 recomputes it while packing its operand, a stencil while loading its rows, other kernels where they read it. It is then
 not kept for the backward pass, or not written at all. The predicted kernel times give the cost of each alternative, and
-a minimum cut (`cost.recomputation`) selects the cheapest combination.
+a minimum cut (`schedule.recomputation`) selects the cheapest combination.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from __future__ import annotations
 from dataclasses import replace
 from math import inf
 
-from einsmith.cost.recomputation import Option, backward_target, is_cached, is_small, saved_set, seconds_to_free
 from einsmith.ir.analysis.pointwise import points, pointwise_body, total_operations
 from einsmith.ir.nodes import (
     Apply,
@@ -39,6 +38,7 @@ from einsmith.ir.rebuild import exchanged, readers_of, with_args
 from einsmith.ir.rewrite.inlining import inline_arguments
 from einsmith.ir.views import is_view, storage
 from einsmith.passes.context import PassContext
+from einsmith.schedule.recomputation import Option, backward_target, is_cached, is_small, saved_set, seconds_to_free
 
 MIN_RELATIVE_DIFFERENCE = 0.02
 """Smallest difference of two predicted kernel times, as a fraction of one, that is expected to show in measured

@@ -19,7 +19,7 @@ from einsmith.ir.nodes import Apply, Compute, Graph, Leaf, Tensor, read_whole, t
 from einsmith.ir.views import storage
 from einsmith.schedule.graph_decisions import ORDER, TensorNames, orders_of
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Member, Rows, Stage
-from einsmith.schedule.layout.order import Placement, find_crossing, permutations, placement_of, relocate
+from einsmith.schedule.layout.dimension_orders import Placement, find_crossing, permutations, placement_of, relocate
 from einsmith.schedule.plan import KernelCall, LayoutChoice, LoopCall, Order, Plan
 from einsmith.schedule.split_axes import split_buffer
 

@@ -15,7 +15,7 @@ from einsmith.ir.views import storage
 from einsmith.schedule.graph_decisions import ORDER
 from einsmith.schedule.kernel import Kernel
 from einsmith.schedule.layout.apply import LayoutDecision, free_tensors, reorder_call
-from einsmith.schedule.layout.order import candidates, innermost, row_major_order
+from einsmith.schedule.layout.dimension_orders import candidates, innermost, row_major_order
 from einsmith.schedule.layout.price import Prices
 from einsmith.schedule.plan import KernelCall, LayoutChoice, Order, Plan
 

@@ -31,8 +31,8 @@ from einsmith.schedule.layout.apply import (
     loop_invariant_operands,
 )
 from einsmith.schedule.layout.channels_last import all_channels_last
+from einsmith.schedule.layout.dimension_orders import candidates, innermost
 from einsmith.schedule.layout.folded import folded_sets
-from einsmith.schedule.layout.order import candidates, innermost
 from einsmith.schedule.layout.price import Prices, Seconds
 from einsmith.schedule.layout.solve import Factor, changes, minimize
 from einsmith.schedule.plan import KernelCall, LayoutChoice, Order, Plan

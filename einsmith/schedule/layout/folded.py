@@ -12,7 +12,7 @@ from einsmith.ir.nodes import Tensor
 from einsmith.ir.views import storage
 from einsmith.schedule.fusion import reads_own_element
 from einsmith.schedule.kernel import Kernel, Rows
-from einsmith.schedule.layout.order import candidates
+from einsmith.schedule.layout.dimension_orders import candidates
 from einsmith.schedule.plan import KernelCall
 
 

@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from einsmith.ir.nodes import Tensor
 from einsmith.ir.views import storage
 from einsmith.schedule.layout.apply import LayoutDecision, free_tensors, reorder_call
-from einsmith.schedule.layout.order import candidates, row_major_order
+from einsmith.schedule.layout.dimension_orders import candidates, row_major_order
 from einsmith.schedule.plan import KernelCall, LayoutChoice, Order, Plan
 
 Rule = Callable[[Tensor, Sequence[Order]], Order]

@@ -77,7 +77,7 @@ class BenchProcess(Worker):
 
     def __init__(self, limit: float | None = None, make: MakeRunner = HostRunner):
         super().__init__(
-            "einsmith.tuning.kernels.worker:Bench", REQUEST_SECONDS if limit is None else limit, START_SECONDS
+            "einsmith.tuning.kernels.candidate_worker:Bench", REQUEST_SECONDS if limit is None else limit, START_SECONDS
         )
         self.make = make
         self._known: set[int] = set()

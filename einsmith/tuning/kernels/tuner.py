@@ -123,7 +123,7 @@ class Answer(NamedTuple):
 
 class Workshop(Protocol):
     """The place where configurations are proposed, compiled and vetted while a program runs
-    (`tuning.programs.online`). No method waits. One thread at a time uses it."""
+    (`tuning.programs.dynamic`). No method waits. One thread at a time uses it."""
 
     @property
     def is_working(self) -> bool:

@@ -22,7 +22,7 @@ from einsmith.cost.facts import Target
 from einsmith.kernels import autoconfig
 from einsmith.kernels.pattern import Pattern
 from einsmith.schedule.kernel import Kernel
-from einsmith.tuning.kernels import bench, measure, records, worker
+from einsmith.tuning.kernels import bench, candidate_worker, measure, records
 from einsmith.tuning.kernels.bench import sendable_patterns
 from einsmith.tuning.kernels.genetic import Candidate, Search, candidate_of
 from einsmith.tuning.kernels.model_error import ModelError, Win
@@ -115,7 +115,7 @@ class Shop:
             return str(e)
         codes = [measure.MachineCode(list(x.launches), x.scratch, x.workspace) for x in (code, choice_code)]
         subject = backend.runner.subject(kernel, target, threads, codes[0], code.pattern, code.config)
-        return worker.fault_of(subject, codes[1], seed)
+        return candidate_worker.fault_of(subject, codes[1], seed)
 
 
 class WorkshopProcess(Worker, Workshop):

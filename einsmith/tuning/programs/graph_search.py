@@ -34,7 +34,7 @@ from einsmith.schedule.fusion import passes_on
 from einsmith.schedule.graph_decisions import CUT, ORDER, WITHOUT, TensorNames, show_order, toggle
 from einsmith.schedule.kernel import Rows
 from einsmith.schedule.layout.apply import UnplacedError, find_held, reorder_call
-from einsmith.schedule.layout.order import permutations
+from einsmith.schedule.layout.dimension_orders import permutations
 from einsmith.schedule.options import EPILOGUE_SUMS
 from einsmith.schedule.pipeline import JOINED, LAYOUTS, TOGETHER
 from einsmith.schedule.plan import KernelCall, LayoutChoice, LoopCall, Plan

@@ -18,7 +18,7 @@ from einsmith.tuning.kernels.tuner import Tuner
 
 
 class StepTuner(Protocol):
-    """What runs a program's steps in its place while it is tuned (`tuning.programs.online`)."""
+    """What runs a program's steps in its place while it is tuned (`tuning.programs.dynamic`)."""
 
     def step(self, arrays: Sequence[np.ndarray]) -> tuple[int, list[np.ndarray]]:
         """Run one step, and return and raise what a call of the program does."""

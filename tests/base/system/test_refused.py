@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from einsmith.base import processes, workers
+from einsmith.base import servers, workers
 from einsmith.base.errors import CheckError, EinsmithWarning, GroupError
 from einsmith.checking import guarded, trap
 from einsmith.checking.guarded import Guarded, GuardedBlock
@@ -74,7 +74,7 @@ def test_guarded_pages(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
 def test_the_end_of_a_parent_is_told_on_linux_alone(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(sys, "platform", name)
     monkeypatch.setattr(ctypes, "CDLL", None)
-    processes.end_with(1)  # the input's end tells it there
+    servers.end_with(1)  # the input's end tells it there
 
 
 @pytest.mark.parametrize("triple", ["arm64-apple-darwin23.0.0", "x86_64-apple-darwin"])

@@ -18,12 +18,12 @@ import numpy as np
 import pytest
 
 from einsmith.base.errors import DeviceError, OutOfMemoryError
-from einsmith.codegen.triton.binary import Binary
-from einsmith.runtime.cuda import driver, libcuda
-from einsmith.runtime.cuda.device import CollectiveNode, DeviceCode, DeviceFacts, LaunchNode
-from einsmith.runtime.cuda.driver import CudaDriver
-from einsmith.runtime.cuda.libcuda import KernelNodeParams, LaunchAttribute, LaunchConfig
-from einsmith.tiles.ir import TileFunction
+from einsmith.gpu.cuda import driver, libcuda
+from einsmith.gpu.cuda.device import CollectiveNode, DeviceCode, DeviceFacts, LaunchNode
+from einsmith.gpu.cuda.driver import CudaDriver
+from einsmith.gpu.cuda.libcuda import KernelNodeParams, LaunchAttribute, LaunchConfig
+from einsmith.gpu.tiles.ir import TileFunction
+from einsmith.gpu.triton.binary import Binary
 from tests.runtime.cuda.fake_libcuda import GONE, PROTOTYPES, Card, FakeLibCuda, Launch, cubin
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -178,7 +178,7 @@ def refuse(name, *_, **__):
     assert name is None or "cuda" not in str(name), name
     return kept(name)
 kept, ctypes.CDLL = ctypes.CDLL, refuse
-from einsmith.runtime.cuda import driver
+from einsmith.gpu.cuda import driver
 print(bool(driver.libcuda._loaded), "torch" in sys.modules, "triton" in sys.modules)
 """
     assert run(text).split() == ["False"] * 3
@@ -753,7 +753,7 @@ def test_the_end_of_the_process() -> None:
     text = """
 import atexit, sys
 atexit.register(lambda: print(len(fake.calls) - before, "calls"))  # after those that are registered later
-from einsmith.runtime.cuda import driver, libcuda
+from einsmith.gpu.cuda import driver, libcuda
 from tests.runtime.cuda.test_driver import code, node
 from tests.runtime.cuda.fake_libcuda import FakeLibCuda
 

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from einsmith.base.errors import DeviceError
-from einsmith.runtime import cuda
-from einsmith.runtime.cuda import driver
+from einsmith.gpu import cuda
+from einsmith.gpu.cuda import driver
 
-MODULE = "einsmith.runtime.cuda.nccl"
+MODULE = "einsmith.gpu.cuda.nccl"
 
 
 class NCCLError(Exception):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from einsmith.frontends.onnx.table import onnx
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
 from einsmith.ops.common import pointwise
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
 
 
 def clip(e: Any, low: float, high: float) -> Any:

@@ -11,9 +11,9 @@ from einsmith.frontends.onnx.binding import Axes, Axis, Extents, Int, Ints, reso
 from einsmith.frontends.onnx.evaluate import NodeCall, Several
 from einsmith.frontends.onnx.operators.indexing import check_lengths
 from einsmith.frontends.onnx.table import onnx
-from einsmith.lang import builder, views
-from einsmith.lang.builder import Value
 from einsmith.ops.common import read
+from einsmith.tracing import builder, views
+from einsmith.tracing.builder import Value
 
 
 @onnx("Reshape", static=(1,))

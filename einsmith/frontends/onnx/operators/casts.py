@@ -11,8 +11,8 @@ from einsmith.base.errors import DtypeError
 from einsmith.frontends.onnx.evaluate import NodeCall
 from einsmith.frontends.onnx.table import enter, onnx
 from einsmith.frontends.onnx.types import ELEMENTS, ElementType
-from einsmith.lang.builder import Value
 from einsmith.ops.common import pointwise
+from einsmith.tracing.builder import Value
 
 
 def to_element(x: Value, to: ElementType, saturate: bool = True) -> Value:

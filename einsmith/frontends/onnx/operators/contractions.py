@@ -11,11 +11,11 @@ from einsmith.base.errors import ArgumentError, ShapeError
 from einsmith.frontends.aten.linalg import factorize
 from einsmith.frontends.onnx.evaluate import NodeCall
 from einsmith.frontends.onnx.table import enter, onnx
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
 from einsmith.ops.conv import _add_bias, _correlate
 from einsmith.ops.sampling import read_linearly
 from einsmith.ops.window import Window, apply_transpose
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
 
 enter("MatMul", "sum[k](a[.., i, k]*b[.., k, j]), as in NumPy", builder.matmul, "contractions")
 

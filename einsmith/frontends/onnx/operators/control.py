@@ -18,8 +18,8 @@ from einsmith.frontends.onnx.operators.randomness import RANDOM
 from einsmith.frontends.onnx.scan import scan
 from einsmith.frontends.onnx.table import enter, onnx
 from einsmith.frontends.onnx.types import ELEMENTS
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
 
 MOST_STEPS = 1000
 """Most steps of a loop that are unrolled."""

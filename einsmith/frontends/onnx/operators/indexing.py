@@ -15,9 +15,9 @@ from einsmith.frontends.onnx.binding import Axis, Number, resolve_axis
 from einsmith.frontends.onnx.evaluate import MOST_DIMENSIONS, MOST_EXTENT, NodeCall
 from einsmith.frontends.onnx.operators.casts import to_element
 from einsmith.frontends.onnx.table import enter, onnx
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
 from einsmith.ops.common import read
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
 
 
 def wrap_index(k: Value, extent: int) -> Value:

@@ -13,9 +13,9 @@ from einsmith.frontends.onnx.evaluate import NodeCall
 from einsmith.frontends.onnx.operators.indexing import wrap_index
 from einsmith.frontends.onnx.operators.normalization import scale_to_norm
 from einsmith.frontends.onnx.table import onnx
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
 from einsmith.ops.common import pointwise, read
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
 
 
 @onnx("ai.onnx.ml.ArrayFeatureExtractor")

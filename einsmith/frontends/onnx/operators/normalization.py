@@ -13,10 +13,10 @@ from einsmith.frontends.graph import layer
 from einsmith.frontends.onnx.binding import Axis, Known, Number, resolve_axes
 from einsmith.frontends.onnx.evaluate import NodeCall
 from einsmith.frontends.onnx.table import onnx
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
 from einsmith.nn.parameter import Buffer
 from einsmith.ops.random import drop
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
 
 
 def _along(v: Value, rank: int, d: int) -> Value:

@@ -13,9 +13,9 @@ from einsmith.base.errors import DtypeError
 from einsmith.frontends.aten import TABLE
 from einsmith.frontends.onnx.evaluate import NodeCall
 from einsmith.frontends.onnx.table import enter, onnx
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
 from einsmith.ops.common import pointwise
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
 
 _OF_ATEN = {
     "Add": "add.Tensor", "Sub": "sub.Tensor", "Mul": "mul.Tensor", "Where": "where.self", "Sign": "sign.default",

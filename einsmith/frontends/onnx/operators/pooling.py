@@ -14,11 +14,11 @@ from einsmith.frontends.onnx.binding import Counts, Extents
 from einsmith.frontends.onnx.evaluate import NodeCall
 from einsmith.frontends.onnx.operators.contractions import read_windows
 from einsmith.frontends.onnx.table import enter, onnx
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
 from einsmith.ops.pooling import _max, _mean
 from einsmith.ops.tensor import amax, mean
 from einsmith.ops.window import Window, apply_transpose, read
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
 
 
 def _read_windows(n: NodeCall, x: Value) -> list[Window]:

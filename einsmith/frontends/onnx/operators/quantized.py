@@ -18,9 +18,9 @@ from einsmith.frontends.onnx.operators.contractions import convolve
 from einsmith.frontends.onnx.table import onnx
 from einsmith.frontends.onnx.tensors import type_name
 from einsmith.frontends.onnx.types import ELEMENTS, ElementType
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
 from einsmith.quantization.decoded import Decoded
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
 
 
 def _broadcast(n: NodeCall, s: Value, x: Value) -> Value:

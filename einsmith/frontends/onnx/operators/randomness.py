@@ -12,8 +12,8 @@ from einsmith.base import dtypes as dt
 from einsmith.frontends.aten import TABLE
 from einsmith.frontends.onnx.evaluate import NodeCall
 from einsmith.frontends.onnx.table import enter, onnx
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
 
 RANDOM = (
     "RandomNormal",

@@ -16,10 +16,10 @@ from einsmith.frontends.onnx.evaluate import NodeCall
 from einsmith.frontends.onnx.operators.indexing import check_lengths
 from einsmith.frontends.onnx.operators.quantized import dynamic_quantize
 from einsmith.frontends.onnx.table import onnx
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
 from einsmith.nn.recurrence import run_directions
 from einsmith.ops.call import recorded
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
 
 _ACTIVATIONS: dict[str, tuple[str, float, float]] = {
     "relu": ("relu(@)", 0.0, 0.0),

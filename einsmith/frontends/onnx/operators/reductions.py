@@ -12,9 +12,9 @@ from einsmith.frontends.aten import TABLE
 from einsmith.frontends.onnx.binding import Axes, Axis, Extent, resolve_axis
 from einsmith.frontends.onnx.evaluate import NodeCall
 from einsmith.frontends.onnx.table import enter, onnx
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
 from einsmith.ops import ordering, softmaxes, tensor
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
 
 
 def _unary(name: str) -> Callable[[Value], Value]:

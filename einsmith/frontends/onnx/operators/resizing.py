@@ -18,9 +18,9 @@ from einsmith.frontends.onnx.binding import Extents, Known, resolve_axes
 from einsmith.frontends.onnx.evaluate import NodeCall
 from einsmith.frontends.onnx.operators.casts import as_float
 from einsmith.frontends.onnx.table import onnx
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
 from einsmith.ops.sampling import sample
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
 
 
 def _coordinates(mode: str, count: int, n: int, scale: float, roi: tuple[float, float]) -> np.ndarray:

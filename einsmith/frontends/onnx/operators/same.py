@@ -7,9 +7,9 @@ from typing import Any
 
 from einsmith.frontends.onnx.evaluate import NodeCall
 from einsmith.frontends.onnx.table import enter
-from einsmith.lang.builder import Value
 from einsmith.ops.operator import OperatorRow
 from einsmith.ops.table import OPERATORS
+from einsmith.tracing.builder import Value
 
 FAMILIES = {"elementwise": "pointwise", "inverse": "pointwise", "activation": "activations"}
 """Families of the rows of the table -> families of ONNX's operators."""

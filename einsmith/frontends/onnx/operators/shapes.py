@@ -15,8 +15,8 @@ from einsmith.base.symbolic import count_steps
 from einsmith.frontends.onnx.binding import Axis, Extents, Known
 from einsmith.frontends.onnx.evaluate import NodeCall
 from einsmith.frontends.onnx.table import enter, onnx
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
 
 enter("Size", "number of elements of x", lambda n, x: n.extents((prod(x.shape),)).reshape(()), "shapes")
 

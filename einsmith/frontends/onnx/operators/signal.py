@@ -12,8 +12,8 @@ from einsmith.base.errors import ShapeError
 from einsmith.frontends.onnx.binding import Count, Int, Number, resolve_axis
 from einsmith.frontends.onnx.evaluate import NodeCall
 from einsmith.frontends.onnx.table import onnx
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
 
 
 def _waves(n: NodeCall, length: int, bins: int, sign: int, dtype: Any, scale: float = 1.0) -> tuple[Value, Value]:

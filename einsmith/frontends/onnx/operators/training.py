@@ -12,8 +12,8 @@ from einsmith.frontends.onnx.nodes import OnnxNode
 from einsmith.frontends.onnx.table import onnx
 from einsmith.ir.nodes import leaf
 from einsmith.ir.rebuild import rebuild
-from einsmith.lang import builder
-from einsmith.lang.builder import Value
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value
 
 DOMAIN = "ai.onnx.preview.training"
 

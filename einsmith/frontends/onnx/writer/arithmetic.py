@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from einsmith.base import dtypes as dt
 from einsmith.base.dtypes import DType
-from einsmith.frontends.onnx.writer.graph import GraphWriter
+from einsmith.frontends.onnx.writer.onnx_graph import GraphWriter
 
 
 def _nodes_of(graph: GraphWriter, dtype: DType) -> Callable[..., str]:

@@ -17,7 +17,7 @@ import numpy as np
 
 from einsmith.base import dtypes as dt
 from einsmith.frontends.onnx.writer.arithmetic import divide_floats, divide_integers, truncate
-from einsmith.frontends.onnx.writer.graph import GraphWriter
+from einsmith.frontends.onnx.writer.onnx_graph import GraphWriter
 from einsmith.frontends.onnx.writer.part import FileTensor, FormulaPart
 from einsmith.frontends.onnx.writer.pieces import assemble
 from einsmith.frontends.onnx.writer.reductions import TRANSPARENT, ReductionWriter

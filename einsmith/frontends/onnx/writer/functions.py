@@ -19,14 +19,14 @@ from onnx import helper
 
 from einsmith.base.trees import flatten
 from einsmith.frontends.onnx.protos import walk_nodes
-from einsmith.frontends.onnx.writer.graph import GraphWriter, WrittenFunction
 from einsmith.frontends.onnx.writer.network import write_tensors
+from einsmith.frontends.onnx.writer.onnx_graph import GraphWriter, WrittenFunction
 from einsmith.frontends.onnx.writer.operators import NamedCall
 from einsmith.ir.nodes import Leaf, Tensor
-from einsmith.lang.builder import Value, as_value
 from einsmith.lang.op import Operator
-from einsmith.lang.trace import Call
 from einsmith.ops.table import OPERATORS
+from einsmith.tracing.builder import Value, as_value
+from einsmith.tracing.trace import Call
 
 DOMAIN = "einsmith"
 """Domain of the functions."""

@@ -15,7 +15,7 @@ from onnx import helper
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import FormulaError
 from einsmith.frontends.onnx.writer.formulas import describe, write_template
-from einsmith.frontends.onnx.writer.graph import GraphWriter, element_type
+from einsmith.frontends.onnx.writer.onnx_graph import GraphWriter, element_type
 from einsmith.ir.analysis.linear import linear
 from einsmith.ir.nodes import (
     Axis,

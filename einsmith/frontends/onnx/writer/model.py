@@ -15,14 +15,14 @@ from einsmith.base.errors import ArgumentError
 from einsmith.base.trees import flatten
 from einsmith.frontends.onnx.writer.batch import SIZES, join_sizes
 from einsmith.frontends.onnx.writer.functions import DOMAIN, as_function, sink_constants
-from einsmith.frontends.onnx.writer.graph import GraphWriter, element_type
 from einsmith.frontends.onnx.writer.network import write_tensors
+from einsmith.frontends.onnx.writer.onnx_graph import GraphWriter, element_type
 from einsmith.frontends.onnx.writer.operators import NamedCall, translate
 from einsmith.ir.nodes import Leaf, Tensor, leaf, nbytes
-from einsmith.lang import trace
-from einsmith.lang.builder import Value, as_value
 from einsmith.nn.module import Module
 from einsmith.nn.parameter import Stored
+from einsmith.tracing import trace
+from einsmith.tracing.builder import Value, as_value
 
 MAX_BYTES = 2**31 - 2**20
 """Most bytes of initializers: a file is one protobuf message, which has fewer than 2**31 bytes."""

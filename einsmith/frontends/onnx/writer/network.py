@@ -7,8 +7,8 @@ from typing import Any
 
 from einsmith.base.errors import ArgumentError
 from einsmith.frontends.onnx.writer.formulas import write_template
-from einsmith.frontends.onnx.writer.graph import GraphWriter
 from einsmith.frontends.onnx.writer.loops import write_recurrence
+from einsmith.frontends.onnx.writer.onnx_graph import GraphWriter
 from einsmith.frontends.onnx.writer.operators import NamedCall
 from einsmith.ir.nodes import Compute, Item, Recurrence, Tensor
 

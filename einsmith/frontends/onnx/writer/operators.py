@@ -17,18 +17,18 @@ import onnx
 from einsmith import ops
 from einsmith.base.trees import flatten
 from einsmith.frontends.onnx.evaluate import NodeCall
-from einsmith.frontends.onnx.writer.graph import GraphWriter
+from einsmith.frontends.onnx.writer.onnx_graph import GraphWriter
 from einsmith.ir.nodes import Tensor
-from einsmith.lang import builder
-from einsmith.lang.builder import Value, as_value
 from einsmith.lang.op import Operator
-from einsmith.lang.trace import Call
 from einsmith.nn.recurrence import GRU_FORMULA, LSTM_FORMULA, RNN_FORMULA
 from einsmith.ops.attention import average
 from einsmith.ops.common import dimension, ints
 from einsmith.ops.conv import same_padding
 from einsmith.ops.operator import OperatorRow
 from einsmith.ops.table import OPERATORS
+from einsmith.tracing import builder
+from einsmith.tracing.builder import Value, as_value
+from einsmith.tracing.trace import Call
 
 Write = Callable[..., str | tuple[str, ...]]
 

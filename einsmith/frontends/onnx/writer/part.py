@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from einsmith.base.errors import FormulaError
-from einsmith.frontends.onnx.writer.graph import GraphWriter
+from einsmith.frontends.onnx.writer.onnx_graph import GraphWriter
 
 
 @dataclass(frozen=True)

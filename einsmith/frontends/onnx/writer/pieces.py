@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 
-from einsmith.frontends.onnx.writer.graph import GraphWriter
+from einsmith.frontends.onnx.writer.onnx_graph import GraphWriter
 from einsmith.ir.nodes import Piece, Template
 
 

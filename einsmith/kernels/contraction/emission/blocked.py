@@ -37,11 +37,11 @@ from einsmith.kernels.contraction.emission.microkernel import Microkernel
 from einsmith.kernels.contraction.emission.tile_epilogue import TileEpilogue
 from einsmith.kernels.contraction.geometry import Geometry, OperandTiles
 from einsmith.kernels.contraction.halo import BLOCK_AXIS, SLOT, HaloCopy
-from einsmith.kernels.contraction.problem import k_limit
 from einsmith.kernels.emit.access import OperandAccess, PartialAddress
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.kernels.emit.epilogue_sums import SumPlaces
 from einsmith.kernels.emit.loops import is_limited
+from einsmith.schedule.contraction_problem import k_limit
 from einsmith.schedule.kernel import Beyond, LimitedKernel
 
 CompanionPairs = tuple[tuple[int, int], ...]

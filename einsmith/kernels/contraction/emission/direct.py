@@ -40,10 +40,10 @@ from einsmith.kernels.contraction.emission.nan_repair import NanRepair
 from einsmith.kernels.contraction.epilogue import Epilogue
 from einsmith.kernels.contraction.geometry import PartialSums
 from einsmith.kernels.contraction.halo import can_read_past
-from einsmith.kernels.contraction.problem import Problem, k_limit
 from einsmith.kernels.emit.access import OperandAccess
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.kernels.emit.loops import is_below_limits
+from einsmith.schedule.contraction_problem import Problem, k_limit
 from einsmith.schedule.kernel import Kernel
 
 

@@ -19,11 +19,11 @@ from einsmith.codegen.ssa import SSAValue, elem_of
 from einsmith.kernels.contraction.config import Side, make_access
 from einsmith.kernels.contraction.geometry import Geometry, OperandTiles
 from einsmith.kernels.contraction.halo import SLACK_VECTORS, SLOT, HaloCopy, fill
-from einsmith.kernels.contraction.problem import Problem, k_limit
 from einsmith.kernels.contraction.words import with_views
 from einsmith.kernels.emit.access import PartialAddress
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.kernels.emit.loops import is_below_limits, load_limit
+from einsmith.schedule.contraction_problem import Problem, k_limit
 from einsmith.schedule.kernel import Kernel, LimitedKernel, limits_of
 
 

@@ -21,13 +21,13 @@ from einsmith.kernels.contraction.emission.direct import DirectLowering, partial
 from einsmith.kernels.contraction.emission.frame import limited_points, workspace
 from einsmith.kernels.contraction.epilogue import Epilogue
 from einsmith.kernels.contraction.geometry import Geometry, PartialSums
-from einsmith.kernels.contraction.problem import Problem, slots_of, with_companion
 from einsmith.kernels.contraction.sums import parts_of
 from einsmith.kernels.contraction.words import in_words
 from einsmith.kernels.emit.cursor import LaneCursor
 from einsmith.kernels.emit.epilogue_sums import place_sums
 from einsmith.kernels.emit.loops import is_limited
 from einsmith.kernels.pattern import Launch, Lowered
+from einsmith.schedule.contraction_problem import Problem, slots_of, with_companion
 from einsmith.schedule.kernel import Beyond, Kernel
 
 

@@ -20,10 +20,10 @@ from einsmith.kernels.contraction.emission.k_pack import repeat_elements
 from einsmith.kernels.contraction.emission.nan_repair import NanRepair
 from einsmith.kernels.contraction.emission.tile_epilogue import TileEpilogue
 from einsmith.kernels.contraction.k_bounds import emit_bounds
-from einsmith.kernels.contraction.problem import k_limit
 from einsmith.kernels.contraction.row_offsets import row_offsets
 from einsmith.kernels.emit.access import OperandAccess
 from einsmith.kernels.emit.cursor import LaneCursor
+from einsmith.schedule.contraction_problem import k_limit
 
 PREFETCH_BYTES = 4096
 """Bytes by which a packed tile of M is prefetched ahead. A tile is one stretch of memory, which the hardware prefetcher

@@ -15,9 +15,9 @@ from einsmith.codegen.loopnest.lanes import merge_in_tree
 from einsmith.codegen.loopnest.nest import Builder
 from einsmith.codegen.loopnest.walk import sweep
 from einsmith.codegen.ssa import SSAValue, elem_of
-from einsmith.kernels.contraction.problem import Problem, needs_exact_guards
 from einsmith.kernels.emit.access import OperandAccess
 from einsmith.kernels.emit.cursor import LaneCursor
+from einsmith.schedule.contraction_problem import Problem, needs_exact_guards
 
 
 class NanRepair:

@@ -18,7 +18,7 @@ from einsmith.kernels.contraction import epilogue
 from einsmith.kernels.contraction.emission.frame import Frame, Rows, TaskFrame, Tile, TileSums
 from einsmith.kernels.contraction.emission.k_pack import add_lanes
 from einsmith.kernels.contraction.emission.taken_sums import TakenSums
-from einsmith.kernels.contraction.emission.write_combining import LineBuffer
+from einsmith.kernels.contraction.emission.whole_lines import LineBuffer
 from einsmith.kernels.contraction.epilogue import MAX_REGISTER_EPILOGUE, Epilogue
 from einsmith.kernels.contraction.geometry import Geometry
 from einsmith.kernels.emit.cursor import LaneCursor
