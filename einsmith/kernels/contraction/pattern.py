@@ -196,7 +196,6 @@ def _largest(pieces: Sequence[Problem]) -> Problem:
     return max(pieces, key=lambda p: prod(p.extents))
 
 
-@lru_cache(maxsize=4096)
 def _rank(
     kernel: Kernel, pieces: tuple[Problem, ...], target: Any, like: Config | None = None, most: int = 1
 ) -> list[list[_Best]]:
@@ -224,18 +223,20 @@ def _rank(
 
 @lru_cache(maxsize=1024)
 def _price_cache(kernel: Kernel, p: Problem, target: Any) -> dict[Config, _Price]:
-    """Return the cache of prices of a piece's tiled configurations, filled where tables are predicted."""
+    """Return the cache of prices of a piece's configurations, filled where tables are predicted."""
     return {}
 
 
-@lru_cache(maxsize=4096)
 def _price(kernel: Kernel, p: Problem, c: Config, target: Any) -> _Price:
     """Return the price of a piece in a configuration."""
-    if isinstance(c, Direct):
-        cost_of_direct = DirectCost(kernel, p, c, target).price()
-        return _Price(cost_of_direct, 1 + (c.split > 1), c.tasks * c.parts * c.split)
-    price = _price_cache(kernel, p, target).get(c)
-    return price or _price_at(cost.predict(table.table_of(kernel, p, c, target), target), 0)
+    prices = _price_cache(kernel, p, target)
+    if c not in prices:
+        if isinstance(c, Direct):
+            direct_cost = DirectCost(kernel, p, c, target).price()
+            prices[c] = _Price(direct_cost, 1 + (c.split > 1), c.tasks * c.parts * c.split)
+        else:
+            prices[c] = _price_at(cost.predict(table.table_of(kernel, p, c, target), target), 0)
+    return prices[c]
 
 
 def _price_at(predicted: cost.Predicted, i: int) -> _Price:
