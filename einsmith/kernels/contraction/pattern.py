@@ -1,9 +1,4 @@
-"""Match and configure the contraction pattern: sums of products of any reduction-free factors, on register tiles.
-
-Matrix products, convolutions in every direction, capsule convolutions and attention all match this pattern. `problem`
-describes what is matched, `geometry` what follows from a configuration, `pack` the packing of operands, `blocked` the
-loops, `tile_epilogue` what follows the sums.
-"""
+"""Match, configure, price and lower contractions; the package's docstring walks through its modules."""
 
 from __future__ import annotations
 
@@ -51,7 +46,7 @@ class Configs:
 
 
 class Contraction(Pattern):
-    """The pattern of sums of products of two groups of factors; see the module."""
+    """The pattern of sums of products of two groups of factors; see the package."""
 
     name = "contraction"
 
