@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -150,7 +150,8 @@ class Contraction(Pattern):
         joined = {n for pair in config.joint for n in pair}
         prices = [_price(kernel, p, configs[n], target) for n, p in enumerate(pieces) if n not in joined]
         if joined:
-            pairs = tuple((pieces[i], pieces[j], configs[i], configs[j]) for i, j in config.joint)
+            tiled = cast(Sequence[Tiled], configs)  # no other form has companions
+            pairs = tuple((pieces[i], pieces[j], tiled[i], tiled[j]) for i, j in config.joint)
             pair_costs = companions.predict_pairs(kernel, pairs, target)
             prices += [_price_at(pair_costs, n) for n in range(2 * len(pairs))]
         costs, count = [p.cost for p in prices], max(p.launches for p in prices)
