@@ -32,7 +32,6 @@ def find_pairs(pieces: tuple[Problem, ...]) -> CompanionPairs:
     return tuple(pairs)
 
 
-@lru_cache(maxsize=1024)
 def companion_of(kernel: Kernel, companion: Problem, p: Problem, c: Tiled, target: Any) -> Tiled | None:
     """Return the configuration of `companion` with the tiles and tasks of `p` in configuration `c`, or None."""
     if (
@@ -76,7 +75,6 @@ def _price_epilogue(
     return epilogue.choose_form(s, with_companion(p, companion), c.mr, c.nv, 1)
 
 
-@lru_cache(maxsize=1024)
 def predict_pairs(kernel: Kernel, pairs: tuple[_PairConfigs, ...], target: Any) -> contraction_cost.Predicted:
     """Return the predicted costs of pairs computed together: for each pair the companion's sums, then the rest."""
     pieces = [x for companion, p, other, c in pairs for x in ((companion, other), (p, c))]

@@ -189,7 +189,6 @@ class Side(NamedTuple):
     axes: tuple[int, ...]
 
 
-@lru_cache(maxsize=4096)
 def sides(p: Problem, swap: bool) -> tuple[Side, Side]:
     """Return the M side and the N side; `swap` makes the right operand the M side."""
     left, right = Side(p.operands[0], p.left), Side(p.operands[1], p.right)

@@ -1,9 +1,4 @@
-"""Match and configure the contraction pattern: sums of products of any reduction-free factors, on register tiles.
-
-Matrix products, convolutions in every direction, capsule convolutions and attention all match this pattern. `problem`
-describes what is matched, `geometry` what follows from a configuration, `pack` the packing of operands, `blocked` the
-loops, `tile_epilogue` what follows the sums.
-"""
+"""Match, configure, price and lower contractions; the package's docstring walks through its modules."""
 
 from __future__ import annotations
 
@@ -11,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -51,7 +46,7 @@ class Configs:
 
 
 class Contraction(Pattern):
-    """The pattern of sums of products of two groups of factors; see the module."""
+    """The pattern of sums of products of two groups of factors; see the package."""
 
     name = "contraction"
 
@@ -155,7 +150,8 @@ class Contraction(Pattern):
         joined = {n for pair in config.joint for n in pair}
         prices = [_price(kernel, p, configs[n], target) for n, p in enumerate(pieces) if n not in joined]
         if joined:
-            pairs = tuple((pieces[i], pieces[j], configs[i], configs[j]) for i, j in config.joint)
+            tiled = cast(Sequence[Tiled], configs)  # no other form has companions
+            pairs = tuple((pieces[i], pieces[j], tiled[i], tiled[j]) for i, j in config.joint)
             pair_costs = companions.predict_pairs(kernel, pairs, target)
             prices += [_price_at(pair_costs, n) for n in range(2 * len(pairs))]
         costs, count = [p.cost for p in prices], max(p.launches for p in prices)
@@ -196,7 +192,6 @@ def _largest(pieces: Sequence[Problem]) -> Problem:
     return max(pieces, key=lambda p: prod(p.extents))
 
 
-@lru_cache(maxsize=4096)
 def _rank(
     kernel: Kernel, pieces: tuple[Problem, ...], target: Any, like: Config | None = None, most: int = 1
 ) -> list[list[_Best]]:
@@ -224,18 +219,20 @@ def _rank(
 
 @lru_cache(maxsize=1024)
 def _price_cache(kernel: Kernel, p: Problem, target: Any) -> dict[Config, _Price]:
-    """Return the cache of prices of a piece's tiled configurations, filled where tables are predicted."""
+    """Return the cache of prices of a piece's configurations, filled where tables are predicted."""
     return {}
 
 
-@lru_cache(maxsize=4096)
 def _price(kernel: Kernel, p: Problem, c: Config, target: Any) -> _Price:
     """Return the price of a piece in a configuration."""
-    if isinstance(c, Direct):
-        cost_of_direct = DirectCost(kernel, p, c, target).price()
-        return _Price(cost_of_direct, 1 + (c.split > 1), c.tasks * c.parts * c.split)
-    price = _price_cache(kernel, p, target).get(c)
-    return price or _price_at(contraction_cost.predict(table.table_of(kernel, p, c, target), target), 0)
+    prices = _price_cache(kernel, p, target)
+    if c not in prices:
+        if isinstance(c, Direct):
+            direct_cost = DirectCost(kernel, p, c, target).price()
+            prices[c] = _Price(direct_cost, 1 + (c.split > 1), c.tasks * c.parts * c.split)
+        else:
+            prices[c] = _price_at(contraction_cost.predict(table.table_of(kernel, p, c, target), target), 0)
+    return prices[c]
 
 
 def _price_at(predicted: contraction_cost.Predicted, i: int) -> _Price:

@@ -88,7 +88,6 @@ class Results:
 results = lru_cache(maxsize=1024)(Results)
 
 
-@lru_cache(maxsize=1024)
 def _results_of(
     kernel: Kernel, piece: Piece, steps: EpilogueSteps, constant_pieces: tuple[Piece, ...], slot: int
 ) -> list[tuple[Expr, int | None, Piece]]:

@@ -30,7 +30,6 @@ class KBound(NamedTuple):
     axes: frozenset[int]  # the output axes it mentions
 
 
-@lru_cache(maxsize=1024)
 def k_bounds(p: Problem, which: int) -> list[KBound]:
     """Return the guards of an operand that each bound one axis of K in terms of the operand's output axes."""
     out = []

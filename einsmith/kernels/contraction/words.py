@@ -193,7 +193,6 @@ def _read_view(kernel: Kernel, p: Problem, x: Expr, axis: int, points: int) -> R
     return Read(VIEW_SLOT + x.slot, tuple(index), i32)
 
 
-@lru_cache(maxsize=1024)
 def word_axes(kernel: Kernel, p: Problem, target: Any) -> tuple[int, ...]:
     """Return the axes of K whose points are worth taking in words, the best first.
 
