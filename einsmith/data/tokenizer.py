@@ -112,7 +112,7 @@ class Tokenizer:
 
 
 def _content(token: Any) -> str | None:
-    """Return the text of a special token, which a field gives as it is or with its flags."""
+    """Return the text of a special token, whose field is the text or an object with the text and flags."""
     return token.get("content") if isinstance(token, Mapping) else token
 
 

@@ -40,8 +40,8 @@ _NATIVE: Cache[tuple[Kernel, Target, Decision], CompiledKernel] = Cache(
 
 
 def identity() -> bytes:
-    """Return the part of a key of compiled code that identifies the set of patterns: their names, and what stands for
-    the code of patterns that are not Einsmith's own."""
+    """Return the part of a key of compiled code that identifies the set of patterns: their names, and the
+    versions of patterns that are registered from outside."""
     return b" ".join(p.name.encode() + key_of(p) for p in autoconfig.PATTERNS)
 
 

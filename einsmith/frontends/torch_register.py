@@ -47,7 +47,7 @@ _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
 
 
 def is_wanted(node: Any) -> bool:
-    """Return whether autograd goes on to a node, or returns its gradient, in the backward pass that is running."""
+    """Return whether the running backward pass executes an autograd node, or returns its gradient."""
     try:
         return torch._C._will_engine_execute_node(node)
     except RuntimeError:  # a leaf whose gradient torch.autograd.grad returns; PyTorch says no of others

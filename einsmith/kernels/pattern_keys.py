@@ -21,8 +21,8 @@ def is_builtin(pattern: Any) -> bool:
 
 
 def code_of(pattern: Any) -> bytes | None:
-    """Return what stands for a pattern's code in the keys of all processes: nothing for Einsmith's own patterns; None
-    where the pattern has no `version`."""
+    """Return the version of a pattern's code, as keys contain it: empty for Einsmith's own patterns, None where the
+    pattern has no `version`."""
     if is_builtin(pattern):
         return b""
     if pattern.version is None:

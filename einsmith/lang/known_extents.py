@@ -19,7 +19,7 @@ class KnownExtents:
         self._values: dict[Key, tuple[int, str]] = {}
 
     def find(self, key: Key) -> Key:
-        """Return the extent that stands for all that equal an extent."""
+        """Return the representative of the extents that are known to be equal to an extent."""
         root = key
         while self._parent.get(root, root) != root:
             root = self._parent[root]

@@ -161,12 +161,12 @@ class LlamaConfig:
 
     @property
     def has_head_norms(self) -> bool:
-        """Whether queries and keys are normalized in each head."""
+        """True if queries and keys are normalized in each head."""
         return self.model_type == "qwen3"
 
     @property
     def biases(self) -> tuple[bool, bool]:
-        """Whether the layers of queries, keys and values have biases, and whether the attention's last layer has."""
+        """The biases of attention: (of queries, keys and values; of the output projection)."""
         return (True, False) if self.model_type == "qwen2" else (self.attention_bias, self.attention_bias)
 
     @property

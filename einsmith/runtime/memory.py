@@ -203,7 +203,7 @@ class Memory:
         return tensor
 
     def is_movable(self) -> bool:
-        """Return whether programs may choose another order of dimensions: nobody else has the array, or wanted it."""
+        """Return whether programs may reorder the dimensions: the array is neither exposed nor shared nor laid out."""
         return self.layout is None and len(self.shape) > 1 and not self.is_exposed and not self.is_shared()
 
     def is_shared(self) -> bool:

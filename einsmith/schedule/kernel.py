@@ -348,7 +348,7 @@ class Activity(Node):
 
     @property
     def is_limit(self) -> bool:
-        """Whether rows that are left out do not matter: results of them may be anything."""
+        """True if rows beyond the limit may hold any values."""
         return not self.some
 
     @property

@@ -182,7 +182,7 @@ def _has_several_results(node: Any) -> bool:
 
 
 def value_of(limit: RowLimit, atoms: dict[Tensor, Expr]) -> Expr:
-    """Return the value of a limit over atoms, which stand for bases of limits."""
+    """Return the value of a limit as an expression of atoms, one for the base of each limit."""
 
     def atom(t: Tensor) -> Expr:
         return atoms.setdefault(t, Read(_FIRST_ATOM + len(atoms), (), dt.i32))
@@ -211,7 +211,7 @@ _SLICED = -1
 
 
 class _Analysis:
-    """The analysis of one graph.
+    """The positions along limited dimensions in one graph.
 
     Args:
         limits: the limits of its dimensions.

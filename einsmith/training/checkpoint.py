@@ -305,8 +305,8 @@ def _restore_counters(step: TrainStep, meta: Mapping[str, Any], updates: Mapping
 
 
 def _check_gathered(source: Path, step: TrainStep, state: Mapping[str, np.ndarray]) -> None:
-    """Check that the step weighs the batches that wait for an update as the saved one did; one process also goes on
-    from the samples of a group. Raises SaveError."""
+    """Check that the step weights accumulated batches as the saved one did; one process can also continue from the
+    samples of a group. Raises SaveError."""
     if not step.parts.accumulation.batches:
         return
     if not any(n.endswith(f"/{WEIGHT}") for n in state):

@@ -60,7 +60,7 @@ class StepDefinition:
 
     @property
     def keeps_orders(self) -> bool:
-        """Whether programs follow the orders in which parameters are stored. A checked program compares with tensors in
+        """True if programs follow the orders in which parameters are stored. A checked program compares with tensors in
         row-major order; processes of a group exchange memory in this order."""
         return self.is_alone and not environment.check_level()
 

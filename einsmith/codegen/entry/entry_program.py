@@ -24,7 +24,7 @@ _HEADER = re.sub(r"/\*.*?\*/", "", files.read_text(HERE / "records.h") + files.r
 
 
 def _inside(kind: str) -> list[str]:
-    """Return the names that stand in a struct or an enum of records.h, in order."""
+    """Return the names declared in a struct or an enum of records.h, in order."""
     inside = re.search(rf"^{kind} \{{(.*?)^\}}", _HEADER, re.S | re.M)
     assert inside is not None
     return re.findall(r"(\w+)(?:\[\w+\])?(?=\s*(?:[,;]|\Z))", inside[1])

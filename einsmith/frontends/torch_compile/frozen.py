@@ -36,7 +36,7 @@ class _OutsideMemory(Memory):
     __slots__ = ()
 
     def is_shared(self) -> bool:
-        """Return False: changes that nobody tells of do not count."""
+        """Return False: changes are followed only where PyTorch counts them or `refresh` reports them."""
         return False
 
 

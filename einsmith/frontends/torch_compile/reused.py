@@ -85,7 +85,7 @@ class Saved:
 
     @property
     def constant(self) -> set[int]:
-        """The positions of all, which nobody else can write into."""
+        """The positions of all constants, into which no other code can write."""
         return {k for positions in self.positions for k in positions.values()}
 
 

@@ -1,4 +1,4 @@
-"""Einsmith's functions in the place of those that layers of transformers have kernels for, or loops in Python.
+"""Replace functions of the library transformers that need custom kernels, or loop in Python.
 
 `enable()` puts formulas with their derived gradients there, in eager mode and within torch.compile; `disable()` takes
 them back (registering.py). The functions stand in delta_rules.py, state_spaces.py and loops.py.

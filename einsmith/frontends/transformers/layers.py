@@ -79,7 +79,7 @@ def _attend(value: torch.Tensor, sizes: torch.Tensor, at: torch.Tensor, weights:
 
 
 def _has_levels(value: torch.Tensor, sizes: Any, at: torch.Tensor, weights: torch.Tensor) -> bool:
-    """Whether tensors are Einsmith's to take and sizes (height, width) of levels add up to the values."""
+    """Return whether the tensors are supported, and the sizes (height, width) of the levels add up to the values."""
     pixels = sum(int(height) * int(width) for height, width in sizes)
     return _is_taken(value, at, weights) and pixels == value.shape[1] and value.numel() > 0 and at.numel() > 0
 
@@ -124,7 +124,7 @@ def deformable_attention_function(own: Callable) -> Callable:
 
 
 def gated_rms_norm(own: Callable) -> Callable:
-    """Return `forward` of RMS norms beside a gate, over groups of the last dimension. Attributes of the layer tell
+    """Return `forward` of gated RMS norms, over groups of the last dimension. Attributes of the layer tell
     whether the gate comes first: it does in layers of Mamba-2, which have no activation, and where Falcon-H1 has it."""
 
     @wraps(own)

@@ -170,7 +170,7 @@ class _Registers:
         return accesses, unclear
 
     def _meet(self, store: _Access, load: _Access, steps: int) -> bool:
-        """Return whether a load has what the store has stored so many steps before."""
+        """Return whether a load reads exactly what the store wrote `steps` steps earlier."""
         p, q = self.places[store.place], self.places[load.place]
         if store.value.type != load.value.type or (p.buffer, p.move, p.ring) != (q.buffer, q.move, q.ring):
             return False

@@ -158,7 +158,7 @@ class Workshop(Protocol):
         ...
 
     def pause(self, is_paused: bool) -> None:
-        """Stop the workshop, or let it go on."""
+        """Pause or resume the workshop."""
         ...
 
     def tell(self, kernel: Kernel, text: str, seconds: float) -> None:

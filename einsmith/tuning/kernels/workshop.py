@@ -195,7 +195,7 @@ class WorkshopProcess(Worker, Workshop):
         return self._former_seconds + now
 
     def pause(self, is_paused: bool) -> None:
-        """Stop the process, or let it go on. Time spent paused does not count towards an answer's limit. A process that
+        """Pause or resume the process. Time spent paused does not count towards an answer's limit. A process that
         has not begun is not stopped: from then on it ends with its parent."""
         process, now = self.process, time.monotonic()
         if process is None or not self.begun or is_paused == bool(self._paused_at):

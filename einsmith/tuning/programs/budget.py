@@ -1,4 +1,4 @@
-"""Limit the time that exploring takes from training to a fraction of the training time.
+"""Limit the share of training time that is spent on exploring configurations.
 
 Three things take time from the steps: bookkeeping, trials inside steps, and the workshop process, which shares
 processors and caches. Quiet steps, in which none of these happens and none happened in the step before (which leaves

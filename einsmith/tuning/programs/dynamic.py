@@ -161,7 +161,7 @@ class Exploration:
         return trial.other, True, lambda seconds: self._pair(trial, seconds)
 
     def _is_trying(self) -> bool:
-        """Return whether the next step is part of a trial: one that has begun goes on while the budget lasts."""
+        """Return whether the next step is part of a trial; a trial continues while the budget lasts."""
         return self.trial is not None and (bool(self.trial.first) or self.budget.can_spend())
 
     def _advance(self) -> None:
@@ -336,7 +336,7 @@ class Exploration:
 
     @property
     def summary(self) -> str:
-        """What was tried and what it has cost, in words."""
+        """A summary of the configurations tried, and of what trying them cost, as text."""
         cost = self.budget.lost_seconds / self.budget.total if self.budget.total else 0.0
         kept = f"{self.tried} configurations tried, {len(self.kept)} kernels are faster"
         return f"{kept}; it has cost {cost:.1%} of the time"

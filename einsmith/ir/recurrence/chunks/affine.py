@@ -25,7 +25,7 @@ class NotLinearError(Exception):
 
 
 def reduction_slot(member: int) -> int:
-    """Return the slot that stands for a member of the same step that is a reduction of the state."""
+    """Return the placeholder slot of a member that reduces the state of the same step."""
     return -2 - member
 
 

@@ -84,7 +84,7 @@ class Sheet:
         return Labelled(x, tuple(labels))
 
     def solve(self, x: Labelled, step: Expr) -> Labelled:
-        """Return the tensor that a placeholder stands for, which an expression of itself defines."""
+        """Return the tensor that a placeholder denotes, from the equation that defines it by itself."""
         assert isinstance(x.tensor, Leaf)
         step_of_it = self.define(x.labels, step).tensor
         return Labelled(recurrence({x.tensor: step_of_it}, options=DECIDED)[x.tensor], x.labels)
