@@ -266,6 +266,10 @@ class HaloProblem(NamedTuple):
     halos: tuple[tuple[int, HaloCopy], ...]
     halo_k_blocks: int
 
+    def memories(self, kernel: Kernel) -> dict[int, BufferMemory]:
+        """Return the memories of what the operands read by slot, without values."""
+        return {**operand_memories(kernel), **{SLOT + i: BufferMemory(None, w.buffer) for i, w in self.halos}}
+
 
 @lru_cache(maxsize=1 << 13)
 def with_halos(p: Problem, which: Halos) -> HaloProblem | None:
@@ -384,9 +388,7 @@ class HaloSetting:
             rate = target.tile_dots_per_cycle if problem.in_tiles else target.dots_per_cycle
             self.multiplies = rate(problem.dot)
         self.registers = target.sum_registers - (0 if problem.dot is None else DOTS[problem.dot].temporaries)
-        self.slots = dict(operand_memories(kernel))
-        self.halos = copied.halos
-        self.slots |= {SLOT + i: BufferMemory(None, w.buffer) for i, w in self.halos}
+        self.halos, self.slots = copied.halos, copied.memories(kernel)
         p = self.p
         self.m_side, self.n_side = sides(p, swap)
         self.B, self.M, self.columns, self.K = map(p.count, (p.batch, self.m_side.axes, self.n_side.axes, p.k))

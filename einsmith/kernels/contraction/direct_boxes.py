@@ -23,6 +23,7 @@ from einsmith.kernels.contraction.direct_loads import (
     moving_axes,
 )
 from einsmith.kernels.contraction.halo import HaloCopy, halo_copy
+from einsmith.kernels.contraction.traffic import sum_over_tiles
 from einsmith.kernels.contraction.words import operand_memories
 from einsmith.kernels.emit.access import OperandAccess
 from einsmith.kernels.emit.loops import is_limited
@@ -366,9 +367,7 @@ def _search_tile_of_sides(p: Problem, row: int, lanes: int, target: Any):
             if max_columns < 1:
                 break
             n = -(-columns // -(-columns // max_columns))
-            (i, x), (j, y) = divmod(rows, m), divmod(columns, n)
-            total_cycles = i * j * step_cycles(m, n) + i * step_cycles(m, y) + j * step_cycles(x, n) + step_cycles(x, y)
-            score = total_cycles / (rows * columns)
+            score = sum_over_tiles(rows, columns, m, n, step_cycles) / (rows * columns)
             if best is None or score < best[0]:
                 best = score, [(axis, count) for axis, count in ((a, m), (b, n)) if count > 1]
     return best and (tuple(sorted(best[1])), (), 1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from math import ceil, prod
 from typing import Any
 
-from einsmith.codegen.loopnest.address import BufferMemory
 from einsmith.cost.facts import LINE
 from einsmith.kernels.contraction import epilogue
 from einsmith.kernels.contraction.config import Direct
@@ -18,8 +17,6 @@ from einsmith.kernels.contraction.direct_boxes import (
     tiles_along,
 )
 from einsmith.kernels.contraction.direct_loads import BoxLoads, loads_of_strips, loops_over_k, moving_axes
-from einsmith.kernels.contraction.halo import SLOT
-from einsmith.kernels.contraction.words import operand_memories
 from einsmith.kernels.emit.access import OperandAccess
 from einsmith.kernels.pattern import Cost
 from einsmith.schedule.contraction_problem import Problem
@@ -45,7 +42,7 @@ class DirectCost:
         p = self.p
         self.item, self.lanes, self.rank = p.dtype.itemsize, target.lanes(p.dtype.itemsize), len(p.piece.extents)
         self.box, self.inner = [*d.tile, *d.unroll], {*range(len(p.extents))} - {*d.outer, *d.k_outer}
-        memories = {**operand_memories(kernel), **{SLOT + i: BufferMemory(None, w.buffer) for i, w in self.halos}}
+        memories = halo_problem.memories(kernel)
         self.samplers = [OperandAccess(None, [o.expr], o.guards, p.extents, memories) for o in p.operands]
 
     def price(self) -> Cost:

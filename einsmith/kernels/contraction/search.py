@@ -120,8 +120,7 @@ def _select_promising(sizes: _Sizes, m: int, n: int, k: int, lanes: int, multipl
     def cycles(size: tuple[int, int]) -> float:
         """Return the cycles of all tiles, whole ones and the smaller ones at the end of M and N."""
         mr, nv = size
-        (i, last_mr), (j, last_nv) = divmod(m, mr), divmod(columns, nv)
-        steps = i * j * step(mr, nv) + i * step(mr, last_nv) + j * step(last_mr, nv) + step(last_mr, last_nv)
+        steps = traffic.sum_over_tiles(m, columns, mr, nv, step)
         return k * steps + ceil(m / mr) * ceil(columns / nv) * (w.tile + mr * nv * w.stored_sum + mr * w.tile_row)
 
     ranked = sorted((cycles(x), i, x) for i, x in enumerate(sizes))

@@ -6,7 +6,7 @@ Functions that take arrays treat many configurations at once, an element each.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import takewhile
 from math import prod
 from typing import NamedTuple
@@ -71,6 +71,12 @@ def address_steps(g: HaloSetting, side: Side) -> Strides:
     k_stride, near = step(g.p.k, LINE)
     streams = 1 + len(other_coefs) if all(x == coef for x in other_coefs) else 0
     return Strides(step(side.axes)[0], k_stride, streams > 0 and len(s.groups(g.p.k)) == 1, near, streams)
+
+
+def sum_over_tiles(m: int, n: int, mr: int, nv: int, step: Callable[[int, int], float]) -> float:
+    """Return the sum of step(rows, columns) over the tiles, mr x nv or smaller at the ends, that cover m x n points."""
+    (i, last_mr), (j, last_nv) = divmod(m, mr), divmod(n, nv)
+    return i * j * step(mr, nv) + i * step(mr, last_nv) + j * step(last_mr, nv) + step(last_mr, last_nv)
 
 
 def rows_in_l1(a: Strides, l1: int) -> int:
