@@ -4,7 +4,7 @@
 
 Follow a kernel through the package:
 
-1. *What it is.* `problem` matches each piece of a kernel's root as such a sum: two operands, each a product of factors
+1. *What it is.* `schedule.contraction_problem` matches each piece of a kernel's root as such a sum: two operands, each a product of factors
    under guards, and axes sorted into batch, left, right and K. `words` restates a problem of 8- or 16-bit operands with
    several points of K in a word, for instructions that multiply words (VNNI, AMX). `sums` decides which side's points
    are the elements of sums that the epilogue takes (means and variances of the results). `rounding` belongs to the
@@ -26,9 +26,9 @@ Follow a kernel through the package:
 3. *Which way is best.* `search` lists the settings (halo copies, sides) and register tiles worth pricing, `table`
    adds every sensible way to reach the operands and numbers of tasks, one column for each configuration. `features`
    computes what all configurations of a setting share, with strides and streams from `traffic` and the part of K that
-   guards leave from `k_bounds`; `cost` predicts the seconds of all columns at once. `direct_boxes` lists the direct
-   form's configurations, by loads and masks from `direct_loads`; `direct_cost` prices them. `pattern` takes the lowest
-   rank. `space` states every legal configuration, for a search by measurement.
+   guards leave from `k_bounds`; `contraction_cost` predicts the seconds of all columns at once. `direct_boxes` lists the direct
+   form's configurations, by loads and masks from `direct_loads`; `direct_cost` prices them. `contraction_pattern`
+   takes the lowest rank. `space` states every legal configuration, for a search by measurement.
 
 4. *The code.* `emission/launches` makes up to four launches: packing once for all runs, packing, multiplying, adding
    the partial sums of parts of K. `geometry` derives all sizes and layouts of a tiled configuration, which
@@ -38,6 +38,6 @@ Follow a kernel through the package:
 
 5. *What follows the sums.* `epilogue` computes and stores results row by row and chooses the form in which a tile does
    so; `emission/tile_epilogue` emits it: straight from registers, stacked rows, transposed, through scratch, or in
-   whole cache lines (`units`, `emission/write_combining`). `emission/taken_sums` adds the values to the epilogue's
+   whole cache lines (`units`, `emission/whole_lines`). `emission/taken_sums` adds the values to the epilogue's
    sums.
 """
