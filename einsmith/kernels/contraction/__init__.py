@@ -4,11 +4,11 @@
 
 Follow a kernel through the package:
 
-1. *What it is.* `schedule.contraction_problem` matches each piece of a kernel's root as such a sum: two operands, each a product of factors
-   under guards, and axes sorted into batch, left, right and K. `words` restates a problem of 8- or 16-bit operands with
-   several points of K in a word, for instructions that multiply words (VNNI, AMX). `sums` decides which side's points
-   are the elements of sums that the epilogue takes (means and variances of the results). `rounding` belongs to the
-   choice of precision, before kernels are compiled.
+1. *What it is.* `schedule.contraction_problem` matches each piece of a kernel's root as such a sum: two operands, each
+   a product of factors under guards, and axes sorted into batch, left, right and K. `words` restates a problem of 8- or
+   16-bit operands with several points of K in a word, for instructions that multiply words (VNNI, AMX). `sums` decides
+   which side's points are the elements of sums that the epilogue takes (means and variances of the results). `rounding`
+   belongs to the choice of precision, before kernels are compiled.
 
 2. *How it may run.* `config` defines the two forms:
 
@@ -23,12 +23,12 @@ Follow a kernel through the package:
    In both forms a task may first evaluate an operand into a *halo copy* (`halo`), which spares guards and repeated
    reads. `companions` finds pairs of pieces whose results interleave, to be computed tile by tile together.
 
-3. *Which way is best.* `search` lists the settings (halo copies, sides) and register tiles worth pricing, `table`
-   adds every sensible way to reach the operands and numbers of tasks, one column for each configuration. `features`
-   computes what all configurations of a setting share, with strides and streams from `traffic` and the part of K that
-   guards leave from `k_bounds`; `contraction_cost` predicts the seconds of all columns at once. `direct_boxes` lists the direct
-   form's configurations, by loads and masks from `direct_loads`; `direct_cost` prices them. `contraction_pattern`
-   takes the lowest rank. `space` states every legal configuration, for a search by measurement.
+3. *Which way is best.* `search` lists the settings (halo copies, sides) and register tiles worth pricing, `table` adds
+   every sensible way to reach the operands and numbers of tasks, one column for each configuration. `features` computes
+   what all configurations of a setting share, with strides and streams from `traffic` and the part of K that guards
+   leave from `k_bounds`; `contraction_cost` predicts the seconds of all columns at once. `direct_boxes` lists the
+   direct form's configurations, by loads and masks from `direct_loads`; `direct_cost` prices them.
+   `contraction_pattern` takes the lowest rank. `space` states every legal configuration, for a search by measurement.
 
 4. *The code.* `emission/launches` makes up to four launches: packing once for all runs, packing, multiplying, adding
    the partial sums of parts of K. `geometry` derives all sizes and layouts of a tiled configuration, which

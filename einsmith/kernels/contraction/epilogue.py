@@ -35,7 +35,7 @@ Form = Literal["straight", "stacked", "turned", "lines"]
 """How the results of a tile are stored.
 
 "straight": vectors along N, row by row; "stacked": several rows at a time, whose runs make whole vectors; "turned":
-transposed first, so that vectors run along M; "lines": in whole units of results (write_combining).
+transposed first, so that vectors run along M; "lines": in whole units of results (whole_lines).
 """
 
 
