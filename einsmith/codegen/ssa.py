@@ -11,7 +11,7 @@ import operator
 from collections.abc import Callable, Hashable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
+from functools import lru_cache
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -49,7 +49,7 @@ class Type:
 _TYPES: dict[tuple[str, tuple[int, ...]], Type] = {}
 
 
-@cache
+@lru_cache(maxsize=512)
 def vector(elem: str, lanes: int = 0) -> Type:
     """Return the type of vectors of `lanes` lanes; of scalars where that is 0."""
     return Type(elem, (lanes,) if lanes else ())

@@ -16,7 +16,7 @@ from einsmith.base import servers
 SLOW = "import pathlib, sys, time\npathlib.Path(__file__).with_suffix('.begun').touch()\ntime.sleep(3600)"
 PARENT = """
 import subprocess, sys, time
-from einsmith.base import processes
+from einsmith.base import servers
 print(subprocess.Popen(servers.command(sys.argv[1])).pid, flush=True)
 time.sleep(3600)
 """

@@ -66,7 +66,7 @@ def observed(seen: Seen, pick: Picker | None = None) -> Iterator[None]:
             n = pick(kernel, target, found, others)
             if n >= 0:
                 name, config, cost = others[n]
-                found = replace(found, pattern=autoconfig.pattern_of(name), config=config, cost=rows_cost)
+                found = replace(found, pattern=autoconfig.pattern_of(name), config=config, cost=cost)
                 seen.forced.append((name, str(config)))
             if len(seen.offered) < 100_000:
                 for name, config, _ in others:

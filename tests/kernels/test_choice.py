@@ -11,6 +11,7 @@ import einsmith as es
 import einsmith.functional as F
 from einsmith.api.tracing import trace_shapes
 from einsmith.base import dtypes as dt
+from einsmith.codegen import ssa
 from einsmith.codegen.loopnest import nest
 from einsmith.cost.facts import Target
 from einsmith.cost.roofline import launch_overhead
@@ -232,7 +233,7 @@ def test_emitted_instructions_are_released(new_objects) -> None:
 
     def instructions() -> int:
         gc.collect()
-        return sum(issubclass(type(x), (nest.Op, nest.Builder)) for x in gc.get_objects())
+        return sum(issubclass(type(x), (ssa.Op, nest.Builder)) for x in gc.get_objects())
 
     before = instructions()
     for kernel in (*KERNELS.values(), *(make() for make in PIECES.values()), statistics(40, 50), transpose(40, 50)):

@@ -230,7 +230,7 @@ def test_a_child_sees_weights_between_two_steps(tmp_path):
 def test_half_done_work_of_a_long_holder_is_rejected_and_that_of_the_forking_thread_is_not(tmp_path):
     out = script(
         """
-    from einsmith.lang import trace
+    from einsmith.tracing import trace
     with step.store.guard, trace.LOCK:
         pid = os.fork()
         if pid:

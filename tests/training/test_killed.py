@@ -42,13 +42,13 @@ import sys
 from math import inf
 from pathlib import Path
 from einsmith.tuning.kernels import workshop
-from einsmith.tuning.programs import budget, online
+from einsmith.tuning.programs import budget, dynamic
 
 # What is tried stays at once, so that a short life goes through all that a long one does.
-online.MAX_COST_SHARE, online.MIN_KERNEL_SHARE = inf, 0.0
-online.Exploration.try_seconds, online.SAMPLE_SECONDS = 0.0, 0.0
+dynamic.MAX_COST_SHARE, dynamic.MIN_KERNEL_SHARE = inf, 0.0
+dynamic.Exploration.try_seconds, dynamic.SAMPLE_SECONDS = 0.0, 0.0
 budget.Budget.waiting_share = property(lambda own: 0.0, lambda own, share: None)
-online.judge = lambda ratios, rounds: True
+dynamic.judge = lambda ratios, rounds: True
 workshop.WorkshopProcess.is_low = False
 
 folder, size, steps = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])

@@ -27,7 +27,7 @@ from einsmith.codegen.loopnest.nest import Function
 PARALLEL_FROM = 24
 """Fewest missing kernels for which worker processes are started; below it, starting one costs more than it saves."""
 MAX_WORKERS = 7
-_SERVER = f"{Path(jit.__file__).with_name('worker.py')}:Compiler"
+_SERVER = f"{Path(jit.__file__).with_name('compile_worker.py')}:Compiler"
 
 
 class Job(NamedTuple):

@@ -10,7 +10,7 @@ each word, and what the numbers of steps mean, is stated in records.h, from whic
 from __future__ import annotations
 
 import re
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 
 from einsmith.base import files
@@ -71,7 +71,7 @@ def text_name(triple: str) -> str:
     return name
 
 
-@cache
+@lru_cache(maxsize=16)
 def _text(name: str) -> str:
     return files.read_text(TEXTS / f"{name}.ll")
 

@@ -30,7 +30,7 @@ VERSION = "3.6.0"
 """The version of Triton that compiles: others understand other texts and make other code."""
 LIMIT = 600.0
 """Most seconds that a kernel takes. It takes about one; a text whose tiles are much too large may take forever."""
-_WORKER = Path(__file__).with_name("worker.py")
+_WORKER = Path(__file__).with_name("compile_server.py")
 _SERVER = f"{_WORKER}:TritonCompiler"
 _REMEDY = "run pip install 'einsmith[gpu]'"
 

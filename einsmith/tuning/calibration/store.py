@@ -84,7 +84,9 @@ def sources(*patterns: str) -> str:
 
 def version() -> str:
     """Return a hash of the sources that make the measured code: figures of other code do not apply."""
-    return sources("codegen/**/*.py", "tuning/calibration/probes.py", "tuning/calibration/calibrate.py")
+    return sources(
+        "codegen/**/*.py", "codegen/entry/*.[ch]", "tuning/calibration/probes.py", "tuning/calibration/calibrate.py"
+    )
 
 
 def path_of(target: Target, pattern: str = "") -> Path:

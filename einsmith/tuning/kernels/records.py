@@ -116,7 +116,7 @@ _INSERT = f"INSERT OR REPLACE INTO records ({', '.join(COLUMNS)}, own) VALUES ({
 
 def version() -> str:
     """Return a hash of the sources that make the code of a configuration: figures of other code do not apply."""
-    return store.sources("kernels/**/*.py", "codegen/**/*.py", "tiles/**/*.py")
+    return store.sources("kernels/**/*.py", "codegen/**/*.py", "gpu/tiles/**/*.py")
 
 
 def _here(target: Target) -> tuple[str, str]:

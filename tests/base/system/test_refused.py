@@ -82,7 +82,12 @@ def test_the_handler_of_macos(triple: str) -> None:
     """It compiles, and refers to what is there."""
     text = trap.emit_helpers(triple, trap.MACOS, 16384)
     code = jit.emit_object(text, SimpleNamespace(cpu="generic", features="", triple=triple))
-    assert object_symbols.undefined(code) - {"_memset", "_bzero"} == {"_mprotect", "_sigaction"}
+    assert object_symbols.undefined(code) - {"_memset", "_bzero"} == {
+        "_mprotect",
+        "_sigaction",
+        "_einsmith_fp_enter",
+        "_einsmith_fp_leave",
+    }
 
 
 def test_the_handler_reads_macos_structures(monkeypatch: pytest.MonkeyPatch) -> None:
