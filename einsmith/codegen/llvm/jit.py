@@ -1,8 +1,8 @@
 """Compile LLVM IR text to object code, and load object code to get addresses, by llvmlite.
 
-Only this file and compile_worker.py import llvmlite. Objects are position independent, of the small code model, and linked by
-JITLink, which puts an object's code and constants side by side; so constants are one short address away and an object
-loads in about 0.1 ms.
+Only this file and compile_worker.py import llvmlite. Objects are position independent, of the small code model, and
+linked by JITLink, which puts an object's code and constants side by side; so constants are one short address away and
+an object loads in about 0.1 ms.
 """
 
 from __future__ import annotations
