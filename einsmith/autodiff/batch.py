@@ -26,7 +26,7 @@ from einsmith.ir.nodes import (
     postorder,
     template,
 )
-from einsmith.ir.rebuild import rebuild
+from einsmith.ir.rebuild import rebuild, types_of
 
 
 def batch(tensors: Sequence[Tensor], leaves: Mapping[Leaf, Leaf], extent: int) -> list[Tensor]:
@@ -54,7 +54,7 @@ def batch(tensors: Sequence[Tensor], leaves: Mapping[Leaf, Leaf], extent: int) -
 def _batch_node(node: Compute, new: Mapping, batched: Mapping, extent: int) -> Compute:
     args = tuple(new[a] for a in node.args)
     places = {s: 0 for s, a in enumerate(node.args) if batched[a]}
-    return Compute(_batch_template(node.template, 0, places, extent, tuple((a.dtype, a.shape) for a in args)), args)
+    return Compute(_batch_template(node.template, 0, places, extent, types_of(args)), args)
 
 
 def _batch_recurrence(node: Recurrence, new: Mapping, batched: Mapping, extent: int) -> Recurrence:

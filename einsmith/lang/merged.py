@@ -30,7 +30,7 @@ from einsmith.ir.nodes import (
     cast,
     postorder,
 )
-from einsmith.ir.rebuild import map_bodies, map_reads, prune_args, rebuild, substitute
+from einsmith.ir.rebuild import map_bodies, map_reads, prune_args, rebuild, substitute, types_of
 from einsmith.ir.rewrite.simplify import simplify_template
 
 MAX_MERGED, MAX_STATEMENT = 24, 150
@@ -147,7 +147,7 @@ def _replace_reads(d: Definition, x: Any, element: Expr, args: tuple[Tensor, ...
         at = {n: cast(i, dt.i32) for n, i in enumerate(e.index)}
         return substitute(moved, at) if e.slot in slots else None
 
-    params = tuple((a.dtype, a.shape) for a in every)
+    params = types_of(every)
     pruned = prune_args(map_reads(t, rule, params), every)
     return simplify_template(pruned.template), pruned.args
 

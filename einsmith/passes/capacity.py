@@ -35,6 +35,7 @@ from einsmith.ir.nodes import (
     Tensor,
     leaf,
 )
+from einsmith.ir.rebuild import types_of
 from einsmith.ir.verify import verify_graph, verify_recurrence
 from einsmith.passes.size_traces import (
     SizeDependentError,
@@ -349,7 +350,7 @@ class _CapacityRewriter:
         members = [SizedTemplate(*x) for x in zip(a.members, b.members, windows, strict=True)]
         keys = list(dict.fromkeys(k for m in members for k in m.keys))
         numbers = tuple(map(self.leaf_of, keys))
-        params = tuple((x.dtype, x.shape) for x in (*args, *numbers)) + a.results
+        params = types_of((*args, *numbers)) + a.results
         finished = []
         for m in members:
             slots = {s: len(args) + keys.index(k) for k, s in m.keys.items()}

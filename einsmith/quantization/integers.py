@@ -37,7 +37,7 @@ from einsmith.ir.nodes import (
     read_whole,
     template,
 )
-from einsmith.ir.rebuild import guarded, substitute, with_args
+from einsmith.ir.rebuild import guarded, substitute, types_of, with_args
 from einsmith.quantization.scales import LEVELS
 from einsmith.quantization.sites import MAX_TERM, Site, pooled_of
 from einsmith.quantization.weights import QuantizedWeight
@@ -133,7 +133,7 @@ def _scalar(slot: int, dtype: DType) -> Read:
 
 def _pointwise(body: Expr, *args: Tensor) -> Compute:
     """Return the tensor of the shape of the first argument with this body."""
-    return Compute(template(args[0].shape, [(a.dtype, a.shape) for a in args], body), args)
+    return Compute(template(args[0].shape, types_of(args), body), args)
 
 
 def quantize(x: Tensor, c: Coefficients, kind: str) -> Tensor:
@@ -296,7 +296,7 @@ def product_of_integers(node: Compute, p: Problem, operands: Sequence[IntegerFac
         factors.append(guarded([g for g in whole.guards if g not in p.exact], value))
     term = guarded(p.exact, apply("mul", *factors))
     shape, extents = node.shape, p.piece.domain[len(p.piece.extents) :]
-    total = Compute(template(shape, [(a.dtype, a.shape) for a in args], Reduce("sum", extents, (term,))), tuple(args))
+    total = Compute(template(shape, types_of(args), Reduce("sum", extents, (term,))), tuple(args))
     factor = apply("mul", *(Read(n + 1, o.scale_place, dt.f32) for n, o in enumerate(operands)))
     added: Expr = read_whole(0, shape, sum_type)
     more: list[Tensor] = []

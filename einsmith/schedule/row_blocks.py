@@ -9,7 +9,7 @@ from math import prod
 from einsmith.base import dtypes as dt
 from einsmith.ir.functions import COMBINING, identity
 from einsmith.ir.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, Template, apply, template
-from einsmith.ir.rebuild import map_bodies, rebuild
+from einsmith.ir.rebuild import map_bodies, rebuild, types_of
 from einsmith.schedule.kernel import Follow, Kernel, KernelBuffer, LimitedKernel, Member, Stage, limits_of, row_major
 
 NO_RESULT = -1.0
@@ -307,7 +307,7 @@ def correction_kernel(reducer: Member, follow: Follow) -> Kernel:
     operands = [partials(reducer)[0], x, follow.buffer, *([KernelBuffer(dt.i32, ())] if follow.is_mean else [])]
     total, before, after, *number = (Read(n, _axes(len(y.shape)), y.dtype) for n, y in enumerate(operands))
     body = _increase(before, after, *number) if number else _factor(_root(reducer).combiner, total, before, after)
-    t = template(x.shape, [(y.dtype, y.shape) for y in operands], body)
+    t = template(x.shape, types_of(operands), body)
     stage = Stage(t, tuple(("buffer", n) for n in range(len(operands))), (len(operands),))
     return Kernel((stage,), (*operands, x))
 
@@ -338,7 +338,7 @@ def merge_positions(member: Member, tasks: int) -> tuple[Kernel, Kernel]:
         is_best = apply("or", is_best, apply("ne", read, read))
     none = Const(identity("min", place.dtype), place.dtype)
     at = Reduce("min", (tasks,), (apply("where", is_best, Read(2, index, place.dtype), none),))
-    first = template(t.shape, [(x.dtype, x.shape) for x in (values, value, places)], at)
+    first = template(t.shape, types_of((values, value, places)), at)
     return (
         Kernel((Stage(best, (("buffer", 0),), (1,)),), (values, value)),
         Kernel((Stage(first, tuple(("buffer", n) for n in range(3)), (3,)),), (values, value, places, place)),
@@ -357,7 +357,7 @@ def mean_kernel(member: Member, count: int) -> tuple[Kernel, list[int]]:
     more = apply("div", Const(float(rows), total.dtype), so_far)
     whole = apply("mul", Read(0, _axes(len(total.shape)), total.dtype), more)
     number = KernelBuffer(dt.i32, ())
-    scaled = template(total.shape, [(x.dtype, x.shape) for x in (total, number)], whole)
+    scaled = template(total.shape, types_of((total, number)), whole)
     place = stage.outputs[0]
     assert place is not None
     kernel = Kernel(
@@ -393,7 +393,7 @@ def merge(member: Member, tasks: int, reducer: Member | None = None) -> tuple[Ke
             reads = [Read(count + n, places[n], y.dtype) for n, y in enumerate(operands)]
             bodies = [_scaled(b, _factor(_root(reducer).combiner, *reads)) for b in bodies]
             parts, count = [*parts, *operands], count + len(operands)
-        whole = template(t.shape, [(x.dtype, x.shape) for x in parts], Reduce(root.combiner, (tasks,), tuple(bodies)))
+        whole = template(t.shape, types_of(parts), Reduce(root.combiner, (tasks,), tuple(bodies)))
         first = [Stage(whole, tuple(("buffer", m) for m in range(count)), outputs)]
 
     def place_of(kind: str, n: int, *result: int) -> tuple:

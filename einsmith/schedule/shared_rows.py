@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from einsmith.ir.functions import has_lanes
 from einsmith.ir.nodes import Apply, Axis, Expr, Piece, Read, Template, postorder, reads, template
-from einsmith.ir.rebuild import map_bodies, rebuild
+from einsmith.ir.rebuild import map_bodies, rebuild, types_of
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Member, Rows, Stage
 
 
@@ -187,7 +187,7 @@ def _hoist(rows: Rows, key: _Key, uses: list[_Use]) -> Rows:
         [key.expr], lambda x: Read(views.index(view(x)), x.index, x.dtype) if isinstance(x, Read) else None
     )
     buffers = tuple(KernelBuffer(dtypes[p], shape, False, strides_of[p, shape]) for p, shape in views)
-    t = template(key.extents, [(b.dtype, b.shape) for b in buffers], body)
+    t = template(key.extents, types_of(buffers), body)
     stage = Stage(t, tuple(("buffer", n) for n in range(len(views))), (len(views),))
     kernel = Kernel((stage,), (*buffers, shared))
     evaluator = Member(kernel, (*(p for p, _ in views), last), (*(by_row[p] for p, _ in views), 1), False)

@@ -42,7 +42,7 @@ from einsmith.ir.nodes import (
     has_read,
     leaf,
 )
-from einsmith.ir.rebuild import guarded, map_bodies, rebuild, substitute
+from einsmith.ir.rebuild import guarded, map_bodies, rebuild, substitute, types_of
 from einsmith.ir.rewrite.simplify import canonical
 from einsmith.ir.verify import verify_template
 from einsmith.tracing.composed import compose
@@ -371,7 +371,7 @@ def _lower_parts(shape: tuple[int, ...], pieces: Sequence[tuple], dtype: DType, 
             body = _lower_body(axes, root, dtype, float_, scope)
         scopes.append(scope)
         parts.append(Piece(tuple(offset), tuple(step), tuple(a.extent for a in axes), body))
-    params = tuple((a.dtype, a.shape) for a in args)
+    params = types_of(args)
     node = _apply_template(
         Template(shape, params, tuple(parts)), args, [(s, r) for s, (*_, r) in zip(scopes, pieces, strict=True)]
     )
@@ -576,7 +576,7 @@ def lower_scatter(
             slots = {s: len(args) + s for s in range(len(start.args))}
             before = map_bodies(start.template, lambda b: substitute(b, {}, slots)).parts
             args += start.args
-    params = tuple((a.dtype, a.shape) for a in args)
+    params = types_of(args)
     return _apply_template(Template(tuple(shape), params, (*before, part)), args, [(scope, body)], index, name)
 
 

@@ -30,7 +30,7 @@ from einsmith.ir.nodes import (
     reads,
     template,
 )
-from einsmith.ir.rebuild import substitute
+from einsmith.ir.rebuild import substitute, types_of
 from einsmith.ir.rewrite.simplify import canonical, simplify
 from einsmith.ir.views import own_index
 
@@ -120,7 +120,7 @@ def under(tensor: Tensor, cotangent: Leaf, condition: Condition) -> Tensor:
     if len(outer) > 1 or (outer and any(a is not b for a, b in zip(parts, tensor.template.parts, strict=True))):
         return tensor
     args = (*tensor.args, *condition.tensors)
-    params = tuple((a.dtype, a.shape) for a in args)
+    params = types_of(args)
     if not outer:
         return canonical(Template(tensor.shape, params, tuple(parts)), args)
     (holds,) = outer

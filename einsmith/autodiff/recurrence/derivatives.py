@@ -35,7 +35,7 @@ from einsmith.ir.nodes import (
     postorder,
     template,
 )
-from einsmith.ir.rebuild import slots_read
+from einsmith.ir.rebuild import slots_read, types_of
 from einsmith.ir.recurrence.define import recurrence, solve, step_parts
 from einsmith.ir.recurrence.pieces import parts_at, shifted
 from einsmith.ir.rewrite.simplify import canonical
@@ -127,7 +127,7 @@ def _total(tensors: Sequence[Tensor], first: int, n: int, like: Leaf) -> Tensor:
     body = terms[0]
     for x in terms[1:]:
         body = apply("add", body, x)
-    return canonical(template(shape, [(a.dtype, a.shape) for a in args], body), tuple(args))
+    return canonical(template(shape, types_of(args), body), tuple(args))
 
 
 def _span(t: Tensor, first: int, n: int) -> Compute | None:

@@ -6,7 +6,7 @@ from collections.abc import Container
 from typing import Any
 
 from einsmith.ir.nodes import Compute, Piece, Read, has_read
-from einsmith.ir.rebuild import map_reads, prune_args, substitute
+from einsmith.ir.rebuild import map_reads, prune_args, substitute, types_of
 
 
 def read_through(n: Compute, items: Container[Any]) -> Compute | None:
@@ -26,7 +26,7 @@ def read_through(n: Compute, items: Container[Any]) -> Compute | None:
             Read(e.slot, tuple(substitute(i, own) for i in moved[e.slot].index), e.dtype) if e.slot in moved else None
         )
 
-    return prune_args(map_reads(n.template, rule, [(a.dtype, a.shape) for a in args]), tuple(args))
+    return prune_args(map_reads(n.template, rule, types_of(args)), tuple(args))
 
 
 def reads_data(e: Read) -> bool:

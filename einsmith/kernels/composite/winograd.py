@@ -25,7 +25,7 @@ from einsmith.ir.analysis import obvious
 from einsmith.ir.analysis.bounds import prove
 from einsmith.ir.analysis.linear import LinearForm, linear
 from einsmith.ir.nodes import Axis, Const, Expr, Piece, Read, Reduce, Template, apply, template
-from einsmith.ir.rebuild import guarded, substitute
+from einsmith.ir.rebuild import guarded, substitute, types_of
 from einsmith.kernels.composite.parts import BufferPlace, Composite, CompositeConfig, LaunchSequence, PartConfig
 from einsmith.kernels.contraction.contraction_pattern import CONTRACTION, Configs
 from einsmith.kernels.emit.vector import VectorEmitter
@@ -315,7 +315,7 @@ def _split_convolution(kernel: Kernel, target: Target) -> _WinogradKernels:
 
     at, row, column, k = (Axis(n) for n in range(4))
     product = apply("mul", Read(0, (at, row, k), dtype), Read(1, (at, k, column), dtype))
-    t = template(y.shape, [(b.dtype, b.shape) for b in (v, u)], Reduce("sum", (channels,), (product,)))
+    t = template(y.shape, types_of((v, u)), Reduce("sum", (channels,), (product,)))
     multiply = Kernel((Stage(t, (("buffer", 0), ("buffer", 1)), (2,)),), (v, u, y))
 
     at_result = (_flat(c.batch, p), Axis(first.out), Axis(second.out), _flat(c.filters, p))

@@ -35,7 +35,7 @@ from einsmith.ir.nodes import (
     size,
     template,
 )
-from einsmith.ir.rebuild import operands, prune_args, rebuild, replace, substitute, with_args
+from einsmith.ir.rebuild import operands, prune_args, rebuild, replace, substitute, types_of, with_args
 from einsmith.ir.rewrite.simplify import simplified
 
 
@@ -175,7 +175,7 @@ def _merge_products(group: list[_Product], args: tuple[Tensor, ...], move_out: C
         pieces.append(Piece(tuple(offset), (1,) * len(offset), tuple(extents), substitute(p.operand, axes, slots)))
         tensors += p.node.args
     extents[len(front)] = len(group)
-    stacked = Template(tuple(extents), tuple((a.dtype, a.shape) for a in tensors), tuple(pieces))
+    stacked = Template(tuple(extents), types_of(tensors), tuple(pieces))
     x = move_out(prune_args(stacked, tuple(tensors)))
     at = first.outer[0]
     shape = (*first.node.shape[:at], len(group), *first.node.shape[at:])

@@ -32,7 +32,7 @@ from einsmith.ir.nodes import (
     postorder,
     template,
 )
-from einsmith.ir.rebuild import map_bodies, prune_args, rebuild
+from einsmith.ir.rebuild import map_bodies, prune_args, rebuild, types_of
 from einsmith.ir.recurrence.define import Step, at_step, step_groups, step_parts
 
 WriteTensors = Callable[[GraphWriter, Mapping[Leaf, str], Sequence[Tensor]], list[str]]
@@ -94,7 +94,7 @@ class _Rows:
                 return Read(args.index(place), e.index[1:], e.dtype)
 
             bodies = {b: rebuild([b], row)[0] for part in n.template.parts for b in part.bodies}
-            params = tuple((a.dtype, a.shape) for a in args)
+            params = types_of(args)
             return prune_args(map_bodies(n.template, bodies.__getitem__, params), tuple(args))
 
         return rebuild(step.tensors, rule)
