@@ -15,7 +15,8 @@ from einsmith.codegen.ssa import SSAValue, elem_of
 from einsmith.gpu.tiles import arith
 from einsmith.gpu.tiles.ir import TileBuilder, TileParameter, memory_elem
 from einsmith.ir.analysis.widths import Reaches
-from einsmith.ir.nodes import Apply, Axis, Const, Expr, Read, apply, postorder
+from einsmith.ir.expression_walk import GuardedWalk
+from einsmith.ir.nodes import Apply, Axis, Const, Expr, Read
 from einsmith.schedule.kernel import KernelBuffer
 
 MOST_I32_POINTS = 1 << 30
@@ -80,8 +81,8 @@ def expand(b: TileBuilder, axes: Iterable[SSAValue], axis: int) -> list[SSAValue
     return [b.expand(x, axis) for x in axes]
 
 
-class Points:
-    """An evaluator of expressions at points.
+class Points(GuardedWalk[SSAValue, tuple[SSAValue, ...]]):
+    """An evaluator of expressions at points. A guard is a tuple of conditions, each a tile as small as it can be.
 
     Args:
         domain: the extents of all axes
@@ -99,29 +100,17 @@ class Points:
         slots: Sequence[Slot],
     ):
         self.b, self.axes, self.live, self.slots = b, axes, list(live), slots
+        self.unsafe = {}
         self._reaches = Reaches(domain)
-        self._known: dict[tuple[Expr, tuple[Expr, ...]], SSAValue] = {}
-        self._reads_memory: dict[Expr, bool] = {}
+        self._known: dict[tuple[Expr, tuple[SSAValue, ...]], SSAValue] = {}
 
     def values(self, roots: Iterable[Expr], guards: Sequence[Expr] = ()) -> list[SSAValue]:
         """Return the values of expressions where all `guards` hold; in other lanes they are undefined. A read under a
         condition loads only where the condition holds."""
-        roots = list(roots)
-        for e in postorder([*roots, *guards], self._reads_memory):
-            self._reads_memory[e] = isinstance(e, Read) or any(self._reads_memory[a] for a in e.args)
-        for _ in self._reaches.add([*roots, *guards]):  # determines which integers may be negative
+        roots, conditions = list(roots), tuple(self.conditions(guards))
+        for _ in self._reaches.add(roots):  # determines which integers may be negative
             pass
-        keys = [self._key(e, tuple(guards)) for e in roots]
-        stack = list(keys)
-        while stack:
-            key = stack[-1]
-            below = [] if key in self._known else [k for k in self._operand_keys(*key) if k not in self._known]
-            stack += below
-            if not below:
-                stack.pop()
-                if key not in self._known:
-                    self._known[key] = self._value(*key)
-        return [self._known[k] for k in keys]
+        return [self.evaluate(e, conditions, self._known) for e in roots]
 
     def value(self, e: Expr, guards: Sequence[Expr] = ()) -> SSAValue:
         """Evaluate an expression at the points where guards hold."""
@@ -129,46 +118,45 @@ class Points:
 
     def conditions(self, guards: Sequence[Expr]) -> list[SSAValue]:
         """Return the conditions, each evaluated where the preceding ones hold."""
-        return [self.value(g, tuple(guards[:n])) for n, g in enumerate(guards)]
-
-    def _key(self, e: Expr, guards: tuple[Expr, ...]) -> tuple[Expr, tuple[Expr, ...]]:
-        """Return the key of an expression's value: an expression that reads nothing has one value under all
-        conditions."""
-        return (e, tuple(dict.fromkeys(guards))) if self._reads_memory[e] else (e, ())
-
-    def _operand_keys(self, e: Expr, guards: tuple[Expr, ...]) -> list[tuple[Expr, tuple[Expr, ...]]]:
-        """Return the keys of an expression's arguments, and of the conditions of its read."""
-        if isinstance(e, Apply) and e.fn == "where":
-            c, x, y = e.args
-            negated = apply("not", c)
-            self._reads_memory[negated] = self._reads_memory[c]
-            return [self._key(c, guards), self._key(x, (*guards, c)), self._key(y, (*guards, negated))]
-        out = [self._key(a, guards) for a in (e.args[:1] if _is_twin(e) else e.args)]
-        if isinstance(e, Read) and isinstance(self.slots[e.slot], TileMemory):
-            out += [self._key(g, guards[:n]) for n, g in enumerate(guards)]
+        out: list[SSAValue] = []
+        for g in guards:
+            for _ in self._reaches.add([g]):
+                pass
+            out.append(self.evaluate(g, tuple(out), self._known))
         return out
 
-    def _value(self, e: Expr, guards: tuple[Expr, ...]) -> SSAValue:
+    def needs_guard(self, x: Read) -> bool:
+        return isinstance(self.slots[x.slot], TileMemory)
+
+    def guard_of(self, x: Expr, guard: tuple[SSAValue, ...]) -> tuple[SSAValue, ...]:
+        return guard if guard and self.is_unsafe(x) else ()
+
+    def narrow(self, guard: tuple[SSAValue, ...], condition: SSAValue, holds: bool) -> tuple[SSAValue, ...]:
+        return tuple(dict.fromkeys((*guard, condition if holds else arith.apply(self.b, "not", condition))))
+
+    def select(self, condition: SSAValue, yes: SSAValue, no: SSAValue) -> SSAValue:
+        return self.b.select(condition, yes, no)
+
+    def leaf(self, x: Expr, guard: tuple[SSAValue, ...]) -> SSAValue | None:
+        if isinstance(x, Const):
+            return self.b.const(x.value, elem_of(x.dtype))
+        return self.axes[x.position] if isinstance(x, Axis) else None
+
+    def combine(self, x: Expr, operands: Sequence[SSAValue], guard: tuple[SSAValue, ...]) -> SSAValue:
         b = self.b
-        if isinstance(e, Const):
-            return b.const(e.value, elem_of(e.dtype))
-        if isinstance(e, Axis):
-            return self.axes[e.position]
-        args = [self._known[k] for k in self._operand_keys(e, guards)]
-        if isinstance(e, Read):
-            return self._read(e, args[: len(e.index)], args[len(e.index) :])
-        if e.fn == "where":
-            return b.select(*args)
-        if e.fn == "cast":
-            source = e.args[0].dtype
-            if isinstance(e.args[0], Axis) and e.dtype is dt.i64:
-                return b.cast(args[0], "i64")
-            return arith.convert(b, self._narrow(e.args[0], args[0]), source, e.dtype)
-        args = [self._narrow(a, x) for a, x in zip(e.args, args, strict=False)]
-        if e.fn in ("floordiv", "mod") and e.dtype.is_int:
-            reach = self._reaches.known[e.args[0]]
-            return arith.division(b, e.fn, args[0], args[1], is_nonnegative=reach is not None and reach[0] >= 0)
-        return arith.apply(b, e.fn, *args)
+        if isinstance(x, Read):
+            return self._read(x, operands, guard)
+        assert isinstance(x, Apply)
+        if x.fn == "cast":
+            source = x.args[0].dtype
+            if isinstance(x.args[0], Axis) and x.dtype is dt.i64:
+                return b.cast(operands[0], "i64")
+            return arith.convert(b, self._narrow(x.args[0], operands[0]), source, x.dtype)
+        args = [self._narrow(a, v) for a, v in zip(x.args, operands, strict=False)]
+        if x.fn in ("floordiv", "mod") and x.dtype.is_int:
+            reach = self._reaches.known[x.args[0]]
+            return arith.division(b, x.fn, args[0], args[1], is_nonnegative=reach is not None and reach[0] >= 0)
+        return arith.apply(b, x.fn, *args)
 
     def _narrow(self, e: Expr, x: SSAValue) -> SSAValue:
         """Return an axis's value as i32 for arithmetic; only as an index by itself may an axis be an i64."""
@@ -196,7 +184,3 @@ class Points:
 def _dimensions(x: SSAValue) -> set[int]:
     """Return the dimensions along which a tile has several elements."""
     return {d for d, n in enumerate(x.shape) if n > 1}
-
-
-def _is_twin(e: Expr) -> bool:
-    return isinstance(e, Apply) and e.fn == "differentiate_as"

@@ -204,7 +204,7 @@ class LaneCursor(ExpressionEmitter):
             return self.const(0, elem)
         return self.cast(self.opaque[x.position], elem)
 
-    def may_leave_bounds(self, x: Read) -> bool:
+    def needs_guard(self, x: Read) -> bool:
         return x.slot not in self.s.supplied_slots and not self.s.is_safe(x)
 
     def read(self, x: Read, guard: SSAValue | None) -> SSAValue:

@@ -274,7 +274,7 @@ class VectorEmitter(Hoisting, ExpressionEmitter):
             self._ranges[x] = self._facts.bounds(self.flat(x).expr())
         return self._ranges[x]
 
-    def may_leave_bounds(self, x: Read) -> bool:
+    def needs_guard(self, x: Read) -> bool:
         if not isinstance(self._slots.get(x.slot), BufferMemory):
             return False
         lo, hi = self._range(x)

@@ -20,9 +20,10 @@ from einsmith.frontends.onnx.writer.arithmetic import divide_floats, divide_inte
 from einsmith.frontends.onnx.writer.onnx_graph import GraphWriter
 from einsmith.frontends.onnx.writer.part import FileTensor, FormulaPart
 from einsmith.frontends.onnx.writer.pieces import assemble
-from einsmith.frontends.onnx.writer.reductions import TRANSPARENT, ReductionWriter
+from einsmith.frontends.onnx.writer.reductions import ReductionWriter
 from einsmith.ir.analysis.guarded import unconditional
 from einsmith.ir.analysis.linear import linear
+from einsmith.ir.expression_walk import TRANSPARENT, ExpressionWalk
 from einsmith.ir.functions import identity
 from einsmith.ir.nodes import (
     Apply,
@@ -91,7 +92,7 @@ def describe(part: Piece | Scatter, args: Sequence[str]) -> str:
 # --------------------------------------------------------------------------------------------------------- one part
 
 
-class _PartWriter(FormulaPart):
+class _PartWriter(FormulaPart, ExpressionWalk[FileTensor, None]):
     """The writer of one part of a template."""
 
     def __init__(self, graph: GraphWriter, t: Template, args: Sequence[str], part: Piece | Scatter):
@@ -99,7 +100,7 @@ class _PartWriter(FormulaPart):
         self.args, self.params = args, t.params
         self.rank = len(part.extents)
         self.unguarded = unconditional(part.bodies)
-        self.known: dict[Expr, FileTensor] = {}
+        self.known: dict[tuple[Expr, None], FileTensor] = {}
         self.indices: dict[Read, list[_Index]] = {}
 
     # -- results
@@ -135,53 +136,44 @@ class _PartWriter(FormulaPart):
 
     def write(self, e: Expr) -> FileTensor:
         """Write an expression and return its operand."""
-        stack = [e]
-        while stack:
-            x = stack[-1]
-            pending = [] if x in self.known else [p for p in self._parts(x) if p not in self.known]
-            if pending:
-                stack += pending[::-1]
-                continue
-            stack.pop()
-            if x not in self.known:
-                self.known[x] = self._write_one(x)
-        return self.known[e]
+        return self.evaluate(e, None, self.known)
 
     def _is_table(self, e: Expr) -> bool:
         return not has_read(e) and prod(self.domain[a] for a in axes_of(e)) <= MAX_TABLE
 
-    def _parts(self, e: Expr) -> list[Expr]:
-        """Return the expressions that must be written ahead of an expression."""
-        if isinstance(e, Read):
-            return [i.position for i in self._indices(e) if has_read(i.position)]
-        if not isinstance(e, Apply) or (self._is_table(e) and e.fn != "random_bits"):
-            return []
-        return list(e.args[:1] if e.fn in TRANSPARENT else e.args)
-
-    def _write_one(self, e: Expr) -> FileTensor:
+    def leaf(self, x: Expr, guard: None) -> FileTensor | None:
         graph = self.graph
-        if isinstance(e, Const):
-            return FileTensor(graph.number(e.value, e.dtype), ())
-        if isinstance(e, Read):
-            return self._read(e)
-        if isinstance(e, Apply) and e.fn == "random_bits":
+        if isinstance(x, Const):
+            return FileTensor(graph.number(x.value, x.dtype), ())
+        if isinstance(x, Apply) and x.fn == "random_bits":
             raise self.error("random numbers", "export a network whose evaluation draws none")
-        if self._is_table(e):
-            axes = tuple(sorted(axes_of(e)))
-            table = e.dtype.narrow(self._table(e, axes))
-            return FileTensor(graph.number(table.item(), e.dtype) if not axes else graph.constant(table, "table"), axes)
-        if not isinstance(e, Apply):
+        if self._is_table(x):
+            axes = tuple(sorted(axes_of(x)))
+            table = x.dtype.narrow(self._table(x, axes))
+            return FileTensor(graph.number(table.item(), x.dtype) if not axes else graph.constant(table, "table"), axes)
+        if isinstance(x, Axis):
             return FileTensor(
-                graph.constant(np.arange(self.domain[e.position], dtype=np.int32), "table"), (e.position,)
+                graph.constant(np.arange(self.domain[x.position], dtype=np.int32), "table"), (x.position,)
             )
-        return self._apply(e, [self.known[p] for p in self._parts(e)])
+        return None
+
+    def operands(self, x: Expr) -> Sequence[Expr]:
+        if isinstance(x, Read):
+            return [i.position for i in self._indices(x) if has_read(i.position)]
+        return super().operands(x)
+
+    def combine(self, x: Expr, operands: Sequence[FileTensor], guard: None) -> FileTensor:
+        if isinstance(x, Read):
+            return self._read(x)
+        assert isinstance(x, Apply)
+        return self._apply(x, operands)
 
     def _table(self, e: Expr, axes: Sequence[int]) -> np.ndarray:
         """Return the values of an expression without reads over `axes`."""
         renamed = substitute(e, {a: Axis(n) for n, a in enumerate(axes)})
         return evaluate_template(template([self.domain[a] for a in axes], [], renamed), [])[0]
 
-    def _apply(self, e: Apply, operands: list[FileTensor]) -> FileTensor:
+    def _apply(self, e: Apply, operands: Sequence[FileTensor]) -> FileTensor:
         graph, fn = self.graph, e.fn
         if fn in TRANSPARENT:
             return operands[0]
@@ -317,7 +309,7 @@ class _PartWriter(FormulaPart):
             now, extents = [now[p] for p in order], [extents[p] for p in order]
         before, after = slice(None, at), slice(at + len(places), None)
         if has_read(i.position):
-            operand, table = self.known[i.position], None
+            operand, table = self.known[i.position, None], None
             if i.position.dtype not in (dt.i32, dt.i64):
                 operand = FileTensor(graph.cast(operand.name, dt.i64), operand.axes)
             axes = operand.axes

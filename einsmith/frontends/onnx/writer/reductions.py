@@ -8,11 +8,10 @@ from math import prod
 
 from einsmith.base import dtypes as dt
 from einsmith.frontends.onnx.writer.part import FileTensor, FormulaPart
+from einsmith.ir.expression_walk import TRANSPARENT
 from einsmith.ir.nodes import Apply, Const, Expr, Reduce, apply, axes_of
 from einsmith.ir.rebuild import operands
 
-TRANSPARENT = ("stop_gradient", "full_precision", "differentiate_as")
-"""Functions whose value is their first argument."""
 _REDUCTIONS = {"max": "ReduceMax", "min": "ReduceMin", "prod": "ReduceProd"}
 
 
