@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from einsmith.ir.analysis.bounds import Facts
 from einsmith.ir.nodes import Apply, Const, Expr, Piece, Read, Scatter, apply, postorder, rank
@@ -39,39 +40,63 @@ def collect_under(part: Piece | Scatter, is_selected: Callable[[Expr], bool]) ->
     facts = Facts(part.domain)
     if not facts.feasible:
         return []
-    containing: set[Expr] = set()
-    for e in postorder(part.bodies):
-        if is_selected(e) or not containing.isdisjoint(e.args):
-            containing.add(e)
-    by_path = _collect_by_path(part.bodies, facts, is_selected, containing)
+    containing = containing_selected(part.bodies, is_selected)
+
+    def assume(known: Facts, condition: Expr, truth: bool) -> Facts | None:
+        # Only guards about axes can help; a side that is never chosen needs no proof.
+        under = known.assume(condition, truth)
+        return under if under.feasible else None
+
+    by_path = collect_by_path(part.bodies, facts, is_selected, containing, assume, _MAX_VISITS)
     return _collect_by_expression(part.bodies, facts, is_selected, containing) if by_path is None else by_path
 
 
-def _collect_by_path(
-    bodies: Sequence[Expr], facts: Facts, is_selected: Callable[[Expr], bool], containing: set[Expr]
-) -> list[tuple[Expr, Facts]] | None:
-    """Collect the selected expressions along every path; return None where the paths are too many."""
-    out: list[tuple[Expr, Facts]] = []
-    seen: set[tuple[Expr, int]] = set()
-    stack: list[tuple[Expr, Facts]] = [(b, facts) for b in reversed(bodies)]
+def containing_selected(bodies: Sequence[Expr], is_selected: Callable[[Expr], bool]) -> set[Expr]:
+    """Return the selected expressions of the bodies and those that contain one."""
+    containing: set[Expr] = set()
+    for e in postorder(bodies):
+        if is_selected(e) or not containing.isdisjoint(e.args):
+            containing.add(e)
+    return containing
+
+
+Conditions = TypeVar("Conditions", bound=Hashable)
+
+
+def collect_by_path(
+    bodies: Sequence[Expr],
+    conditions: Conditions,
+    is_selected: Callable[[Expr], bool],
+    containing: set[Expr],
+    assume: Callable[[Conditions, Expr, bool], Conditions | None],
+    most_visits: int,
+) -> list[tuple[Expr, Conditions]] | None:
+    """Return (selected expression, conditions under which it is evaluated) for every path to it from the bodies, in
+    the order of evaluation; None where paths are many more than `most_visits`.
+
+    conditions: those around the bodies. assume: returns conditions extended by one that holds or fails; None where no
+    point is left. containing: what `containing_selected` returns."""
+    out: list[tuple[Expr, Conditions]] = []
+    seen: set[tuple[Expr, Conditions]] = set()
+    stack: list[tuple[Expr, Conditions, bool]] = [(b, conditions, False) for b in reversed(bodies)]
     while stack:
-        e, known = stack.pop()
-        if e not in containing or (e, id(known)) in seen:
+        e, known, is_done = stack.pop()
+        if is_done:
+            out.append((e, known))
             continue
-        seen.add((e, id(known)))
-        if len(seen) > max(_MAX_VISITS, 4 * len(containing)):
+        if e not in containing or (e, known) in seen:
+            continue
+        seen.add((e, known))
+        if len(seen) > max(most_visits, 4 * len(containing)):
             return None
         if is_selected(e):
-            out.append((e, known))
-        if isinstance(e, Apply) and e.fn == "where":
-            stack.append((e.args[0], known))
-            for truth, side in ((True, e.args[1]), (False, e.args[2])):
-                # Only guards about axes can help; a side that is never chosen needs no proof.
-                under = known.assume(e.args[0], truth) if side in containing else known
-                if under.feasible:
-                    stack.append((side, under))
-        else:
-            stack += [(a, known) for a in e.args]
+            stack.append((e, known, True))
+        is_where = isinstance(e, Apply) and e.fn == "where"
+        for n, a in reversed(list(enumerate(e.args))):
+            if a in containing:
+                under = assume(known, e.args[0], n == 1) if is_where and n else known
+                if under is not None:
+                    stack.append((a, under, False))
     return out
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from einsmith.base import dtypes as dt
+from einsmith.ir.analysis.guarded import collect_by_path, containing_selected
 from einsmith.ir.analysis.linear import linear
 from einsmith.ir.analysis.lines import COMPARISONS
 from einsmith.ir.nodes import Apply, Axis, Const, Expr, Read, apply, cached_postorder, postorder
@@ -21,45 +22,22 @@ def guarded_reads(body: Expr, is_selected: Callable[[Read], bool]) -> Iterator[t
     taken. The order is that of evaluation: reads in an index before the read itself, those in a condition before those
     under it.
     """
-    containing: set[Expr] = set()
-    for e in postorder([body]):
-        if (isinstance(e, Read) and is_selected(e)) or not containing.isdisjoint(e.args):
-            containing.add(e)
-    by_path = _collect_by_path(body, is_selected, containing)
-    yield from _collect_by_expression(body, is_selected, containing) if by_path is None else by_path
 
+    def is_read(e: Expr) -> bool:
+        return isinstance(e, Read) and is_selected(e)
 
-def _collect_by_path(
-    body: Expr, is_selected: Callable[[Read], bool], containing: set[Expr]
-) -> list[tuple[Read, tuple[Expr, ...]]] | None:
-    """Return (read, enclosing conditions) for every path; None if there are too many paths."""
-    out: list[tuple[Read, tuple[Expr, ...]]] = []
-    seen: set[tuple[Expr, tuple[Expr, ...]]] = set()
-    stack: list[tuple[Expr, tuple[Expr, ...], bool]] = [(body, (), False)]
-    while stack:
-        e, guards, done = stack.pop()
-        if done:
-            assert isinstance(e, Read)
-            out.append((e, guards))
-            continue
-        if e not in containing or (e, guards) in seen:
-            continue
-        seen.add((e, guards))
-        if len(seen) > max(_MAX_VISITS, 4 * len(containing)):
-            return None
-        if isinstance(e, Read) and is_selected(e):
-            stack.append((e, guards, True))
-        if isinstance(e, Apply) and e.fn == "where":
-            c, a, b = e.args
-            stack += [(b, (*guards, apply("not", c)), False), (a, (*guards, c), False), (c, guards, False)]
-        else:
-            stack += [(a, guards, False) for a in reversed(e.args)]
-    return out
+    def assume(guards: tuple[Expr, ...], condition: Expr, truth: bool) -> tuple[Expr, ...]:
+        return (*guards, condition if truth else apply("not", condition))
+
+    containing = containing_selected([body], is_read)
+    outside: tuple[Expr, ...] = ()
+    by_path = collect_by_path([body], outside, is_read, containing, assume, _MAX_VISITS)
+    yield from _collect_by_expression(body, is_read, containing) if by_path is None else by_path  # type: ignore[misc]
 
 
 def _collect_by_expression(
-    body: Expr, is_selected: Callable[[Read], bool], containing: set[Expr]
-) -> Iterator[tuple[Read, tuple[Expr, ...]]]:
+    body: Expr, is_selected: Callable[[Expr], bool], containing: set[Expr]
+) -> Iterator[tuple[Expr, tuple[Expr, ...]]]:
     no, yes = Const(False, dt.bool_), Const(True, dt.bool_)
     order = [e for e in postorder([body]) if e in containing]
     reached: dict[Expr, Expr] = dict.fromkeys(order, no)
@@ -75,7 +53,7 @@ def _collect_by_expression(
                 under = c if here is yes else apply("where", here, c, no)  # c may read only where it is reached
             reached[a] = under if yes is under or reached[a] is no else apply("or", reached[a], under)
     for e in order:
-        if isinstance(e, Read) and is_selected(e):
+        if is_selected(e):
             yield e, () if reached[e] is yes else (reached[e],)
 
 
