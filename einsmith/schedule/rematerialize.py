@@ -26,7 +26,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 import numpy as np
 
@@ -158,7 +158,6 @@ class _State:
 
     Attributes:
         calls: the calls.
-        origin: index of each call in the original plan; None if it is a recomputation.
         life: the calls that touch each tensor's memory, in order.
         first_writer: the first call that computes each tensor.
         stored: the call that overwrites each parameter.
@@ -167,7 +166,6 @@ class _State:
     """
 
     calls: list[KernelCall | LoopCall]
-    origin: list[int | None]
     life: dict[Tensor, list[int]]
     first_writer: dict[Tensor, int]
     stored: dict[Leaf, int]
@@ -187,11 +185,9 @@ class _Timeline:
         self.candidates: list[_Candidate] | None = None  # of the present state
         self.examined: list[tuple[np.ndarray, _Candidate]] = []
         """The first of them, with the bytes live at each call in the state that each leads to."""
-        self.state = self._make_state([*plan.calls], [*range(len(plan.calls))], plan.originals)
+        self.state = self._make_state([*plan.calls], plan.originals)
 
-    def _make_state(
-        self, calls: list[KernelCall | LoopCall], origin: list[int | None], originals: Mapping[Tensor, Tensor]
-    ) -> _State:
+    def _make_state(self, calls: list[KernelCall | LoopCall], originals: Mapping[Tensor, Tensor]) -> _State:
         life: dict[Tensor, list[int]] = {}
         first_writer: dict[Tensor, int] = {}
         stored: dict[Leaf, int] = {}
@@ -218,7 +214,7 @@ class _Timeline:
             calls, {s: (uses[0], uses[-1]) for s, uses in life.items()}, self.known_overwrites
         ).values():
             change[life[s][-1] : life[s][-1] + 2] += (-sizes[s], sizes[s])
-        return _State(calls, origin, life, first_writer, stored, np.cumsum(change)[:-1] + work, dict(originals))
+        return _State(calls, life, first_writer, stored, np.cumsum(change)[:-1] + work, dict(originals))
 
     def _accesses(self, call: KernelCall | LoopCall) -> list[tuple[Tensor, bool, int]]:
         """Return (storage, whether it is written, bytes) of the tensors of a call; the bytes are -1 for a tensor that
@@ -239,12 +235,7 @@ class _Timeline:
 
     def recomputation_seconds(self) -> float:
         """Return the seconds of all calls that run again."""
-        rerun = [
-            c
-            for c, n in zip(self.state.calls, self.state.origin, strict=True)
-            if n is None and isinstance(c, KernelCall)
-        ]
-        return sum(self.cost.seconds(c.kernel) for c in rerun)
+        return sum(self.cost.seconds(c.kernel) for c in self.state.calls if _is_recomputation(c))
 
     def walk(self, ratio: float) -> Iterator[int]:
         """Recompute results toward the least memory; yield each peak that is lower than the one before by a stride
@@ -395,13 +386,11 @@ class _Timeline:
         state = self.state
         new: dict[Tensor, Tensor] = {}
         calls: list[KernelCall | LoopCall] = []
-        origin: list[int | None] = []
         originals = dict(state.originals)
         start = 0
 
         def keep(stop: int) -> None:
             calls.extend(c.exchange(new) if new and isinstance(c, KernelCall) else c for c in state.calls[start:stop])
-            origin.extend(state.origin[start:stop])
 
         for candidate in sorted(candidates, key=lambda c: c.before):
             keep(candidate.before)
@@ -411,9 +400,8 @@ class _Timeline:
                 new |= copies
                 originals |= {c: s for s, c in copies.items()}
                 calls.append(replace(call.exchange(new), is_recomputation=True))
-                origin.append(None)
         keep(len(state.calls))
-        return self._make_state(calls, origin, originals)
+        return self._make_state(calls, originals)
 
     def _new_copy(self, s: Tensor) -> Tensor:
         """Return a tensor for a result that is computed again; equal nodes are one object, so that each time of several
@@ -424,13 +412,17 @@ class _Timeline:
         return copy
 
     def plan(self) -> Plan:
-        state = self.state
-        place = {n: i for i, n in enumerate(state.origin) if n is not None} | {
-            len(self.original.calls): len(state.calls)
-        }
-        checks = [(place[i], t, m) for i, t, m in self.original.checks]
-        first = place[self.original.first_write]
-        return replace(self.original, calls=state.calls, checks=checks, first_write=first, originals=state.originals)
+        """Return the plan of the present state."""
+        lists: list[list[KernelCall | LoopCall]] = [[]]
+        for c in self.state.calls:
+            lists[-1].append(c)
+            if not _is_recomputation(c):
+                lists.append([])
+        return replace(self.original.with_calls(lists[:-1]), originals=self.state.originals)
+
+
+def _is_recomputation(call: KernelCall | LoopCall) -> TypeGuard[KernelCall]:
+    return isinstance(call, KernelCall) and call.is_recomputation
 
 
 def _excess(live: np.ndarray, target: int) -> int:

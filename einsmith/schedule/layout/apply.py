@@ -137,43 +137,31 @@ def apply_layouts(plan: Plan, decide: Callable[[Plan], LayoutDecision]) -> Plan:
     choices = {**decision.orders, **{c.call.tensors[1]: c.choice for c in decision.copies}}
     orders = {t: x.order for t, x in choices.items()}
     pending = list(decision.copies)
-    calls: list[KernelCall | LoopCall] = []
-    place: list[int] = []  # index in `calls` of each call of `plan`
+    lists: list[list[KernelCall | LoopCall]] = []
     for call in plan.calls:
         if isinstance(call, LoopCall):
             steps = [apply_layouts(p, decide) for p in call.plans]
             same = all(p is q for p, q in zip(steps, call.plans, strict=True))
-            place.append(len(calls))
-            calls.append(call if same else replace(call, plans=steps))
+            lists.append([call if same else replace(call, plans=steps)])
             continue
         new: dict[Tensor, Tensor] = {}
+        lists.append([])
         for c in decision.copies:
             if any(call is r for r in c.readers):
                 t, copy = c.call.tensors
                 new[t] = copy
                 if c in pending:  # its first reader
                     pending.remove(c)
-                    calls.append(_require_order(c.call, orders))
+                    lists[-1].append(_require_order(c.call, orders))
         if not loop_invariant_operands(call).isdisjoint(new):
             raise VerifyError(
                 "a loop's step reads the copy of an operand that is packed before the loop, when no copy exists yet"
             )
-        place.append(len(calls))
-        calls.append(_require_order(call.exchange(new), orders))
-    if all(c is d for c, d in zip(calls, plan.calls, strict=False)):
+        lists[-1].append(_require_order(call.exchange(new), orders))
+    if all(len(x) == 1 and x[0] is c for x, c in zip(lists, plan.calls, strict=True)):
         return plan
-    place.append(len(calls))
-    checks = [(place[i], t, m) for i, t, m in plan.checks]
     originals = {c.call.tensors[1]: storage(c.call.tensors[0]) for c in decision.copies}
-    first = place[min(plan.first_write, len(plan.calls))]
-    return replace(
-        plan,
-        calls=calls,
-        checks=checks,
-        first_write=first,
-        orders=plan.orders | choices,
-        originals=plan.originals | originals,
-    )
+    return replace(plan.with_calls(lists), orders=plan.orders | choices, originals=plan.originals | originals)
 
 
 def loop_invariant_operands(call: KernelCall) -> set[Tensor]:
