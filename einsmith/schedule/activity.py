@@ -74,20 +74,24 @@ class TileValues:
         return None if value is None or axes is None else ConstantUnless(value.value, substitute(value.unless, axes))
 
     def _rename(self, condition: Expr, x: SweptKernel, args: Sequence[tuple]) -> Expr | None:
-        """Return a condition with the names of tensors for slots; None where it reads another stage or a tensor without
-        a name. Reads of known values, which `constant_unless` has put there, have names already (negative slots)."""
+        """Return a condition with the names of tensors for slots, whose indices are those of the tensors; None where it
+        reads another stage, a tensor without a name, or one by other dimensions than its own. Reads of known values,
+        which `constant_unless` has put there, have names already (negative slots)."""
         valid = True
 
         def rule(e):
             nonlocal valid
             if not isinstance(e, Read) or e.slot < 0:
                 return None
-            kind, *where = args[e.slot]
-            number = self.name(x.tensors[where[0]]) if kind == "buffer" else None
-            if number is None:
-                valid = False
-                return None
-            return Read(-1 - number, e.index, e.dtype)
+            kind, place, *_ = args[e.slot]
+            number = self.name(x.tensors[place]) if kind == "buffer" else None
+            if number is not None:
+                # A kernel whose leading axes are merged sees fewer dimensions than the tensor has.
+                axes = axes_at(x.tensors[place].shape, x.kernel.buffers[place].shape, e.index)
+                if axes is not None:
+                    return Read(-1 - number, tuple(axes.values()), e.dtype)
+            valid = False
+            return None
 
         out = rebuild([condition], rule)[0]
         return out if valid else None

@@ -220,7 +220,11 @@ def _sweeps(
         assert scales is not None  # as `_groups` has found
         sweep = _follow(fused, members, scales, parts)
         if condition is not None:
-            buffer_of = {p: b for k, places_ in kernels for p, b in zip(places_, k.buffers, strict=True)}
+            # Conditions read tensors by the dimensions of the first kernel that has one (`tensors`).
+            buffer_of: dict[int, KernelBuffer] = {}
+            for k, places_ in kernels:
+                for p, b in zip(places_, k.buffers, strict=True):
+                    buffer_of.setdefault(p, b)
             for place in sorted(names_in(condition.expr) - set(at)):
                 sweep, at = add_place(sweep, buffer_of[place]), (*at, place)
             sweep = _with_activity(sweep, condition, tile, at, buffer_of)

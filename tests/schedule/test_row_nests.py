@@ -12,6 +12,7 @@ import einsmith as es
 import einsmith.functional as F
 from einsmith.kernels import autoconfig
 from einsmith.kernels.rows import rows_cost
+from einsmith.kernels.rows.rows_pattern import RowBlocks
 from einsmith.schedule import row_blocks, row_nests
 from einsmith.schedule.kernel import Rows
 from einsmith.schedule.shared_rows import share
@@ -20,6 +21,7 @@ from tests.fuzz.case import Case, Input
 from tests.fuzz.check import agree
 from tests.fuzz.trial import Check, run_check
 from tests.fuzz.variants import STREAMED, streaming
+from tests.kernels.runner import check
 from tests.kernels.test_rows import compiled
 from tests.schedule.test_reduction_chains import CHAINS, arguments, compile_with
 
@@ -190,6 +192,33 @@ def test_masks_skip_tiles(name: str, rng, nested) -> None:
     args = [rng.standard_normal((6, 50, 4), np.float32) for _ in range(3)]
     run = compile_with(BATCHED[name], args, 1, 1 << 16)
     assert any(k.active is not None for call in run.plan.calls for k in row_blocks_in(call.kernel, run.target))
+
+
+def test_tiles_are_chosen_by_the_dimensions_of_what_is_read(rng) -> None:
+    """A derivative is that of the term at the position of a maximum. In sweeps over keys the rows, of heads and
+    queries, are one axis, and the positions have two."""
+    score = es.op("M[h,i] = max[j](where((i + j) % 2 == 0, 0.5*min[d](x[h,i,d] + y[d,h,j]), -1e9))")
+    x, dx = (rng.standard_normal((2, 37, 2), np.float32) for _ in range(2))
+    y = rng.standard_normal((2, 2, 65), np.float32)
+    blocks = {
+        37: rows_cost.RowsConfig(16, 1, nested=17, turned=True),
+        65: rows_cost.RowsConfig(5, 8, nested=17, turned=True),
+        32: rows_cost.RowsConfig(17, 1),
+    }
+
+    class Chooser:
+        @staticmethod
+        def choose(kernel, target):
+            choice = autoconfig.choose(kernel, target)
+            config = blocks.get(kernel.rows) if isinstance(kernel, Rows) else None
+            return replace(choice, pattern=pattern, config=config) if config else choice
+
+    pattern = RowBlocks(Chooser)  # type: ignore[arg-type]
+    with streaming("16"):
+        run = compile_with(lambda x, dx: es.jvp(lambda x: score(x, y), (x,), (dx,))[1], [x, dx], 1, 1)
+        (kernel,) = (call.kernel for call in run.plan.calls if isinstance(call.kernel, Rows))
+        assert (kernel.rows, len(kernel.members)) == (2, 4)
+        check(pattern, kernel, rng, configs=[rows_cost.RowsConfig(2, 0, nested=17, turned=True)], native=True)
 
 
 MASKS = {"window": "abs(i - j) <= 5", "below": "j <= i - 3", "above": "j - i >= 9", "none": "j >= 0"}

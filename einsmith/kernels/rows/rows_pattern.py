@@ -376,6 +376,8 @@ class _RowsLowering:
             """Return the first and last element that a read of one dimension reads in a box: it is scanned."""
             buffer = self.kernel.buffers[e.slot]
             elem = elem_of(buffer.dtype)
+            if len(e.index) != len(buffer.shape):
+                raise VerifyError(f"a condition reads a buffer of shape {buffer.shape} at an index of {len(e.index)}")
             if not e.index:
                 x = b.cast(b.load(b.buffers[e.slot], 0, elem), "i64")
                 return x, x
