@@ -12,8 +12,8 @@ from numpy.random import default_rng
 
 from benchmarks.gpu.launching import CardBench, uses_dots
 from einsmith.base.errors import EinsmithError
-from einsmith.gpu.tiles.ir import PRECISIONS
 from einsmith.gpu.tiles.lower import lower, patterns
+from einsmith.gpu.tiles.operations import PRECISIONS
 from einsmith.kernels.pattern import Lowered, describe
 from einsmith.schedule.kernel import Kernel
 from einsmith.tuning.kernels import decisions

@@ -117,7 +117,7 @@ def steps(run: Run) -> None:
 
 def coefficients(run: Run) -> None:
     """Bandwidth, the gap between launches, and the rates of products, for `einsmith.gpu.cards`."""
-    from einsmith.gpu.tiles.ir import PRECISIONS
+    from einsmith.gpu.tiles.operations import PRECISIONS
 
     wanted: dict[str, tuple] = {f"copy of {n} bytes": ("copies", n) for n in run.sizes.copies}
     wanted |= {f"launches of {n} programs": ("launch_gaps", n, run.sizes.launches) for n in run.sizes.programs}

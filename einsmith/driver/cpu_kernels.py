@@ -14,6 +14,7 @@ from einsmith.codegen.cache import native
 from einsmith.codegen.loopnest import nest
 from einsmith.codegen.loopnest.count import count_instructions
 from einsmith.codegen.loopnest.nest_text import show
+from einsmith.codegen.loopnest.nest_verify import verify
 from einsmith.cost import facts
 from einsmith.cost.facts import Target
 from einsmith.driver.backend import Runnable
@@ -96,6 +97,7 @@ def lower(kernel: Kernel, target: Target, decision: Decision = MODEL) -> tuple[l
             )
         if environment.debug() >= 4:
             messages.say(show(f))
+            verify(f)
     meta = {
         "launches": [(launch.function.name, launch.tasks, launch.loop_invariant) for launch in lowered.launches],
         "scratch": max((f.scratch_bytes for f in lowered.functions), default=0),

@@ -20,9 +20,10 @@ from einsmith.gpu.cuda.card_program import CudaProgram
 from einsmith.gpu.cuda.device import CudaDevice, DeviceCode, DeviceFacts
 from einsmith.gpu.cuda.launches import TileCode
 from einsmith.gpu.cuda.offline import OfflineDevice
-from einsmith.gpu.tiles.ir import rounding_of
+from einsmith.gpu.tiles.ir import rounding_of, show
 from einsmith.gpu.tiles.patterns import TILE_PATTERNS
 from einsmith.gpu.tiles.triton_text import pointer_type, triton_text
+from einsmith.gpu.tiles.verify import verify
 from einsmith.gpu.triton.binary import Binary, TritonSource
 from einsmith.gpu.triton.compile_triton import compile_sources
 from einsmith.kernels.pattern import Pattern
@@ -89,6 +90,10 @@ class Cuda(TunedBackend):
         followed, choice, lowered, unfollowed = follow(kernel, target, decision)
         if environment.debug() >= 3:
             messages.say(decisions.explain(kernel, target))
+        if environment.debug() >= 4:
+            for x in lowered.launches:
+                messages.say(show(x.function))
+                verify(x.function)
         config = choice.config
         launches = [(TileCode(x.function, config.warps, config.stages), x.tasks, False) for x in lowered.launches]
         compiled = CompiledKernel(

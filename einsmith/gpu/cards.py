@@ -35,8 +35,8 @@ class GpuTarget(Target):
         registers: 32-bit registers of a multiprocessor
         resident: most threads of a multiprocessor
         clock: cycles a second
-        rates: products a second, as multiply-adds counted twice, by precision of a dot (`gpu.tiles.ir.PRECISIONS`;
-            "bf16" is also that of operands that are f16) and of "f64", on all multiprocessors
+        rates: products a second, as multiply-adds counted twice, by precision of a dot (PRECISIONS of
+            `gpu.tiles.operations`; "bf16" is also that of operands that are f16) and of "f64", on all multiprocessors
         level1_bandwidth: bytes a second from the level 1 caches of all multiprocessors
         precision: how dots of float32 round their operands
         launch_gap: seconds from the end of a launch in a graph to the beginning of one that waits for it

@@ -13,6 +13,7 @@ import pytest
 
 from einsmith.base.dtypes import dtype_of, u8
 from einsmith.codegen.cache.native import compile_functions, host_target
+from einsmith.codegen.loopnest.nest_verify import verify
 from einsmith.cost.facts import Target
 from einsmith.ir.analysis.pointwise import is_identity
 from einsmith.ir.nodes import Read, Reduce, postorder
@@ -253,6 +254,8 @@ def compare(
 ) -> None:
     """Runs it (on the interpreter of nests where no target is told), and looks at every buffer; of results and what
     they are stored over (see `run_native`), at the results."""
+    for launch in lowered.launches:
+        verify(launch.function)
     arrays = poisoned(kernel, base, want)
     if target is None:
         assert not over

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import CompileError
@@ -22,6 +23,58 @@ from einsmith.ir.functions import FUNCTIONS, has_lanes
 I64, I32, I1, PTR = Type("i64"), Type("i32"), Type("i1"), Type("ptr")
 _MEMORY_ONLY = frozenset(elem_of(d) for d in dt.ALL if d.in_memory_only)
 """Element types that are loaded, stored, selected and converted, but not computed in."""
+
+
+@lru_cache(maxsize=4096)
+def function_type(fn: str, *types: Type) -> Type:
+    """Return the type of a function of the IR, of fma or of select on values of these types. Raises CompileError."""
+    first = types[0]
+    if fn == "select":
+        if len(types) != 3 or types[1] != types[2] or first.elem != "i1" or first.lanes not in (0, types[1].lanes):
+            raise CompileError(f"where of {[*map(str, types)]}")
+        return types[1]
+    if len({*types}) != 1:
+        raise CompileError(f"{fn} of {[*map(str, types)]}")
+    if first.elem in _MEMORY_ONLY:
+        raise CompileError(f"{fn} in {first.elem}, a storage type")
+    if fn in COMPARE:
+        return vector("i1", first.lanes)
+    spec = FUNCTIONS.get(fn)
+    arity = 3 if fn == "fma" else spec.arity if spec is not None and not spec.is_identity else 0
+    if len(types) == arity and (arity < 3 or fn == "fma" or has_lanes(fn)):
+        return first
+    if fn == "random_bits" and len(types) == 4 and first.elem == "i32":
+        return first
+    raise CompileError(f"no instruction {fn} of {len(types)} arguments")
+
+
+def dot_type(name: str, *types: Type) -> Type:
+    """Return the type of a dot product of words (`dots.DOTS`). Raises CompileError."""
+    total = types[-1]
+    if types != (*[vector(WORD, total.lanes)] * 2, vector(DOTS[name].sum, total.lanes)):
+        raise CompileError(f"the dot product {name} of {[*map(str, types)]}")
+    return total
+
+
+def word_type(*types: Type) -> Type:
+    """Return the type of words of points of these types. Raises CompileError where they do not fill a word."""
+    if len({*types}) != 1 or len(types) * BYTES[types[0].elem] != WORD_BYTES:
+        raise CompileError(f"a word of {[*map(str, types)]}")
+    return vector(WORD, types[0].lanes)
+
+
+def bits_type(x: Type, elem: str) -> Type:
+    """Return the type of the bits of a value as elements of another type. Raises CompileError where none fits."""
+    size, new = BYTES[x.elem] * max(x.lanes, 1), BYTES[elem]
+    if size % new or (not x.lanes and size != new):
+        raise CompileError(f"the bits of {x} as {elem}")
+    return vector(elem, size // new if x.lanes else 0)
+
+
+def check_tile_registers(total: int, left: int, right: int) -> None:
+    """Raise CompileError unless these are registers of tiles, and the product is none of its factors."""
+    if not {total, left, right} <= set(range(TILE_REGISTERS)) or total in (left, right):
+        raise CompileError(f"tile registers {total}, {left} and {right}")
 
 
 @dataclass
@@ -101,24 +154,7 @@ class Builder(SSABuilder):
             if folded is not None:
                 return folded
         a = self._splat_all(args)
-        if fn == "select":
-            type = a[1].type
-            if a[1].type != a[2].type or a[0].type.elem != "i1":
-                raise CompileError(f"where of {[str(x.type) for x in a]}")
-            return self._result("select", a, type)
-        if len({x.type for x in a}) != 1:
-            raise CompileError(f"{fn} of {[str(x.type) for x in a]}")
-        if a[0].type.elem in _MEMORY_ONLY:
-            raise CompileError(f"{fn} in {a[0].type.elem}, a storage type")
-        if fn in COMPARE:
-            return self._result(fn, a, vector("i1", a[0].type.lanes))
-        spec = FUNCTIONS.get(fn)
-        arity = 3 if fn == "fma" else spec.arity if spec is not None and not spec.is_identity else 0
-        if len(a) == arity and (arity < 3 or fn == "fma" or has_lanes(fn)):
-            return self._result(fn, a, a[0].type)
-        if fn == "random_bits" and len(a) == 4 and a[0].type.elem == "i32":
-            return self._result(fn, a, a[0].type)
-        raise CompileError(f"no instruction {fn} of {len(a)} arguments")
+        return self._result(fn, a, function_type(fn, *[x.type for x in a]))
 
     def add(self, a: SSAValue | int, b: SSAValue | int) -> SSAValue:
         """Emit a + b."""
@@ -138,24 +174,16 @@ class Builder(SSABuilder):
 
     def dot(self, name: str, a: SSAValue, b: SSAValue, c: SSAValue) -> SSAValue:
         """Emit c + the products of the points of the words a and b: the dot product of this name (`dots.DOTS`)."""
-        lanes, sums = c.type.lanes, DOTS[name].sum
-        if [a.type, b.type, c.type] != [vector(WORD, lanes), vector(WORD, lanes), vector(sums, lanes)]:
-            raise CompileError(f"the dot product {name} of {[str(x.type) for x in (a, b, c)]}")
-        return self._result("dot", [a, b, c], c.type, (name,))
+        return self._result("dot", [a, b, c], dot_type(name, a.type, b.type, c.type), (name,))
 
     def pack(self, points: Sequence[SSAValue]) -> SSAValue:
         """Emit words of these points, the first in the lowest bits, of types that fill a word together."""
         points = self._splat_all(points)
-        if len({x.type for x in points}) != 1 or len(points) * BYTES[points[0].type.elem] != WORD_BYTES:
-            raise CompileError(f"a word of {[str(x.type) for x in points]}")
-        return self._result("pack", points, vector(WORD, points[0].type.lanes))
+        return self._result("pack", points, word_type(*[x.type for x in points]))
 
     def bitcast(self, x: SSAValue, elem: str) -> SSAValue:
         """Return the bits of x as elements of another type, of which a vector may hold more or fewer."""
-        size, new = BYTES[x.type.elem] * max(x.type.lanes, 1), BYTES[elem]
-        if size % new or (not x.type.lanes and size != new):
-            raise CompileError(f"the bits of {x.type} as {elem}")
-        return self._result("bitcast", [x], vector(elem, size // new if x.type.lanes else 0))
+        return self._result("bitcast", [x], bits_type(x.type, elem))
 
     def select(self, c: SSAValue, a: SSAValue | int, b: SSAValue | int) -> SSAValue:
         """Emit `a` where c holds, else `b`."""
@@ -241,8 +269,7 @@ class Builder(SSABuilder):
 
         name: the dot product; is_reversed: it takes the words of `right` first. A function uses one dot product.
         """
-        if not {total, left, right} <= set(range(TILE_REGISTERS)) or total in (left, right):
-            raise CompileError(f"tile registers {total}, {left} and {right}")
+        check_tile_registers(total, left, right)
         self._emit("tile_dot", [], (), (name, total, left, right, is_reversed))
 
     def alloc(self, elem: str, n: int) -> SSAValue:

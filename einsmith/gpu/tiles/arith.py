@@ -11,7 +11,8 @@ from collections.abc import Callable
 from einsmith.base.dtypes import DType
 from einsmith.base.errors import CompileError
 from einsmith.codegen.ssa import INTEGERS, SSAValue, elem_of
-from einsmith.gpu.tiles.ir import FLOATS, TileBuilder
+from einsmith.gpu.tiles.ir import TileBuilder
+from einsmith.gpu.tiles.operations import FLOATS
 from einsmith.ir.functions import FUNCTIONS
 from einsmith.ir.random import threefry
 from einsmith.ir.vecmath import polynomials

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from einsmith.base import dtypes as dt
 from einsmith.codegen.ssa import SSAValue
 from einsmith.gpu.tiles.ir import TileBuilder
+from einsmith.gpu.tiles.operations import LEAST_K
 from einsmith.gpu.tiles.pieces import (
     Functions,
     Tiling,
@@ -28,7 +29,6 @@ from einsmith.gpu.tiles.pieces import (
     stage_arguments,
 )
 from einsmith.gpu.tiles.points import MOST_I32_POINTS, Points, TileMemory, number_lanes, unravel
-from einsmith.gpu.tiles.verify import LEAST_K
 from einsmith.ir.analysis.linear import linear
 from einsmith.ir.nodes import Expr, Piece, Read, Reduce, Scatter, Template, axes_of, reads
 from einsmith.kernels.contraction.words import narrow

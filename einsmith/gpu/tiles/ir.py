@@ -39,7 +39,6 @@ from itertools import count
 from einsmith.base.errors import CompileError
 from einsmith.codegen.ssa import (
     BYTES,
-    COMPARE,
     FOLD,
     INTEGERS,
     Loop,
@@ -50,18 +49,9 @@ from einsmith.codegen.ssa import (
     Type,
     operations,
 )
+from einsmith.codegen.ssa_text import show_body
+from einsmith.gpu.tiles.operations import FLOATS, ROUNDINGS, common_shape, result_types
 from einsmith.ir.analysis.ranges import wrapped
-
-FLOATS = ("f32", "f64")
-"""Element types of arithmetic; f16 and bf16 are only moved, converted and multiplied by `dot`, and u8 is moved and
-converted."""
-HALVES = ("bf16", "f16")
-PRECISIONS = ("ieee", "tf32", "tf32x3", "bf16", "bf16x3")
-"""Precisions of a dot of float32. ieee: products of the operands as they are; tf32, bf16: products of the operands in
-that format; x3: three such products, whose error is the square of the operands' rounding."""
-ROUNDINGS = {"ieee": 1.0, "tf32": 2.0**15, "tf32x3": 64.0, "bf16": 2.0**17, "bf16x3": 1024.0}
-"""Factor by which a product of each precision rounds more than one of float32, whose error is 2**-24 of it: tf32 cuts
-operands to 11 bits, bf16 rounds them to 8. A power of two above the bound of both operands' errors."""
 
 
 def memory_elem(elem: str) -> str:
@@ -102,27 +92,7 @@ class TileFunction:
     cooperative: bool = False
 
 
-UNARY = ("neg", "abs", "not", "floor", "sqrt", "sin", "cos")
-BINARY = ("add", "sub", "mul", "div", "quot", "rem", "min", "max", "pow", "and", "or", "xor")
-SHIFTS = ("shl", "shr", "sar")
-COMBINERS = ("sum", "prod", "max", "min", "argmax", "argmin")
-"""Combiners of `reduce`. argmax and argmin take values and their places (i32), and return the first place of the
-extreme or of a NaN."""
-
-
 _PACKED = {"i32": "<i", "i64": "<q", "f32": "<f", "f64": "<d"}
-
-
-def common_shape(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    """Return the common shape of tiles that are combined: of one rank, with extents that are equal or 1; scalars
-    combine with any shape. Raises CompileError."""
-    ranks = {len(s) for s in shapes if s}
-    if len(ranks) > 1:
-        raise CompileError(f"tiles of the shapes {shapes} do not meet")
-    out = tuple(max(n) for n in zip(*(s for s in shapes if s), strict=True))
-    if any(n not in (1, most) for s in shapes if s for n, most in zip(s, out, strict=True)):
-        raise CompileError(f"tiles of the shapes {shapes} do not meet")
-    return out
 
 
 class TileBuilder(SSABuilder):
@@ -151,13 +121,12 @@ class TileBuilder(SSABuilder):
             self.parameters.append(p)
         return self.parameters.index(p)
 
-    def _pure(
-        self, name: str, args: Sequence[SSAValue], types: Sequence[Type], attrs: tuple = ()
-    ) -> tuple[SSAValue, ...]:
-        key = (name, tuple(args), tuple(types), attrs)
+    def _pure(self, name: str, args: Sequence[SSAValue], attrs: tuple = ()) -> tuple[SSAValue, ...]:
+        """Emit an operation without effects; an equal one that is known here is shared."""
+        key = (name, tuple(args), attrs)
         results = self.find_shared(self._shared, key)
         if results is None:
-            results = self._emit(name, args, types, attrs)
+            results = self._emit(name, args, result_types(name, tuple(a.type for a in args), attrs), attrs)
             self.share(self._shared, key, results, self.depth)
         return results
 
@@ -183,12 +152,7 @@ class TileBuilder(SSABuilder):
         folded = self._fold(fn, a)
         if folded is not None:
             return folded
-        elem = a[0].elem
-        fits = (fn in UNARY and len(a) == 1) or (fn in (*BINARY, *COMPARE) and len(a) == 2)
-        if not fits or any(x.elem != elem for x in a):
-            raise CompileError(f"{fn} of {', '.join(str(x.type) for x in a)}")
-        type = Type("i1" if fn in COMPARE else elem, common_shape([x.shape for x in a]))
-        return self._pure(fn, a, [type])[0]
+        return self._pure(fn, a)[0]
 
     def shift(self, fn: str, x: SSAValue, bits: int) -> SSAValue:
         """Emit a function of SHIFTS."""
@@ -196,22 +160,18 @@ class TileBuilder(SSABuilder):
         if value is not None:
             mask = (1 << INTEGERS[x.elem]) - 1
             return self.const((int(value) & mask) >> bits if fn == "shr" else FOLD[fn](value, bits), x.elem)
-        return self._pure(fn, [x], [x.type], (bits,))[0]
+        return self._pure(fn, [x], (bits,))[0]
 
     def select(self, c: SSAValue, a: SSAValue | int, b: SSAValue | int) -> SSAValue:
         """Emit a where c holds, else b; both are computed."""
         a, b = self._values([a, b])
         if self.known(c) is not None:
             return a if self.known(c) else b
-        if c.elem != "i1" or a.elem != b.elem:
-            raise CompileError(f"where of {c.type}, {a.type} and {b.type}")
-        if a is b:
-            return a
-        return self._pure("select", [c, a, b], [Type(a.elem, common_shape([c.shape, a.shape, b.shape]))])[0]
+        return a if a is b else self._pure("select", [c, a, b])[0]
 
     def fma(self, a: SSAValue, b: SSAValue, c: SSAValue) -> SSAValue:
         """Emit a*b + c of floats, rounded once."""
-        return self._pure("fma", [a, b, c], [Type(a.elem, common_shape([a.shape, b.shape, c.shape]))])[0]
+        return self._pure("fma", [a, b, c])[0]
 
     def cast(self, x: SSAValue, elem: str) -> SSAValue:
         """Emit a conversion to another type. The module's docstring says for which numbers it is defined."""
@@ -220,14 +180,14 @@ class TileBuilder(SSABuilder):
             return x
         if isinstance(value, int) and elem in (*INTEGERS, *FLOATS):
             return self.const(value if elem in INTEGERS else float(value), elem)
-        return self._pure("cast", [x], [Type(elem, x.shape)])[0]
+        return self._pure("cast", [x], (elem,))[0]
 
     def bitcast(self, x: SSAValue, elem: str) -> SSAValue:
         """Reinterpret the bits of a value as another type of equal size."""
         value = self.known(x)
         if value is not None and x.elem in INTEGERS and elem in FLOATS:
             return self.const(struct.unpack(_PACKED[elem], struct.pack(_PACKED[x.elem], value))[0], elem)
-        return self._pure("bitcast", [x], [Type(elem, x.shape)])[0]
+        return self._pure("bitcast", [x], (elem,))[0]
 
     def conjoin(self, conditions: Sequence[SSAValue]) -> SSAValue | None:
         """Emit the conjunction of conditions; None where it holds everywhere."""
@@ -240,21 +200,19 @@ class TileBuilder(SSABuilder):
 
     def program(self) -> SSAValue:
         """Emit the number of this program, an i32 scalar."""
-        return self._pure("program", [], [Type("i32")])[0]
+        return self._pure("program", [])[0]
 
     def arange(self, n: int) -> SSAValue:
         """Emit 0, 1, ..., n-1 as an i32 tile of one dimension."""
-        return self._pure("arange", [], [Type("i32", (n,))])[0]
+        return self._pure("arange", [], (n,))[0]
 
     def expand(self, x: SSAValue, axis: int) -> SSAValue:
         """Insert a dimension of extent 1 before dimension `axis` of a tile; a scalar stays one."""
-        if not x.shape:
-            return x
-        return self._pure("expand", [x], [Type(x.elem, (*x.shape[:axis], 1, *x.shape[axis:]))], (axis,))[0]
+        return self._pure("expand", [x], (axis,))[0] if x.shape else x
 
     def broadcast(self, x: SSAValue, shape: tuple[int, ...]) -> SSAValue:
         """Repeat a scalar, or a tile along its extents of 1, to `shape`."""
-        return x if x.shape == shape else self._pure("broadcast", [x], [Type(x.elem, shape)])[0]
+        return x if x.shape == shape else self._pure("broadcast", [x], shape)[0]
 
     def full(self, shape: tuple[int, ...], value: float | int | bool, elem: str) -> SSAValue:
         """Emit a tile of one literal."""
@@ -262,13 +220,12 @@ class TileBuilder(SSABuilder):
 
     def dot(self, a: SSAValue, b: SSAValue, total: SSAValue, precision: str) -> SSAValue:
         """Emit total[m, n] + sum over k of a[m, k]*b[k, n]."""
-        return self._pure("dot", [a, b, total], [total.type], (precision,))[0]
+        return self._pure("dot", [a, b, total], (precision,))[0]
 
     def reduce(self, combiner: str, axis: int, *tiles: SSAValue) -> tuple[SSAValue, ...]:
         """Combine tiles along a dimension, which is removed: one tile, or, for argmax and argmin, values and
         places."""
-        types = [Type(x.elem, (*x.shape[:axis], *x.shape[axis + 1 :])) for x in tiles]
-        return self._pure("reduce", tiles, types, (combiner, axis))
+        return self._pure("reduce", tiles, (combiner, axis))
 
     # -- memory
 
@@ -346,6 +303,13 @@ def _defined(f: TileFunction) -> Iterator[SSAValue]:
         if isinstance(x, Loop):
             yield from (x.var, *x.carried)
             pending += x.body
+
+
+def show(f: TileFunction) -> str:
+    """Return a function as text, one instruction a line; constants stand where they are used."""
+    parameters = ", ".join(f"p{n}: {p.elem}[{p.size}]" for n, p in enumerate(f.parameters))
+    head = f"function {f.name}({parameters}) of {f.programs} programs{', cooperative' * f.cooperative}"
+    return show_body(head, [*f.constants, *f.body], Type("i32"))
 
 
 def rounding_of(functions: Sequence[TileFunction]) -> float:

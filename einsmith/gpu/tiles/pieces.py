@@ -26,7 +26,7 @@ class Tiling:
         n: points along the tile's second dimension (of a contraction)
         k: terms of a sum at once
         split: number of programs among which the terms are divided
-        precision: of a dot of float32 (`ir.PRECISIONS`)
+        precision: of a dot of float32 (`operations.PRECISIONS`)
     """
 
     m: int = 256

@@ -14,7 +14,8 @@ from typing import Any
 from einsmith.base import dtypes as dt
 from einsmith.base.errors import CompileError
 from einsmith.codegen.ssa import INTEGERS, SSAValue, elem_of
-from einsmith.gpu.tiles.ir import FLOATS, TileBuilder, memory_elem
+from einsmith.gpu.tiles.ir import TileBuilder, memory_elem
+from einsmith.gpu.tiles.operations import FLOATS
 from einsmith.gpu.tiles.pieces import (
     Functions,
     Tiling,

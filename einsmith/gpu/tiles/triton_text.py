@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from einsmith.base.errors import CompileError
 from einsmith.codegen.ssa import BYTES, Loop, Op, SSAValue, Type, operations
-from einsmith.gpu.tiles.ir import FLOATS, HALVES, TileFunction
+from einsmith.gpu.tiles.ir import TileFunction
+from einsmith.gpu.tiles.operations import FLOATS, HALVES
 
 _TYPES = {
     "i1": "tl.int1",

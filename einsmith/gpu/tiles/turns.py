@@ -15,10 +15,10 @@ from einsmith.codegen.ssa import SSAValue
 from einsmith.gpu.tiles.chains import Chain
 from einsmith.gpu.tiles.contraction import emit_root_steps
 from einsmith.gpu.tiles.ir import TileBuilder
+from einsmith.gpu.tiles.operations import LEAST_K
 from einsmith.gpu.tiles.pieces import Tiling, bound_masks, least_power
 from einsmith.gpu.tiles.points import Points, Slot, TileMemory, number_lanes, unravel
 from einsmith.gpu.tiles.reduction import TileCombine
-from einsmith.gpu.tiles.verify import LEAST_K
 from einsmith.ir.nodes import Expr, Piece, Read, Reduce, reads
 from einsmith.schedule.contraction_problem import Operand, Problem
 
