@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 from einsmith.base.dtypes import DType
 from einsmith.ir.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, Tensor, axes_of, reads
 from einsmith.ir.rebuild import rebuild, substitute
-from einsmith.schedule.kernel import Stage
+from einsmith.schedule.kernel import Follow, Member, Stage
 from einsmith.schedule.means import is_mean
+from einsmith.schedule.row_blocks import combiner_of
 from einsmith.schedule.row_forms import SweptKernel, axes_at
 
 RUNNING = {"max": -1, "min": 1, "sum": 0}
@@ -33,6 +34,25 @@ class Scale(NamedTuple):
 
     result: Tensor
     at: tuple[Expr, ...]
+
+
+def with_follow(member: Member, members: Sequence[Member], reducer: int, place: int, scale: Scale) -> Member:
+    """Return a member of a sweep whose sum follows a running result.
+
+    Args:
+        member: the member.
+        members: all members of the sweep.
+        reducer: the number of the one that makes the running result.
+        place: the buffer of the Rows that holds the result.
+        scale: the result, and where a point of the sum reads it.
+    """
+    maker = members[reducer]
+    buffer = maker.kernel.buffers[maker.places.index(place)]
+    axes = axes_at(buffer.shape, scale.result.shape, scale.at)
+    assert axes is not None
+    index = tuple(axes[d] for d in range(len(buffer.shape)))
+    follows = Follow(reducer, place, index, buffer, combiner_of(maker) == "sum")
+    return Member(member.kernel, member.places, member.by_row, member.reduces, member.axis, follows)
 
 
 class _DependsOtherwise(Exception):

@@ -224,7 +224,7 @@ def _accumulation(member: Member, count: int, block: int, local: int, turned: bo
         kept: Expr = old
         if follows is not None:
             correction = Read(2, follows.index, follows.buffer.dtype)
-            kept = apply("add", old, correction) if follows.is_mean else _scaled(old, correction)
+            kept = apply("add", old, correction) if follows.is_mean else scale(old, correction)
         shapes = [(y.dtype, y.shape) for y in (x, x, *corrections)]
         total = template(t.shape, shapes, apply(COMBINING[root.combiner], kept, new))
         stages.append(Stage(total, read, (len(used) + len(sums) + m,)))
@@ -291,7 +291,7 @@ def _increase(before: Expr, after: Expr, number: Expr) -> Expr:
     return apply("where", apply("eq", count, zero), zero, more)
 
 
-def _scaled(x: Expr, factor: Expr) -> Expr:
+def scale(x: Expr, factor: Expr) -> Expr:
     """Return a sum so far times a factor, which is of the running result's type, as the exponentials are that the sum
     is of. One whose running result was the identity may be no number; it is left out."""
     none = apply("lt", factor, Const(0.0, factor.dtype))
@@ -391,7 +391,7 @@ def merge(member: Member, tasks: int, reducer: Member | None = None) -> tuple[Ke
             operands = [_of_tasks(partials(reducer)[0], tasks), _of_tasks(x, tasks), member.follows.buffer]
             places = own, own, own[1:]
             reads = [Read(count + n, places[n], y.dtype) for n, y in enumerate(operands)]
-            bodies = [_scaled(b, _factor(_root(reducer).combiner, *reads)) for b in bodies]
+            bodies = [scale(b, _factor(_root(reducer).combiner, *reads)) for b in bodies]
             parts, count = [*parts, *operands], count + len(operands)
         whole = template(t.shape, types_of(parts), Reduce(root.combiner, (tasks,), tuple(bodies)))
         first = [Stage(whole, tuple(("buffer", m) for m in range(count)), outputs)]

@@ -21,14 +21,13 @@ from einsmith.ir.rebuild import rebuild, substitute
 from einsmith.schedule.activity import TileValues, names_in
 from einsmith.schedule.block_kernels import BlockKernel, drop_row, drop_unread
 from einsmith.schedule.in_place import reads_own_elements
-from einsmith.schedule.kernel import Activity, Follow, KernelBuffer, Member, Rows, limits_of
+from einsmith.schedule.kernel import Activity, Follow, KernelBuffer, Rows, limits_of
 from einsmith.schedule.limited_calls import add_place
 from einsmith.schedule.nest_limits import RowSweep, limit_sweeps, with_limits
-from einsmith.schedule.online import Scale, followers
+from einsmith.schedule.online import Scale, followers, with_follow
 from einsmith.schedule.plan import KernelCall
 from einsmith.schedule.row_blocks import (
     block_kernel,
-    combiner_of,
     correction_kernel,
     inputs,
     mean_kernel,
@@ -37,7 +36,7 @@ from einsmith.schedule.row_blocks import (
     save_kernel,
     uses_number,
 )
-from einsmith.schedule.row_forms import RowForm, axes_at, nested_forms
+from einsmith.schedule.row_forms import RowForm, nested_forms
 from einsmith.schedule.row_fusion import consistent_forms, cut_of, join_forms
 
 MIN_SWEEP_ROWS = 512
@@ -264,13 +263,7 @@ def _follow(
         if n in scales:
             t = scales[n].result
             reducer = next(i for i, k in enumerate(members) if t in parts[k].results)
-            place, maker = fused.tensors.index(t), sweep.members[reducer]
-            buffer = maker.kernel.buffers[maker.places.index(place)]
-            axes = axes_at(buffer.shape, t.shape, scales[n].at)
-            assert axes is not None
-            index = tuple(axes[d] for d in range(len(buffer.shape)))
-            follow = Follow(reducer, place, index, buffer, combiner_of(maker) == "sum")
-            m = Member(m.kernel, m.places, m.by_row, m.reduces, m.axis, follow)
+            m = with_follow(m, sweep.members, reducer, fused.tensors.index(t), scales[n])
         out.append(m)
     return Rows(sweep.rows, tuple(out), sweep.buffers, sweep.local, sweep.active)
 

@@ -7,11 +7,12 @@ from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
-from einsmith.gpu.tiles.chains import MOST_COLUMNS, Chain, Following, SweepPhase, read_places, wide
+from einsmith.gpu.tiles.chains import MOST_COLUMNS, Chain, SweepPhase, read_places, wide
 from einsmith.ir.nodes import Axis, Piece, Read, Reduce, Template, axes_of
 from einsmith.schedule.kernel import Member, Rows
-from einsmith.schedule.online import followers
-from einsmith.schedule.row_forms import reads_of
+from einsmith.schedule.online import followers, with_follow
+from einsmith.schedule.row_blocks import combiner_of
+from einsmith.schedule.row_forms import axes_at, reads_of
 from einsmith.schedule.split_axes import split_kernels
 
 
@@ -183,14 +184,13 @@ def _classify(chain: Chain, largest: int) -> None:
 def _pure(r: Read, t: Template, shape: tuple[int, ...]) -> tuple[tuple[int, int], ...] | None:
     """Return (dimension, axis) for each dimension of a tensor of a shape that a read indexes by axes alone; None where
     it reads it otherwise."""
-    view = t.params[r.slot][1]
-    if [x for x in view if x > 1] != [x for x in shape if x > 1]:
+    at = axes_at(shape, t.params[r.slot][1], r.index)
+    if at is None:
         return None
-    domain = t.parts[0].domain
     out = []
-    for d, v in zip(wide(shape), wide(view), strict=True):
-        index = r.index[v]
-        if not isinstance(index, Axis) or domain[index.position] != view[v]:
+    for d in wide(shape):
+        index = at[d]
+        if not isinstance(index, Axis) or t.parts[0].domain[index.position] != shape[d]:
             return None
         out.append((d, index.position))
     return tuple(out)
@@ -341,27 +341,25 @@ def _joins(chain: Chain, held: int, n: int, sinks: Sequence[int], own: set[int],
         return False
     if not own & inside:
         return True
-    following = _find_following(chain, held, [*sinks, n])
-    if following is None:
-        return False
-    chain.following |= following
-    return True
+    return _follow(chain, held, [*sinks, n])
 
 
-def _find_following(chain: Chain, held: int, sinks: Sequence[int]) -> dict[int, Following] | None:
-    """Return how sums of a sweep follow running results of it; None where a value depends on one otherwise."""
+def _follow(chain: Chain, held: int, sinks: Sequence[int]) -> bool:
+    """Let sums of a sweep follow its running maxima and minima; return False where a value depends on one otherwise, or
+    on a running mean, for which no tile is rescaled."""
     if len(chain.sides[1 - held]) > 1:
-        return None
+        return False
     members = sorted({k for n in sinks for k in chain.closure(n)})
     scales = followers({n: chain.swept(n) for n in members}, {chain.tensors[p] for p in chain.stored})
     if scales is None:
-        return None
-    out = {}
+        return False
+    following = {}
     for n, scale in scales.items():
         place = next(p for p, t in chain.tensors.items() if t is scale.result)
         reducer = chain.writers[place]
-        body = chain.members[reducer].kernel.root.parts[0].body
-        if reducer not in sinks or not isinstance(body, Reduce) or body.combiner not in ("max", "min"):
-            return None
-        out[n] = Following(reducer, place)
-    return out
+        if combiner_of(chain.members[reducer]) == "sum":
+            return False
+        following[n] = with_follow(chain.members[n], chain.members, reducer, place, scale)
+    for n, m in following.items():
+        chain.members[n] = m
+    return True

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import NamedTuple
 
 from einsmith.ir.nodes import Read, Reduce, Tensor, leaf, reads
 from einsmith.schedule.contraction_problem import Operand, Problem, needs_exact_guards, problems
@@ -40,20 +39,13 @@ class SweepPhase:
     sweeps: list[list[int]]
 
 
-class Following(NamedTuple):
-    """A sum that follows the running result of an earlier member of its sweep: the number of that member, and the place
-    of the result."""
-
-    reducer: int
-    place: int
-
-
 @dataclass
 class Chain:
     """The members of a fusion as a chain.
 
     Attributes:
-        members: the members, whose axes are split where that makes indices axes.
+        members: the members, whose axes are split where that makes indices axes. Those whose sums follow running
+            results say how, as in a nest (`Member.follows`).
         classes: the class of axis (member, axis); axes of one point have none.
         extents: the extent of each class.
         batch: the classes of tile tensors that all operands have.
@@ -61,7 +53,6 @@ class Chain:
         makers: the member that makes each tile tensor.
         sinks: for each member that reduces tile tensors over a side, the other side.
         steps: phases, and numbers of members that are lowered apart, in order.
-        following: how sums follow running results.
         stored: tile tensors that are stored, as other members or kernels read them.
         impure: (member, place) of results of other members that a member reads elsewhere than at its own points.
     """
@@ -75,7 +66,6 @@ class Chain:
     makers: dict[int, int] = field(default_factory=dict)
     sinks: dict[int, int] = field(default_factory=dict)
     steps: list[SweepPhase | int] = field(default_factory=list)
-    following: dict[int, Following] = field(default_factory=dict)
     impure: set[tuple[int, int]] = field(default_factory=set)
     stored: set[int] = field(default_factory=set)
 

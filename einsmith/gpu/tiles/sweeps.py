@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from einsmith.base.dtypes import DType
 from einsmith.codegen.ssa import SSAValue
-from einsmith.gpu.tiles import arith
 from einsmith.gpu.tiles.bounds import Ends, bound_sweep, find_condition
 from einsmith.gpu.tiles.chains import Chain, SweepPhase
 from einsmith.gpu.tiles.contraction import LEAST_DOT_EXTENT
@@ -23,10 +23,10 @@ from einsmith.gpu.tiles.pieces import Functions, Tiling, blocks, least_power
 from einsmith.gpu.tiles.points import MOST_I32_POINTS, Points, TileMemory, unravel
 from einsmith.gpu.tiles.reduction import TileCombine
 from einsmith.gpu.tiles.turns import MOST_DEPTH, SweepSide, SweepTurn, points_of
-from einsmith.ir.functions import identity
-from einsmith.ir.nodes import Piece, Reduce
+from einsmith.ir.nodes import Piece, Read, Reduce
 from einsmith.schedule.contraction_problem import Problem
-from einsmith.schedule.row_blocks import NO_RESULT
+from einsmith.schedule.kernel import Follow
+from einsmith.schedule.row_blocks import correction_kernel, scale
 
 MOST_ROWS = 64
 """Most rows and columns of the points of a sweep: the tile, its factors and the sums lie in registers at once."""
@@ -194,9 +194,10 @@ class _SweepEmitter:
     def _add(self, s: _Sum) -> None:
         """Add the terms of this turn to a sum."""
         b, n = self.b, s.member
-        follow = self.chain.following.get(n)
+        follow = self.chain.members[n].follows
         if follow is not None:
-            s.states = [[self._corrected(x, follow.place) for x in state] for state in s.states]
+            types = self._reduce(n).dtypes
+            s.states = [[self._correct(*x, follow) for x in zip(state, types, strict=True)] for state in s.states]
         if s.product is not None:
             left, right = self.chain.operands(n, s.product) or (0, 1)
             x = self.turn.operand(n, s.product, left, self.turn.axes(n), self.turn.live(), self.shape)
@@ -218,8 +219,9 @@ class _SweepEmitter:
             terms = combine.term_states(points.values(body.bodies), position, self.turn.live(), self.shape)
             before = s.states[k]
             s.states[k] = combine.merge(before, combine.merge_lanes(terms, 1))
-            if any(f.reducer == n for f in self.chain.following.values()):
-                self._run_on(n, before, s.states[k])
+            follows = {f.place: f for m in self.chain.members if (f := m.follows) is not None and f.reducer == n}
+            if follows:
+                self._run_on(n, before, s.states[k], follows)
 
     def _position(self, n: int, axes: Mapping[int, SSAValue]) -> SSAValue:
         """Return the number of a term among those of a reduction, in the order of its axes."""
@@ -228,30 +230,24 @@ class _SweepEmitter:
             out = b.op("add", b.op("mul", out, extent), b.cast(axes[rank + d], "i32"))
         return out
 
-    def _run_on(self, n: int, before: Sequence[SSAValue], after: Sequence[SSAValue]) -> None:
-        """Set the running results of a reducer, and the factors of sums that follow them: exp(before - after) for a
-        maximum; `NO_RESULT` where there was none, 1 where it stays."""
-        b, combiner = self.b, self._reduce(n).combiner
-        combine = TileCombine(b, self._reduce(n))
-        results = [
-            self.turn.stages(n, [combine.results(x)], self.turn.axes(n, flat=True), self.turn.rows.live, True)
-            for x in (before, after)
-        ]
-        none = b.op("eq", before[0], b.const(identity(combiner, self._reduce(n).dtypes[0]), before[0].elem))
-        for place, x, y in ((p, results[0][p], results[1][p]) for p in results[1]):
-            self.turn.running[place] = y
-            change = b.op("sub", x, y) if combiner == "max" else b.op("sub", y, x)
-            factor = arith.apply(b, "exp", change)
-            factor = b.select(none, b.const(NO_RESULT, factor.elem), factor)
-            self.corrections[place] = b.select(b.op("eq", x, y), b.const(1.0, factor.elem), factor)
+    def _run_on(
+        self, n: int, before: Sequence[SSAValue], after: Sequence[SSAValue], follows: Mapping[int, Follow]
+    ) -> None:
+        """Set the running results of a reducer, and the factors of sums that follow them. follows: how sums follow a
+        result, by its place."""
+        combine, axes = TileCombine(self.b, self._reduce(n)), self.turn.axes(n, flat=True)
+        old, new = (self.turn.stages(n, [combine.results(x)], axes, self.turn.rows.live, True) for x in (before, after))
+        self.turn.running |= new
+        for place, follow in follows.items():
+            t = correction_kernel(self.chain.members[n], follow).root
+            points = Points(self.b, t.shape, axes, [], [before[0], old[place], new[place]])
+            (self.corrections[place],) = points.values(t.parts[0].bodies)
 
-    def _corrected(self, x: SSAValue, place: int) -> SSAValue:
-        """Return a sum so far times the correction factor of a running result. Without an earlier result the sum may be
-        NaN, and is dropped."""
-        b, factor = self.b, self.corrections[place]
-        factor = b.expand(factor, 1) if len(x.shape) > 1 else factor
-        none = b.op("lt", factor, b.const(0.0, factor.elem))
-        return b.select(none, b.const(0.0, x.elem), b.op("mul", x, factor))
+    def _correct(self, x: SSAValue, dtype: DType, follow: Follow) -> SSAValue:
+        """Return a sum so far, of type `dtype`, for the running result that it follows."""
+        factor = self.corrections[follow.place]
+        slots = [x, self.b.expand(factor, 1) if len(x.shape) > 1 else factor]
+        return Points(self.b, (), {}, [], slots).value(scale(Read(0, (), dtype), Read(1, (), follow.buffer.dtype)))
 
     def _finish(self, s: _Sum) -> None:
         """Emit the steps that follow a sum, and store the results."""

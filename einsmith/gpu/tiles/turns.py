@@ -12,7 +12,7 @@ from math import prod
 
 from einsmith.base import dtypes as dt
 from einsmith.codegen.ssa import SSAValue
-from einsmith.gpu.tiles.chains import Chain
+from einsmith.gpu.tiles.chains import Chain, read_places
 from einsmith.gpu.tiles.contraction import emit_root_steps
 from einsmith.gpu.tiles.ir import TileBuilder
 from einsmith.gpu.tiles.operations import LEAST_K
@@ -241,18 +241,12 @@ class SweepTurn:
                 state = add(state, b.const(k))
         else:
             tiles, self.tiles = self.tiles, dict(self.tiles)
-            for place in self._tiles_of(n):
+            for place in read_places(self.chain.members[n]) & self.chain.makers.keys():
                 tiles[place] = self.tile(place)
             with b.loop(0, terms, 1, state) as loop:
                 loop.next = add(loop.carried, loop.var)
             self.tiles, state = tiles, list(loop.results)
         return combine.results(state)
-
-    def _tiles_of(self, n: int) -> set[int]:
-        """Return the tile tensors that a member reads."""
-        m = self.chain.members[n]
-        read = {m.places[where[0]] for s in m.kernel.stages for kind, *where in s.args if kind == "buffer"}
-        return read & self.chain.makers.keys()
 
     def _held_operand(self, n: int, p: Problem) -> tuple[int, int]:
         """Return the numbers of the operand of a tile's product that varies along the held side, and of the other."""
