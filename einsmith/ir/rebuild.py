@@ -150,12 +150,17 @@ def clamp_index(index: Expr, extent: int) -> Expr:
     return apply("min", apply("max", index, Const(0, index.dtype)), Const(extent - 1, index.dtype))
 
 
+def whole_piece(t: Template) -> Piece | None:
+    """Return the piece of a template that is one piece all over its output; None for other templates."""
+    part = t.parts[0]
+    return part if len(t.parts) == 1 and isinstance(part, Piece) and part.extents == t.shape else None
+
+
 def whole_sum(t: Template) -> Piece | None:
     """Return the piece of a template that is one sum of one body all over its output; None for other templates."""
-    part = t.parts[0]
-    if len(t.parts) > 1 or not isinstance(part, Piece) or not isinstance(part.body, Reduce) or part.extents != t.shape:
-        return None
-    return part if part.body.combiner == "sum" and len(part.body.bodies) == 1 else None
+    part = whole_piece(t)
+    is_sum = part is not None and isinstance(part.body, Reduce) and part.body.combiner == "sum"
+    return part if is_sum and len(t.dtypes) == 1 else None
 
 
 def map_parts(t: Template, rule: Callable[[Any], tuple[Expr, ...]], params=None) -> Template:

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 
 from einsmith.ir.analysis.constant_unless import ConstantUnless, constant_unless
 from einsmith.ir.functions import identity
-from einsmith.ir.nodes import Expr, Piece, Read, Reduce, Template, Tensor, axes_of, reads
-from einsmith.ir.rebuild import rebuild, substitute
+from einsmith.ir.nodes import Expr, Read, Reduce, Template, Tensor, axes_of, reads
+from einsmith.ir.rebuild import rebuild, substitute, whole_piece
 from einsmith.schedule.row_forms import SweptKernel, axes_at
 
 
@@ -99,8 +99,8 @@ class TileValues:
 
 def _whole_body(t: Template) -> Expr | Reduce | None:
     """Return the body of a template of one piece that covers the output; None for another one."""
-    piece = t.parts[0]
-    return piece.body if isinstance(piece, Piece) and piece.extents == t.shape else None
+    piece = whole_piece(t)
+    return None if piece is None else piece.body
 
 
 def names_in(condition: Expr) -> set[int]:

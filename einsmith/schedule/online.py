@@ -16,8 +16,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from einsmith.base.dtypes import DType
-from einsmith.ir.nodes import Apply, Axis, Const, Expr, Piece, Read, Reduce, Tensor, axes_of, reads
-from einsmith.ir.rebuild import rebuild, substitute
+from einsmith.ir.nodes import Apply, Axis, Const, Expr, Read, Reduce, Tensor, axes_of, reads
+from einsmith.ir.rebuild import rebuild, substitute, whole_piece
 from einsmith.schedule.kernel import Follow, Member, Stage
 from einsmith.schedule.means import is_mean
 from einsmith.schedule.row_blocks import combiner_of
@@ -217,15 +217,14 @@ class _Kernel:
         """Return what each result of the next stage is proportional to."""
         t = stage.template
         bodies = [self.named(b, stage.args) for p in t.parts for b in p.bodies]
-        piece = t.parts[0]
-        whole = len(t.parts) == 1 and isinstance(piece, Piece) and piece.extents == t.shape
+        piece = whole_piece(t)
         if not any(map(self.sweep.depends, bodies)):
             scales: list[Scale | None] = [None] * len(t.dtypes)
-        elif not whole or len(t.dtypes) != len(bodies):
+        elif piece is None or len(t.dtypes) != len(bodies):
             raise _DependsOtherwise
         else:
             scales = [self.sweep.scale(b) for b in bodies]
-        is_expression = whole and isinstance(piece, Piece) and not isinstance(piece.body, Reduce)
+        is_expression = piece is not None and not isinstance(piece.body, Reduce)
         exprs = bodies if is_expression else [None] * len(t.dtypes)
         self.results.append(list(zip(exprs, scales, strict=True)))
         return scales

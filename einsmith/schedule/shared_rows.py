@@ -15,8 +15,8 @@ from functools import lru_cache, partial
 from typing import NamedTuple
 
 from einsmith.ir.functions import has_lanes
-from einsmith.ir.nodes import Apply, Axis, Expr, Piece, Read, Template, postorder, reads, template
-from einsmith.ir.rebuild import map_bodies, rebuild, types_of
+from einsmith.ir.nodes import Apply, Axis, Expr, Read, Template, postorder, reads, template
+from einsmith.ir.rebuild import map_bodies, rebuild, types_of, whole_piece
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Member, Rows, Stage
 
 
@@ -59,10 +59,8 @@ def share(rows: Rows) -> Rows:
 
 def _domain(t: Template) -> tuple[int, ...] | None:
     """Return the extents of all axes of a template of one whole piece; None for other templates."""
-    part = t.parts[0]
-    if len(t.parts) > 1 or not isinstance(part, Piece) or part.extents != t.shape:
-        return None
-    return part.domain
+    part = whole_piece(t)
+    return None if part is None else part.domain
 
 
 def _uses(rows: Rows) -> dict[_Key, list[_Use]]:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from einsmith.base import dtypes as dt
 from einsmith.ir.analysis.linear import linear
 from einsmith.ir.nodes import Const, Expr, Piece, Read, Template, postorder, reads
-from einsmith.ir.rebuild import map_reads
+from einsmith.ir.rebuild import map_reads, whole_piece
 from einsmith.schedule.kernel import Kernel, KernelBuffer, Member, Rows, Stage
 from einsmith.schedule.plan import KernelCall
 
@@ -63,9 +63,8 @@ def slice_kernel(kernel: Kernel) -> tuple[Kernel, tuple[int, ...]]:
 
 def _touches_part(t: Template) -> bool:
     """Return whether a template reads at a fixed position of a dimension, or may write only a part of its result."""
-    if len(t.parts) > 1 or t.is_scatter or t.parts[0].extents != t.shape:
-        return True
-    return any(not linear(i).terms for b in t.parts[0].bodies for e in reads(b) for i in e.index)
+    part = whole_piece(t)
+    return part is None or any(not linear(i).terms for b in part.bodies for e in reads(b) for i in e.index)
 
 
 def _positions(kernel: Kernel) -> list[list[_Slice]]:

@@ -31,7 +31,7 @@ from einsmith.ir.nodes import (
     reads,
     template,
 )
-from einsmith.ir.rebuild import substitute
+from einsmith.ir.rebuild import substitute, whole_piece
 from einsmith.schedule.kernel import EpilogueSum, Kernel, KernelBuffer, Member, Rows, Stage
 from einsmith.schedule.means import is_mean
 
@@ -236,8 +236,8 @@ class _Matcher:
     def _terms(self, member: Member) -> _Terms | None:
         """Return the terms of a reduction; None if it is no sum of the main kernel's results."""
         root = member.kernel.root
-        piece = root.parts[0]
-        if len(root.parts) > 1 or not isinstance(piece, Piece) or piece.extents != root.shape:
+        piece = whole_piece(root)
+        if piece is None:
             return None
         body, dtype = piece.body, self.main.root.dtypes[0]
         if not isinstance(body, Reduce) or body.combiner != "sum" or any(b.dtype != dtype for b in body.bodies):

@@ -8,7 +8,8 @@ from math import prod
 from typing import NamedTuple
 
 from einsmith.gpu.tiles.chains import MOST_COLUMNS, Chain, SweepPhase, read_places, wide
-from einsmith.ir.nodes import Axis, Piece, Read, Reduce, Template, axes_of
+from einsmith.ir.nodes import Axis, Read, Reduce, Template, axes_of
+from einsmith.ir.rebuild import whole_piece
 from einsmith.schedule.kernel import Member, Rows
 from einsmith.schedule.online import followers, with_follow
 from einsmith.schedule.row_blocks import combiner_of
@@ -48,12 +49,6 @@ def _find(rows: Rows) -> Chain:
     return chain
 
 
-def _is_whole(m: Member) -> bool:
-    """Return whether a member computes its results in one piece."""
-    parts = m.kernel.root.parts
-    return len(parts) == 1 and isinstance(parts[0], Piece) and parts[0].extents == m.kernel.root.shape
-
-
 def _split(chain: Chain, n: int) -> Member:
     """Return a member with its output axes split where it reads results of others at `i//V` and `i % V`."""
     m = chain.members[n]
@@ -78,7 +73,7 @@ def _readings(chain: Chain) -> list[_Reading]:
     """Return all reads of members' results."""
     out = []
     for n, m in enumerate(chain.members):
-        whole = _is_whole(m)
+        whole = whole_piece(m.kernel.root) is not None
         for stage in m.kernel.stages:
             for r in reads_of(stage.template):
                 kind, *where = stage.args[r.slot]
@@ -154,8 +149,8 @@ class _Joining:
 
 def _domain(m: Member) -> tuple[int, ...]:
     """Return the extents of a member's axes: those of the output alone where it has several pieces."""
-    root = m.kernel.root
-    return root.parts[0].domain if _is_whole(m) else root.shape
+    piece = whole_piece(m.kernel.root)
+    return m.kernel.root.shape if piece is None else piece.domain
 
 
 def _classify(chain: Chain, largest: int) -> None:
@@ -242,7 +237,11 @@ def _find_sinks(chain: Chain) -> None:
         outputs = chain.output_classes(n)
         makes = [p in chain.makers for p in chain.results(n)]
         read = read_places(m) & chain.makers.keys()
-        fits = _is_whole(m) and len({*outputs}) == len(outputs) and not any((n, p) in chain.impure for p in read)
+        fits = (
+            whole_piece(m.kernel.root) is not None
+            and len({*outputs}) == len(outputs)
+            and not any((n, p) in chain.impure for p in read)
+        )
         if any(makes):
             if not fits or not all(makes) or {*outputs} != tile:
                 raise _NoChain

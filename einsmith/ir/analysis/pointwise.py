@@ -10,13 +10,13 @@ from einsmith.ir.nodes import (
     Axis,
     Const,
     Expr,
-    Piece,
     Read,
     Reduce,
     Template,
     postorder,
     size,
 )
+from einsmith.ir.rebuild import whole_piece
 
 _FREE_FUNCTIONS = {"where", "cast", "stop_gradient", "full_precision", "lt", "le", "eq", "ne", "and", "or", "not"}
 
@@ -48,10 +48,8 @@ def is_identity(e: Read, shape: Sequence[int], tensor: Sequence[int]) -> bool:
 
 def pointwise_body(t: Template) -> Expr | None:
     """Return the body of a template that is one reduction-free piece over its whole output, else None."""
-    part = t.parts[0]
-    if len(t.parts) != 1 or not isinstance(part, Piece) or isinstance(part.body, Reduce) or part.extents != t.shape:
-        return None
-    return part.body
+    part = whole_piece(t)
+    return None if part is None or isinstance(part.body, Reduce) else part.body
 
 
 def float_body(t: Template) -> Expr | None:

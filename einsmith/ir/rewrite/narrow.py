@@ -35,7 +35,7 @@ from einsmith.ir.nodes import (
     template,
 )
 from einsmith.ir.printer import show
-from einsmith.ir.rebuild import exchange, operands, rebuild, substitute, types_of
+from einsmith.ir.rebuild import exchange, operands, rebuild, substitute, types_of, whole_piece
 from einsmith.ir.rewrite.simplify import canonical
 from einsmith.ir.rewrite.windows import Bounded, DigitWindow, digit_of, find_windows, in_int32, value_of_digits
 
@@ -348,10 +348,7 @@ def _split(x: Tensor, digits: Mapping[int, tuple[int, ...]]) -> Compute:
 def _whole_piece(t: Template) -> Piece | None:
     """Return the piece of a template that is one body, or one reduction of one body, all over its output; None for
     other templates."""
-    part = t.parts[0]
-    if len(t.parts) > 1 or len(t.dtypes) > 1 or not isinstance(part, Piece) or part.extents != t.shape:
-        return None
-    return part
+    return whole_piece(t) if len(t.dtypes) == 1 else None
 
 
 def _has_choice(t: Template) -> bool:

@@ -39,7 +39,7 @@ from einsmith.ir.nodes import (
     size,
     template,
 )
-from einsmith.ir.rebuild import guarded, map_parts, operands, rebuild, replace, types_of
+from einsmith.ir.rebuild import guarded, map_parts, operands, rebuild, replace, types_of, whole_piece
 from einsmith.ir.rewrite.simplify import canonical
 
 MIN_POINTS = 1 << 14
@@ -123,8 +123,8 @@ class _LengthRewriter:
     def _find_row_ends(self, node: Compute) -> Ends:
         """Return the positions from which on all elements of a node are zero, by dimension of the node."""
         t = node.template
-        part = t.parts[0]
-        if len(t.parts) > 1 or len(t.dtypes) > 1 or not isinstance(part, Piece) or part.extents != t.shape:
+        part = whole_piece(t)
+        if part is None or len(t.dtypes) > 1:
             return frozenset()
         if isinstance(part.body, Reduce) and part.body.combiner != "sum":
             return frozenset()
