@@ -43,7 +43,7 @@ def read_buffers(kernel: Kernel) -> set[int]:
     written: set[int] = set()
     for m in kernel.members:
         seen |= {m.places[n] for n in read_buffers(m.kernel)} - written
-        written |= {m.places[n] for s in m.kernel.stages for n in s.outputs if n is not None}
+        written |= {*m.results}
     return {n for n in seen if n < len(kernel.buffers)}
 
 

@@ -96,7 +96,7 @@ def list_written_buffers(kernel: Kernel) -> tuple[int, ...]:
     if isinstance(kernel, MemberKernel):
         places = (m.places[n] for m in kernel.members for n in list_written_buffers(m.kernel))
         return tuple(sorted({n for n in places if n < len(kernel.buffers)}))
-    return tuple(sorted({n for s in kernel.stages for n in s.outputs if n is not None}))
+    return tuple(sorted({*kernel.outputs}))
 
 
 def _reductions(kernel: Kernel) -> Sequence[Reduce]:

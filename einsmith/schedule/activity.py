@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 from einsmith.ir.analysis.constant_unless import ConstantUnless, constant_unless
 from einsmith.ir.functions import identity
-from einsmith.ir.nodes import Expr, Read, Reduce, Template, Tensor, axes_of, reads
+from einsmith.ir.nodes import Expr, Read, Reduce, Tensor, axes_of, reads
 from einsmith.ir.rebuild import rebuild, substitute, whole_piece
 from einsmith.schedule.row_forms import SweptKernel, axes_at
 
@@ -34,14 +34,14 @@ class TileValues:
         out: list[list[ConstantUnless | None]] = []
         for stage in x.kernel.stages:
             t = stage.template
-            body = _whole_body(t)
+            body = t.parts[0].body
 
             def read(e: Read, stage=stage) -> ConstantUnless | None:
                 kind, *where = stage.args[e.slot]
                 return out[where[0]][where[1]] if kind == "stage" else self._find(x, where[0], e.index)
 
             results: list[ConstantUnless | None] = []
-            for b in t.parts[0].bodies if body is not None else ():
+            for b in t.parts[0].bodies if whole_piece(t) is not None else ():
                 value = constant_unless(b, read)
                 unless = None if value is None else self._rename(value.unless, x, stage.args)
                 if value is not None and unless is not None and isinstance(body, Reduce):
@@ -59,8 +59,8 @@ class TileValues:
         """Return the condition on a point of the domain of the next kernel's root without which its reduction adds
         nothing there; None if there is none."""
         t, args = x.kernel.root, x.kernel.stages[0].args
-        body = _whole_body(t)
-        if not isinstance(body, Reduce) or len(body.bodies) > 1:
+        body = t.parts[0].body
+        if whole_piece(t) is None or not isinstance(body, Reduce) or len(body.bodies) > 1:
             return None
         value = constant_unless(body.bodies[0], lambda e: self._find(x, args[e.slot][1], e.index))
         if value is None or value.value != identity(body.combiner, body.bodies[0].dtype):
@@ -95,12 +95,6 @@ class TileValues:
 
         out = rebuild([condition], rule)[0]
         return out if valid else None
-
-
-def _whole_body(t: Template) -> Expr | Reduce | None:
-    """Return the body of a template of one piece that covers the output; None for another one."""
-    piece = whole_piece(t)
-    return None if piece is None else piece.body
 
 
 def names_in(condition: Expr) -> set[int]:

@@ -91,7 +91,7 @@ def touched_bytes(kernel: Kernel, line: int) -> tuple[float, float]:
     """Return (bytes moved, footprint in bytes), if the touched part of each buffer is read or written once.
 
     Interleaved pieces store to parts of cache lines of `line` bytes, which are fetched and written once per piece."""
-    written = {n for s in kernel.stages for n in s.outputs if n is not None}
+    written = {*kernel.outputs}
     read = {where[0] for s in kernel.stages for kind, *where in s.args if kind == "buffer"}
     total = moved = 0.0
     for n, touched in enumerate(bytes_by_buffer(kernel)):

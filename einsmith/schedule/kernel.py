@@ -193,6 +193,11 @@ class Kernel(Node):
         return self.root.shape
 
     @property
+    def outputs(self) -> list[int]:
+        """The numbers of the buffers that the stages write, in order."""
+        return [n for s in self.stages for n in s.outputs if n is not None]
+
+    @property
     def parts(self) -> tuple[Kernel, ...]:
         """The kernels whose bodies are stages: the kernel itself, or those of a loop's members."""
         return (self,)
@@ -325,6 +330,11 @@ class Member(Node):
         follows: Follow | None = None,
     ) -> Member:
         return super().__new__(cls, kernel, places, by_row, bool(reduces), axis, follows)
+
+    @property
+    def results(self) -> list[int]:
+        """The places of the buffers that the member writes, in order."""
+        return [self.places[n] for n in self.kernel.outputs]
 
 
 class Activity(Node):

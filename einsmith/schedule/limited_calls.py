@@ -46,7 +46,7 @@ from einsmith.schedule.kernel import (
 )
 from einsmith.schedule.limited_positions import Limited, RowLimit, value_of
 from einsmith.schedule.plan import KernelCall, Plan
-from einsmith.schedule.row_blocks import finds_position, results_of
+from einsmith.schedule.row_blocks import finds_position
 
 _NEW = -1
 """Place of a limit in members of a row-block fusion until its buffer is known."""
@@ -205,7 +205,7 @@ def _merged_dimensions(call: KernelCall, rows: Rows, x: Limiting) -> tuple[int, 
     """Return (rows of a position along the limited dimension, whether no dimension before it belongs to the rows too);
     None where results that are written have no such dimension, or others than each other."""
     by_row = row_axes(rows)
-    reduced = {p for m in rows.members if m.reduces for p in results_of(m)}
+    reduced = {p for m in rows.members if m.reduces for p in m.results}
     every: set[tuple[int, bool]] | None = None
     for n, (t, w) in enumerate(zip(call.tensors, call.written, strict=True)):
         if not w or n in reduced:
@@ -307,7 +307,7 @@ def _matters(
     that out."""
     number, axis = member_axis
     member = rows.members[number]
-    for buffer in {n for s in member.kernel.stages for n in s.outputs if n is not None}:
+    for buffer in member.kernel.outputs:
         written, stored = member.places[buffer], member.kernel.buffers[buffer]
         if axis and stored.shape != member.kernel.shape:
             return True

@@ -14,7 +14,6 @@ from einsmith.ir.nodes import Axis, Expr, Read, apply
 from einsmith.schedule.block_kernels import BlockKernel
 from einsmith.schedule.kernel import Activity, KernelBuffer, LimitedKernel, Member, Rows
 from einsmith.schedule.limited_calls import add_limits, add_place, is_neutral
-from einsmith.schedule.row_blocks import results_of
 
 
 def with_limits(kernel: BlockKernel, limits: Mapping[int, int]) -> BlockKernel:
@@ -82,7 +81,7 @@ def _ends_of(sweep: RowSweep) -> set[int]:
     def ends(m: Member, n: int, own: Mapping[int, int]) -> bool:
         if m.reduces:
             return is_neutral(m, n)
-        return own.get(m.axis) == at[n] or all(p >= len(rows.buffers) for p in results_of(m))
+        return own.get(m.axis) == at[n] or all(p >= len(rows.buffers) for p in m.results)
 
     pairs = list(zip(rows.members, limits, strict=True))
     return {at[n] for n in _numbers(rows) if all(ends(m, n, own) for m, own in pairs)}

@@ -36,17 +36,16 @@ class Scale(NamedTuple):
     at: tuple[Expr, ...]
 
 
-def with_follow(member: Member, members: Sequence[Member], reducer: int, place: int, scale: Scale) -> Member:
+def with_follow(member: Member, members: Sequence[Member], place: int, scale: Scale) -> Member:
     """Return a member of a sweep whose sum follows a running result.
 
     Args:
         member: the member.
-        members: all members of the sweep.
-        reducer: the number of the one that makes the running result.
+        members: the members that `Follow.reducer` counts.
         place: the buffer of the Rows that holds the result.
         scale: the result, and where a point of the sum reads it.
     """
-    maker = members[reducer]
+    reducer, maker = next((n, m) for n, m in enumerate(members) if place in m.results)
     buffer = maker.kernel.buffers[maker.places.index(place)]
     axes = axes_at(buffer.shape, scale.result.shape, scale.at)
     assert axes is not None

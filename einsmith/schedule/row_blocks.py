@@ -159,11 +159,6 @@ def inputs(member: Member) -> list[int]:
     return list(dict.fromkeys((*read, *limits_of(member.kernel).values())))
 
 
-def results_of(member: Member) -> list[int]:
-    """Return the places of the buffers that a member writes."""
-    return sorted({member.places[n] for s in member.kernel.stages for n in s.outputs if n is not None})
-
-
 def combiner_of(member: Member) -> str:
     """Return the combiner of a reducing member."""
     return _root(member).combiner
@@ -403,7 +398,7 @@ def merge(member: Member, tasks: int, reducer: Member | None = None) -> tuple[Ke
         return stage_apart(len(first), n, *result) if len(first) > 1 else (kind, n, *result)
 
     used = [where[0] for s in kernel.stages[1:] for kind, *where in s.args if kind == "buffer"]
-    used = list(dict.fromkeys([*used, *(n for s in kernel.stages for n in s.outputs if n is not None)]))
+    used = list(dict.fromkeys([*used, *kernel.outputs]))
     stages = []
     for s in (*first, *kernel.stages[1:]):
         args = s.args if s in first else tuple(place_of(*x) for x in s.args)

@@ -162,7 +162,7 @@ class SweptKernel(NamedTuple):
     @property
     def results(self) -> list[Tensor]:
         """The tensors that it writes."""
-        return [self.tensors[b] for s in self.kernel.stages for b in s.outputs if b is not None]
+        return [self.tensors[b] for b in self.kernel.outputs]
 
 
 class RowForm(NamedTuple):

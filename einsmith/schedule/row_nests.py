@@ -177,7 +177,7 @@ def _sweeps(
     parts = []
     for kernel, at in kernels:
         assert not isinstance(kernel, Rows)
-        written = {n for s in kernel.stages for n in s.outputs if n is not None}
+        written = kernel.outputs
         own = []
         for n, (place, b) in enumerate(zip(at, kernel.buffers, strict=True)):
             # An accumulator is read and written by one kernel, as two buffers.
@@ -217,7 +217,7 @@ def _sweeps(
         at = tuple(place_of[t] for t in fused.tensors)
         scales = _followers(parts, members, some, elsewhere)
         assert scales is not None  # as `_groups` has found
-        sweep = _follow(fused, members, scales, parts)
+        sweep = _follow(fused, members, scales)
         if condition is not None:
             # Conditions read tensors by the dimensions of the first kernel that has one (`tensors`).
             buffer_of: dict[int, KernelBuffer] = {}
@@ -252,18 +252,15 @@ def _followers(
     return followers({n: f.swept(parts[n].tensors) for n, f in zip(members, forms, strict=True)}, elsewhere)
 
 
-def _follow(
-    fused: KernelCall, members: Sequence[int], scales: Mapping[int, Scale], parts: Sequence[KernelCall]
-) -> Rows:
-    """Return a sweep whose sums follow running results as `scales` says, by the numbers of the parts `members`."""
+def _follow(fused: KernelCall, members: Sequence[int], scales: Mapping[int, Scale]) -> Rows:
+    """Return a sweep whose sums follow running results as `scales` says. members: the numbers of the sweep's members
+    in `scales`."""
     sweep = fused.kernel
     assert isinstance(sweep, Rows)
     out = []
     for n, m in zip(members, sweep.members, strict=True):
         if n in scales:
-            t = scales[n].result
-            reducer = next(i for i, k in enumerate(members) if t in parts[k].results)
-            m = with_follow(m, sweep.members, reducer, fused.tensors.index(t), scales[n])
+            m = with_follow(m, sweep.members, fused.tensors.index(scales[n].result), scales[n])
         out.append(m)
     return Rows(sweep.rows, tuple(out), sweep.buffers, sweep.local, sweep.active)
 

@@ -229,7 +229,7 @@ class _Matcher:
         for stage in later if len(terms.stages) == 1 and terms.mean is None else ():
             if stage.outputs[0] is not None and is_mean(root, stage, prod(body.extents)):
                 self.means[member.places[stage.outputs[0]]] = terms
-        self.finished |= {member.places[n] for s in kernel.stages for n in s.outputs if n is not None}
+        self.finished |= {*member.results}
         numbers = tuple(order.index((stage, terms.kept)) for stage in terms.stages)
         return Finish(kernel, member.places, numbers, terms.mean, terms.strides)
 

@@ -128,7 +128,7 @@ class _Joining:
                 for n, p, pairs in self.readings
                 if n in near and pairs is not None and self.roots(n, [a for _, a in pairs]) == tile
             ]
-            todo += [p for n in near for p in chain.results(n) if self.roots(n, wide(chain.shapes[p])) == tile]
+            todo += [p for n in near for p in chain.members[n].results if self.roots(n, wide(chain.shapes[p])) == tile]
 
     def align(self, place: int) -> None:
         """Add a tensor of the extents of tile tensors that no member joins with one, dimension by dimension, unless
@@ -235,7 +235,7 @@ def _find_sinks(chain: Chain) -> None:
     stored = {p for p in chain.makers if p < len(chain.rows.buffers)}
     for n, m in enumerate(chain.members):
         outputs = chain.output_classes(n)
-        makes = [p in chain.makers for p in chain.results(n)]
+        makes = [p in chain.makers for p in m.results]
         read = read_places(m) & chain.makers.keys()
         fits = (
             whole_piece(m.kernel.root) is not None
@@ -265,7 +265,7 @@ def _divide(chain: Chain) -> None:
         m = chain.members[n]
         if not chain.is_swept(n):
             chain.steps.append(n)
-            at |= dict.fromkeys(chain.results(n), (len(chain.steps) - 1, 0))
+            at |= dict.fromkeys(m.results, (len(chain.steps) - 1, 0))
             continue
         closure = chain.closure(n)
         terms = m.kernel.stages[:1] if n in chain.sinks else m.kernel.stages
@@ -273,7 +273,7 @@ def _divide(chain: Chain) -> None:
         after = read_places(m, m.kernel.stages[len(terms) :])
         known = at.keys() - chain.makers.keys()
         step, sweep = _place_of_sink(chain, n, inside & known, after & known, at)
-        at |= dict.fromkeys(chain.results(n), (step, sweep))
+        at |= dict.fromkeys(m.results, (step, sweep))
 
 
 def _order(chain: Chain) -> list[int]:
@@ -334,7 +334,7 @@ def _is_undivided(chain: Chain, members: Iterable[int]) -> bool:
 def _joins(chain: Chain, held: int, n: int, sinks: Sequence[int], own: set[int], inside: set[int]) -> bool:
     """Return whether a sink may be computed in the sweep of `sinks`, whose results `own` it reads. inside: what its
     terms read."""
-    if any(chain.columns(k) for k in sinks for p in chain.results(k) if p in own):
+    if any(chain.columns(k) for k in sinks for p in chain.members[k].results if p in own):
         return False
     if sum(chain.columns_of_programs(k)[0] for k in [*sinks, n] if chain.columns(k)) > MOST_COLUMNS:
         return False
@@ -355,10 +355,9 @@ def _follow(chain: Chain, held: int, sinks: Sequence[int]) -> bool:
     following = {}
     for n, scale in scales.items():
         place = next(p for p, t in chain.tensors.items() if t is scale.result)
-        reducer = chain.writers[place]
-        if combiner_of(chain.members[reducer]) == "sum":
+        if combiner_of(chain.members[chain.writers[place]]) == "sum":
             return False
-        following[n] = with_follow(chain.members[n], chain.members, reducer, place, scale)
+        following[n] = with_follow(chain.members[n], chain.members, place, scale)
     for n, m in following.items():
         chain.members[n] = m
     return True

@@ -75,7 +75,7 @@ class Chain:
         self.shapes: dict[int, tuple[int, ...]] = {}
         """The shapes of results, as their writers have them."""
         for n, m in enumerate(self.members):
-            for k in (k for s in m.kernel.stages for k in s.outputs if k is not None):
+            for k in m.kernel.outputs:
                 self.writers[m.places[k]], self.shapes[m.places[k]] = n, m.kernel.buffers[k].shape
         self.tensors: dict[int, Tensor] = {}
         """A tensor for each place, as the first member has it."""
@@ -106,11 +106,6 @@ class Chain:
         tile = {*self.batch, *self.sides[0], *self.sides[1]}
         return [c for c in self.output_classes(n) if c not in tile]
 
-    def results(self, n: int) -> list[int]:
-        """Return the places that a member writes."""
-        m = self.members[n]
-        return [m.places[b] for s in m.kernel.stages for b in s.outputs if b is not None]
-
     def swept(self, n: int) -> SweptKernel:
         """Return a member as part of a sweep over a side."""
         m = self.members[n]
@@ -118,7 +113,7 @@ class Chain:
 
     def is_swept(self, n: int) -> bool:
         """Return whether a sweep leaves a member's results in memory: sums of a sink, or a stored tile tensor."""
-        return n in self.sinks or any(p in self.stored for p in self.results(n))
+        return n in self.sinks or any(p in self.stored for p in self.members[n].results)
 
     def closure(self, n: int) -> list[int]:
         """Return the members that make the tile tensors that a member reads, directly or not, in order, and itself."""

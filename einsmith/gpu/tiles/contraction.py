@@ -145,7 +145,7 @@ def in_memory_order(kernel: Kernel, p: Problem) -> Problem:
 
     Those of K follow the larger operand. Those of M and N follow their operand where neighbouring elements of it are
     theirs, as every tile loads it and results are stored once; else the results."""
-    layouts = [kernel.buffers[n] for stage in kernel.stages for n in stage.outputs if n is not None]
+    layouts = [kernel.buffers[n] for n in kernel.outputs]
     results = {a: min((b.strides[a] for b in layouts), default=0) for a in (*p.left, *p.right)}
     operand_strides = [_strides_of(kernel, o) for o in p.operands]
     by_size = [strides for _, strides in sorted(sum(operand_strides, []), key=lambda x: -x[0])]

@@ -116,7 +116,7 @@ def _epilogue_ops(kernel: Kernel) -> float:
 
 def _stores(kernel: Kernel, piece: Piece) -> list[LaneAccess]:
     """Return the accesses of a piece's stores, and of the epilogue's reads, whose axes are the output's."""
-    out = [store_access(n, kernel.buffers[n], piece) for s in kernel.stages for n in s.outputs if n is not None]
+    out = [store_access(n, kernel.buffers[n], piece) for n in kernel.outputs]
     for s in kernel.stages[1:]:
         for body in s.template.parts[0].bodies:
             accesses = (read_access(s, kernel.buffers, r) for r in reads(body))

@@ -118,7 +118,7 @@ def bound_masks(b: TileBuilder, number: SSAValue, count: int, block: int) -> lis
 def memory_order(kernel: Kernel, piece: Piece) -> tuple[int, ...]:
     """Return the axes of a piece in the order in which its results lie in memory, that of neighbouring elements last,
     so that neighbouring lanes access neighbouring elements."""
-    layouts = [kernel.buffers[n].strides for stage in kernel.stages for n in stage.outputs if n is not None]
+    layouts = [kernel.buffers[n].strides for n in kernel.outputs]
     return tuple(sorted(range(len(piece.extents)), key=lambda a: -min((s[a] for s in layouts), default=0)))
 
 

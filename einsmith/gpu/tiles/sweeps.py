@@ -129,7 +129,7 @@ class _SweepEmitter:
             self._take(sums, loop.carried)
             for s in sums:
                 self._add(s)
-            for place in (p for n in members for p in chain.results(n) if p in chain.stored):
+            for place in (p for n in members for p in chain.members[n].results if p in chain.stored):
                 self.turn.store_tile(place)
             loop.next = [v for s in sums for x in s.states for v in x]
         self._take(sums, loop.results)

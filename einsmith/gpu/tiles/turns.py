@@ -215,7 +215,7 @@ class SweepTurn:
         b, n = self.b, self.chain.makers[place]
         member, axes = self.chain.members[n], self.axes(n)
         live = [*self.live(), *([b.op("lt", self.part, 1)] if self.divided > 1 else [])]
-        buffer = next(x for s in member.kernel.stages for x in s.outputs if x is not None and member.places[x] == place)
+        buffer = next(x for x in member.kernel.outputs if member.places[x] == place)
         at = [axes[a] for a in range(member.kernel.root.rank)]
         self.places[n][buffer].store(b, at, b.broadcast(self.tile(place), self.shape), live)
 

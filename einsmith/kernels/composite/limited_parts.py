@@ -27,20 +27,16 @@ def limit_parts(kernel: Kernel, parts: tuple[Kernel, ...]) -> tuple[Kernel, ...]
     if not isinstance(kernel, LimitedKernel):
         return parts
     stored: dict[int, _Ends] = {}
-    for n in _outputs(kernel):
+    for n in kernel.outputs:
         b = kernel.buffers[n]
         same = b.shape == kernel.shape
         stored[n] = {(b.strides[a], b.shape[a]): limit for a, limit in kernel.limits if same}
     out: list[Kernel] = []
     for n in reversed(range(len(parts))):
-        for buffer in _outputs(parts[n]) - stored.keys():
+        for buffer in {*parts[n].outputs} - stored.keys():
             stored[buffer] = _ends_of_reads(out, buffer)
         out.insert(0, _limit_part(parts[n], stored, kernel.is_short))
     return tuple(out)
-
-
-def _outputs(kernel: Kernel) -> set[int]:
-    return {n for s in kernel.stages for n in s.outputs if n is not None}
 
 
 def _limit_part(part: Kernel, stored: dict[int, _Ends], is_short: bool) -> Kernel:
@@ -49,7 +45,7 @@ def _limit_part(part: Kernel, stored: dict[int, _Ends], is_short: bool) -> Kerne
     for a, extent in enumerate(part.shape):
         ends = [
             stored[n].get((b.strides[a], extent)) if (b := part.buffers[n]).shape == part.shape else None
-            for n in _outputs(part)
+            for n in part.outputs
         ]
         if ends[0] is not None and len({*ends}) == 1 and has_whole_axis(part, a, extent):
             limits.append((a, ends[0]))
@@ -83,4 +79,4 @@ def beyond_of_parts(kernel: Kernel, parts: Sequence[Kernel], beyond: Sequence[Be
 
 def _used(kernel: Kernel) -> set[int]:
     """Return the buffers that a kernel reads or writes."""
-    return _outputs(kernel) | {arg[1] for s in kernel.stages for arg in s.args if arg[0] == "buffer"}
+    return {*kernel.outputs} | {arg[1] for s in kernel.stages for arg in s.args if arg[0] == "buffer"}

@@ -145,7 +145,7 @@ def non_temporal_bytes(g: HaloSetting) -> int:
     if side is None:
         return 0
     row = prod(shape[d] for d in takewhile(side.axes.__contains__, reversed(range(len(shape)))))
-    buffers = [kernel.buffers[n] for n in {n for stage in kernel.stages for n in stage.outputs if n is not None}]
+    buffers = [kernel.buffers[n] for n in {*kernel.outputs}]
     count = sum(x.shape == shape and x.row_major for x in buffers)
     return g.B * g.M * g.N * g.item * count * fetches_result_lines(row * g.item) * (1 if side is g.n_side else -1)
 

@@ -223,7 +223,7 @@ def _times(times: float, cost: Cost) -> Cost:
 def shared_places(rows: Rows) -> set[int]:
     """Return the places of the buffers that no row indexes and no member writes."""
     own = {p for m in rows.members for p, axis in zip(m.places, m.by_row, strict=True) if axis}
-    written = {m.places[n] for m in rows.members for s in m.kernel.stages for n in s.outputs if n is not None}
+    written = {p for m in rows.members for p in m.results}
     return {*range(len(rows.buffers))} - own - written
 
 

@@ -36,7 +36,6 @@ from einsmith.schedule.row_blocks import (
     merge,
     merge_positions,
     partials,
-    results_of,
 )
 from einsmith.schedule.row_nests import block_places, follow_of, shared_memory
 from einsmith.schedule.shared_rows import share
@@ -295,7 +294,7 @@ class _RowsLowering:
                 fixed[first + i] = b.alloc(elem_of(y.dtype), x.size)
             if n in self.followed_places:
                 own = dict(zip(kernel.members[n].places, kernel.members[n].kernel.buffers, strict=True))
-                fixed |= {p: b.alloc(elem_of(own[p].dtype), own[p].size) for p in results_of(kernel.members[n])}
+                fixed |= {p: b.alloc(elem_of(own[p].dtype), own[p].size) for p in sorted(kernel.members[n].results)}
         functions = (launch.function for x in all_lowered for launch in x.launches)
         scratch = b.alloc("i8", max((f.scratch_bytes for f in functions), default=0))
         workspace = b.alloc("i8", max(x.workspace for x in all_lowered))

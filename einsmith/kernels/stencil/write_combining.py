@@ -32,7 +32,7 @@ def combined_buffers(kernel: Kernel, s: Stencil, target: Target) -> frozenset[in
     shape, combined, size = kernel.root.shape, set(), 0
     if s.along_k or s.row != s.lane - 1:
         return frozenset()
-    for n in {n for stage in kernel.stages for n in stage.outputs if n is not None}:
+    for n in {*kernel.outputs}:
         x = kernel.buffers[n]
         line = max(target.lanes(x.dtype.itemsize), LINE // x.dtype.itemsize)
         misaligned = shape[-1] % target.lanes(x.dtype.itemsize) and prod(shape[-2:]) % line == 0

@@ -56,7 +56,7 @@ def _same_order_groups(call: KernelCall) -> Iterator[list[Tensor]]:
 
 def own_elements(kernel: Kernel) -> list[int]:
     """Return the buffers that a kernel writes, and those that it reads only at the element that it computes."""
-    written = [n for stage in kernel.stages for n in stage.outputs if n is not None]
+    written = kernel.outputs
     reads_own: dict[int, bool] = {}
     for stage in kernel.stages:
         for slot, ref in enumerate(stage.args):
