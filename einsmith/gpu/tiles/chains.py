@@ -8,6 +8,11 @@ belongs to a phase in which each program holds a block of the other side and swe
 result of another one of the same phase waits for it in a later sweep, unless it follows its running result
 (`schedule.online`). Members without tile tensors are lowered apart. Axes of members that index the same dimension of a
 tensor are one class.
+
+A chain is not the nest that the CPU runs (`schedule.row_nests`). A nest keeps the one row axis of its fusion outside of
+all sweeps. Sweeps hand tiles on in memory, unless they are made again, and are placed by the bytes of these. Each phase
+of a chain may hold either side, whatever the row axis is, and always makes its tiles again; which sums share a phase
+depends on the registers of a program, too.
 """
 
 from __future__ import annotations
