@@ -84,7 +84,7 @@ def describe_fusion(kernel: Mapping[str, Any]) -> str:
 
 
 def fused_in_all(report: Mapping[str, Any]) -> str:
-    """Describe fusion in the whole program, and the predicted gain of joining them."""
+    """Describe fusion in the whole program: the number of kernels with and without it, and its predicted gain."""
     f = report["fusion"]
     return f"{f['launched']} kernels instead of {f['apart']}, which gains {us(f['reward'])}"
 

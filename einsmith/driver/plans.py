@@ -87,7 +87,8 @@ class PlanStore:
         self._key = objects.name_of(b"plan", graph_digest(graph, leaves), *(x.encode() for x in texts), *patterns)
 
     def read(self) -> StoredPlan | str | None:
-        """Return the plan on disk, or why there is none that leaves out rows; None where nothing is stored."""
+        """Return the stored plan; a text that says why no plan can skip rows beyond the limits; None if neither is
+        stored."""
         return objects.read_pickled(self._key, list(self._leaves))
 
     def write(self, stored: StoredPlan) -> None:
@@ -95,7 +96,7 @@ class PlanStore:
         objects.write_pickled(self._key, stored, _nodes_of(stored.plan), self._leaves)
 
     def refuse(self, why: str) -> None:
-        """Write why there is no plan that leaves out rows."""
+        """Store a text that says why no plan can skip rows beyond the limits."""
         objects.write_pickled(self._key, why, [], self._leaves)
 
 

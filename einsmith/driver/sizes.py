@@ -365,7 +365,10 @@ def _probe_of(capacity: Sequence[int], chunks: Collection[int]) -> list[int] | N
 
 
 def _smaller(capacity: int, times: int, chunks: Collection[int]) -> int:
-    """Return a size smaller than a capacity; at most 1 where there is none."""
+    """Return a size that is smaller than a capacity by a multiple of `times`; below 2 if there is none.
+
+    chunks: lengths of chunks of steps; the difference is a multiple of none of them, if it can be so.
+    """
     sizes = [capacity - times * x for x in (FURTHER if chunks else ()) if all(times * x % c for c in chunks)]
     return next((x for x in sizes if x >= 2), capacity - 4 * times)
 

@@ -335,9 +335,9 @@ _LEAF_IDS = count()
 class Leaf(Node):
     """An input of a graph, with a unique id. Create one with `leaf`.
 
-    after: a leaf that the graph updates. Another thread stores this one while the program runs, from that update, so
-    that reads of it come later than the update, and later than those of such leaves with lower ids. None for a leaf
-    that has its value before the program begins.
+    after: None for a leaf whose value is known before the program begins. Otherwise a leaf that the graph updates:
+    while the program runs, another thread computes this leaf's value from that update. Kernels that read this leaf
+    run after the update, and several such leaves are read in the order of their ids.
     """
 
     __slots__ = ("id", "shape", "dtype", "after")

@@ -54,10 +54,10 @@ def find_definitions(roots: Sequence[Tensor]) -> dict[Any, Definition]:
 
 
 def merge_copies(definitions: dict[Any, Definition], kept: Collection[Any]) -> dict[Any, Definition]:
-    """Return the definitions without tensors whose elements the readers can name themselves.
+    """Substitute tensors into the formulas that read them; return the remaining definitions.
 
-    These are copies with other indices, and short formulas that one statement reads, once at each of its elements.
-    kept: the tensors that stay.
+    Substituted are copies with other indices, and short formulas that one statement reads once at each of its elements.
+    kept: tensors that are not substituted.
     """
     remaining = dict(definitions)
     while (target := _find_mergeable(remaining, kept)) is not None:

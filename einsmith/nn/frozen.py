@@ -183,8 +183,8 @@ def _places(module: Module) -> Iterator[_ParameterPlace]:
 def _replace(
     places: Sequence[_ParameterPlace], keep: str | None, group: int | None
 ) -> list[tuple[str, Parameter, KeptWeight]]:
-    """Freeze parameters; put weights of a kind, not set yet, in the places of large ones. Return (path, parameter, its
-    weight) of these."""
+    """Freeze parameters; replace float parameters of two and more dimensions by buffers of the kind `keep` (None: keep
+    them). The buffers are not filled yet. Return (path, parameter, buffer) of each parameter replaced."""
     if keep is not None and keep not in KEPT:
         raise ArgumentError(f"keep={show(keep)} must be one of {', '.join(map(repr, KEPT))}, or None")
     if group is not None and keep != "int8":

@@ -3,11 +3,14 @@
 before: scale[c] = weight[c]/sqrt(variance[c] + eps);  y[b,c,p] = x[b,c,p]*scale[c]
 after:  at first, s[c] = weight[c]/sqrt(variance[c] + eps);  at each run, y[b,c,p] = x[b,c,p]*s[c]
 
-Results that are larger than the constants that they come from stay, as it may take longer to read than to compute
-them; so do parts of a constant, or copies in another order, which other kernels read in place and pack for themselves.
-Only a recurrence, whose steps are programs of their own, does not. Checks of indices stay, too: each run performs them.
-Where memory is to be spared, as where the graph trains other parameters, copies of a constant in another type stay as
-well: `es.nn.freeze` keeps weights in 16 bits without both.
+These computations stay in the graph:
+
+- results larger than the constants they depend on, which may take longer to read than to compute;
+- slices of a constant and copies in another dimension order, because kernels read constants in place and pack them;
+  those that a recurrence reads are split off, as its steps are programs that would pack them at each step;
+- checks of indices, which each run performs;
+- copies of a constant in another type where memory is to be spared (while other parameters are trained): weights that
+  `es.nn.freeze` keeps in 16 bits are then not held in 32 bits as well.
 """
 
 from __future__ import annotations

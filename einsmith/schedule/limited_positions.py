@@ -74,7 +74,10 @@ class RowLimit(NamedTuple):
         return self.leaf if self.base is None else self.base
 
     def of(self, holder: Tensor, outputs: frozenset[tuple[int, int]], extent: int = 0, more: int = 0) -> RowLimit:
-        """Return the limit of another graph, or of another extent, that is this one and `more`."""
+        """Return a limit that is `more` above this one, for another graph or another extent.
+
+        holder: the tensor that holds the new limit; outputs: as of the class; extent: 0 for this limit's extent.
+        """
         return self._replace(
             leaf=holder, extent=extent or self.extent, outputs=outputs, base=self.origin, offset=self.offset + more
         )

@@ -102,8 +102,8 @@ def check_limited(plan: Plan, limits: Sequence[RowLimit], is_left_out: Callable[
 
 
 def _ends_below(call: KernelCall, limit: RowLimit) -> bool:
-    """Return whether a kernel without the limit takes no time for rows beyond it: it has none, or its sums over them
-    end there."""
+    """Return whether a kernel that has no limit takes no time for rows beyond it: none of its buffers has rows, or it
+    only reads rows, and guards exclude all reads beyond the limit."""
     sized = [size(t.shape) % limit.extent == 0 for t in call.tensors]
     if not any(sized):
         return True

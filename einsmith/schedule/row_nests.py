@@ -315,7 +315,8 @@ _WHOLE = (0, 0)
 
 
 def _along(condition: Expr, axis: int, extents: Sequence[int]) -> _Condition:
-    """Return a condition on the points of a domain with the row of the sweep, axis `axis`, as axis 0."""
+    """Return a condition with its axes renumbered: `axis`, the row of the sweep, becomes axis 0, and the other axes
+    that it reads follow in their order. extents: the extents of all axes."""
     others = sorted(axes_of(condition) - {axis})
     to = {axis: Axis(0)} | {a: Axis(n + 1) for n, a in enumerate(others)}
     return _Condition(substitute(condition, to), tuple(extents[a] for a in others))

@@ -403,8 +403,8 @@ def _sweeps(rows: Rows, config: TileConfig, target: GpuTarget) -> list[Times]:
 
 
 def _sweep(chain: Chain, phase: SweepPhase, config: TileConfig, target: GpuTarget) -> Times:
-    """Return the times of a function that holds blocks of one side, for each sweep over the other one. Its products are
-    those of the tile tensors, which it makes again, and of its own sums."""
+    """Return the predicted times of a launch whose programs each hold a block of one side and loop over the blocks of
+    the other side, once per sweep. It computes the tile tensors again, and the reductions of this phase."""
     held, swept = chain.sides[phase.held], chain.sides[1 - phase.held]
     rows, columns, batch = chain.count(held), chain.count(swept), chain.count(chain.batch)
     m = max(16, min(MOST_ROWS, config.m, least_power(rows)))

@@ -204,7 +204,8 @@ class Reader(VectorEmitter):
         self.loaded: dict[tuple, SSAValue] = {}
 
     def step(self, axis: int) -> int:
-        """Return the points of an axis that share one vector: 2 along the pair axis, else 1."""
+        """Return the number of points of an axis in one vector: 2 along `self.pair`, the axis two of whose points share
+        a vector, else 1."""
         return self.points_per_vector if axis == self.pair else 1
 
     def pair_distance(self, a: Access) -> int:

@@ -303,10 +303,11 @@ def _estimate_cycles(s: Stencil, c: StencilConfig, lanes: int, registers: int, t
 
 
 def _is_matrix_product(root: Template) -> bool:
-    """Return whether a template multiplies two plain reads, each of which has axes of its own, and more of them than
-    the sums of a stencil along the reduction.
+    """Return whether a template is a matrix product, which is left to contractions.
 
-    It is no stencil along the output, whose vectors vary along all axes of both reads, unless both have that axis."""
+    It multiplies two plain reads, each with output axes of its own, and has more than MAX_SUMS results per point of the
+    axes that both reads share. If the innermost output axis is a shared one, it can be a stencil with vectors along it.
+    """
     pieces = problems(root) or ()
     if len(root.parts) != 1 or len(pieces) != 1 or not all(o.plain for o in pieces[0].operands):
         return False

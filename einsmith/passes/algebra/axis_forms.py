@@ -47,7 +47,10 @@ class AxisSpan(NamedTuple):
 
 
 class _PieceForm(NamedTuple):
-    """A piece along an axis, which has extent 0 in `domain`. combiner: None for a piece without reduction."""
+    """A piece without its extent along one axis: pieces that differ in that extent alone have equal forms.
+
+    domain: extents of the output's and the reduction's axes, 0 for that axis; combiner: None without a reduction.
+    """
 
     offset: tuple[int, ...]
     step: tuple[int, ...]

@@ -121,7 +121,8 @@ def _joins(members: Sequence[Compute], axis: int | None, siblings: Siblings, pla
 
 
 def _join_readers(readers: Sequence[Compute], axis: int | None, places: Fusion) -> Compute | None:
-    """Return the common function of tensors, which reads fused tensors in place; None if they differ in it."""
+    """Return one tensor that computes the pointwise functions `readers` of products at once, from the joined product;
+    None if they are different functions. places: the places of tensors in the joined ones, which are read directly."""
 
     def find_whole(values: Sequence[Tensor], dim: int, is_new: bool) -> Compute | None:
         first = places.get(values[0])
