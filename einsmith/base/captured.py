@@ -21,9 +21,12 @@ class CapturedArray(np.ndarray):
     source: Any = None
 
     def bind(self) -> np.ndarray:
-        """Return what the programs of a trace that is done read: the present values of an array that others have too, a
-        copy where the function made the array itself, or changed it meanwhile, and values that programs may be compiled
-        for where nobody can write to the array."""
+        """Return the array that programs read once the trace has ended.
+
+        - A FrozenArray, for whose values programs may be compiled, if the source is read-only.
+        - The copy from the trace, if the source is a list, has no other reference, or was changed since it was read.
+        - The memory of the source otherwise, if programs can read it in place; else a copy that `refresh` updates.
+        """
         if _is_frozen(self.source):
             return to_array(self.source).view(FrozenArray)
         if self.source is None or _is_own(self):

@@ -10,12 +10,12 @@ from einsmith.base import locks
 
 
 def render(template: Path, escapes: bool = False, **values: Any) -> str:
-    """Return the text of a template, which may include its neighbours.
+    """Return the text of a Jinja template with its variables replaced; it may include templates of the same folder.
 
     Args:
-        template: its file
-        escapes: whether texts are escaped, as in HTML, unless they are `markup`
-        values: what its names stand for
+        template: the file of the template
+        escapes: whether texts are escaped as HTML, except those that are `markup`
+        values: the values of the variables, by name
     """
     with locks.IMPORTING:
         from jinja2 import Environment, FileSystemLoader, StrictUndefined

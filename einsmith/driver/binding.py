@@ -151,9 +151,9 @@ class Binding:
         arena: memory for intermediate results.
         limit: most bytes that a run may hold; None: any number.
         more_bytes: bytes needed beyond those of a single program, while another binding of it lives.
-        notices: what a run tells other threads, waits for, and sums over devices, while it goes on.
-        memories: the memory that an array is, by the array's id, as far as it is known.
-        origin: a program with which this one takes turns, and from which it differs in some kernels alone.
+        notices: messages to other threads, replies awaited from them, and sums over devices, all during a run.
+        memories: the Memory object of an array, by the array's id, for the arrays that have one.
+        origin: a program that runs alternate with, and from which this one differs only in some kernels.
     Raises:
         MemoryLimitError: the program needs more bytes than the limit.
     """

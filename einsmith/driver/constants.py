@@ -20,11 +20,13 @@ takes up to four times as long as to read them as they are (a product of 2048x20
 
 
 class Constants:
-    """The constants of a program: what depends on them alone is computed by a program of its own, and what kernels keep
-    of them is prepared, after they may have changed.
+    """The constants of a program, and the tensors that depend on them alone (`passes.constants`).
 
-    graph: the rest of the graph. leaves: those whose values stay from run to run. arrays: memory of what depends on
-    constants alone, by the leaf that stands for it in the graph. time: that of the constants for which it was computed.
+    A separate program computes these tensors, again only after a constant may have changed.
+
+    graph: the graph without these computations. leaves: leaves of it whose values stay from run to run. arrays: the
+    memory of the precomputed tensors, by the leaf through which the graph reads each. time: the time (`ChangeWatch`) of
+    the constants from which they were computed.
 
     Args:
         graph: the graph of the program.
@@ -48,10 +50,10 @@ class Constants:
         first, self.graph = split_constants(graph, self.leaves, is_sparing)
         self.arrays: dict[Leaf, np.ndarray] = {}
         self.first: Runs | None = None
-        """The program that computes what depends on constants alone; None where there is nothing of that kind."""
+        """The program that computes the tensors which depend on constants alone; None if there are none."""
         self.time: int | None = None
         self.vain = 0
-        """Preparations in a row that hardly any run had a use of."""
+        """Consecutive preparations that served hardly any run."""
         self._runs = 0
         """Runs since the last preparation."""
         if first is not None:
@@ -59,12 +61,12 @@ class Constants:
             self.leaves += self.arrays
             every = {**arrays, **self.arrays}
             self.first = compile(first, {x: every[x] for x in first.inputs})
-            # Nobody else reads what it stores, and no other run is under way meanwhile.
+            # No other program reads its results, and no other run is active at the same time.
             self.first.memory.changes_others, self.first.memory.is_concurrent = False, True
 
     @property
     def nbytes(self) -> int:
-        """Return the approximate bytes of what is kept of constants."""
+        """Return the approximate bytes of the precomputed tensors and of the program that computes them."""
         own = sum(a.nbytes for a in self.arrays.values())
         return own + (0 if self.first is None else self.first.nbytes)
 

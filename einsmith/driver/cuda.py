@@ -81,8 +81,8 @@ class Cuda(TunedBackend):
         return [self._compile(k, target, decided[k]) for k in kernels]
 
     def _compile(self, kernel: Kernel, target: Target, decision: Decision) -> CompiledKernel:
-        """Return the lowered form of a kernel, the same object as long as it is in use, so that its machine code is
-        compiled once (`Card.codes`)."""
+        """Lower a kernel. Equal calls return one object while it is in use, so that its machine code is compiled once
+        (`Card.codes`)."""
         key = kernel, target, decision
         known = self._compiled.get(key)
         if known is not None:

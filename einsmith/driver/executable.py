@@ -91,7 +91,7 @@ def _copy_in_order(array: np.ndarray, order: Order | None) -> np.ndarray:
 
 
 class Executable(BoundProgram):
-    """A compiled graph with the memory of its leaves, ready to run. Its program may be exchanged between two runs.
+    """A compiled graph with the memory of its leaves, ready to run. Its program may be replaced between two runs.
 
     Args:
         graph: the graph.

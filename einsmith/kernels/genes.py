@@ -43,7 +43,7 @@ def genes(config: Any) -> dict[str, Any]:
 
 
 def add_values(space: Space, values: Space, prefix: str = "") -> None:
-    """Add values of genes to a space. prefix: stands before the names of these genes in the space."""
+    """Add values of genes to a space, under their names with `prefix` in front."""
     for gene, more in values.items():
         name = f"{prefix}{gene}"
         space[name] = tuple(dict.fromkeys((*space.get(name, ()), *more)))

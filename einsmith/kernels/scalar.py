@@ -1,6 +1,6 @@
 """Lower kernels as their formula is written: loops over the outputs and the terms in order, without vectors or threads.
 
-This is the baseline by which speed-ups are told, "times the original". The cost model never chooses it; overrides do.
+Speed-ups ("times the original") are relative to this baseline. The cost model never chooses it; overrides do.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ def _emit_root(em: VectorEmitter, box: Box) -> Accumulators:
 def _estimate_work(box: Box, target: Target) -> tuple[float, float]:
     """Return (seconds of arithmetic, seconds of special functions) of a box.
 
-    Loops cost nothing, as their instructions issue beside others. The lines of an operand that the innermost loop walks
-    across come from L3 at every turn of the loop around it, unless L1 has room for all lines of one turn."""
+    Loops are free: their instructions issue in parallel with the others. Cache lines that the innermost loop crosses
+    are fetched from L3 in each iteration of the loop around it, unless all lines of one iteration fit in L1."""
     rate = boxes.vectors_per_second(target)
     count, special = boxes.operations(box.bodies, target)
     terms, points = float(box.points * box.reduced), float(box.points)

@@ -176,7 +176,7 @@ def integers_like(ids: Value, value: Any, name: str) -> Value:
 
 
 def causal(window: int, segments: Value | None) -> Attend:
-    """Return causal attention within windows of so many keys (0: all) and within segments [B, T]."""
+    """Return causal attention over at most `window` keys (0: all) of the query's own segment (`segments` [B, T])."""
 
     def mask(b: Any, h: Any, i: Any, j: Any) -> Any:
         sees = j <= i

@@ -85,7 +85,7 @@ class KeptWeight(Buffer):
         return super().__getstate__() | {"scale": copy(self.scale)}
 
     def convert(self, dtype: Any) -> None:
-        """Leave float32 as it is. Raises DtypeError for other types."""
+        """Accept float32, the type in which the weight is read. Raises DtypeError for other types."""
         if dt.dtype_of(dtype) is not dt.f32:
             raise DtypeError(f"a weight that is kept in fewer bits is read as float32, not {show(dtype)}")
 

@@ -200,8 +200,10 @@ def scatter_add(input: Any, dim: int, index: Any, src: Any) -> Value:
 
 
 def _put_one(x: Value, k: Value, s: Value, d: int) -> Value:
-    """Return x with an element of s in the place of one of each line along dimension d: where the line's position is
-    the index, so that kernels which compute x or read the result go on in the same pass."""
+    """Return x with one element of each line along dimension d replaced by s: that at the position k of the line.
+
+    It is an elementwise function, so that it fuses with kernels that compute x or read the result.
+    """
     positions = builder.compute((x.shape[d],), lambda i: builder.cast(i, dt.i32))
     # Reading it at every index makes one out of range an error.
     place = builder.compute(k.shape, lambda *i: positions[k[i]])

@@ -18,8 +18,8 @@ def by_rank(
     ranks: Sequence[int] = tuple(SPACE),
     **names: Any,
 ) -> tuple[Callable[..., Any], ...]:
-    """Return the operators of one, two and three dimensions, as `conv1d`, `conv2d` and `conv3d` from `_conv`. Their
-    attribute `dims` is that number.
+    """Return the operators of one, two and three dimensions, as `conv1d`, `conv2d` and `conv3d` from `_conv`. Each has
+    its number of dimensions as attribute `dims`.
 
     Args:
         of: function of an operator's name (for messages), of its dimensions of space, and of the operator's arguments;

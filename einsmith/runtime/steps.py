@@ -144,11 +144,12 @@ class StepTimes(NamedTuple):
     """Times of the steps of one run, in nanoseconds of `time.perf_counter_ns`.
 
     Attributes:
-        seen: nanoseconds of each step as the calling thread sees it, summed over all turns of its loop, [steps].
-        starts: the time at which each thread took its first task of each step, in the first turn that it had one in; of
-            the first thread, the calling one, at which it began the step. 0 for steps not reached, [steps, threads].
-        busy: nanoseconds for which each thread worked on tasks of the step, from its first task to the end of its last
-            one, summed over all turns, [steps, threads]; 0 for a step that the calling thread ran alone.
+        seen: duration of each step on the calling thread, summed over the iterations of its loop, [steps].
+        starts: [steps, threads] the time at which each thread took its first task of the step, in the first iteration
+            in which it had one; for the calling thread (0), the time at which it began the step. 0 for steps not
+            reached.
+        busy: [steps, threads] time between the start of a thread's first task of the step and the end of its last one,
+            summed over the iterations; 0 for a step that the calling thread ran alone.
     """
 
     seen: np.ndarray

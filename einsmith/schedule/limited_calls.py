@@ -364,9 +364,17 @@ def _reads_below(
     place: int,
     ends: _Ends,
 ) -> bool:
-    """Return whether a member reads a buffer only below the limit, which is in `place`, along a dimension of the
-    buffer, as it is `stored`; it may have another shape in the member. own: the axes along which it computes its own
-    results only there."""
+    """Return whether a member reads a buffer only at positions below the limit along a dimension.
+
+    Args:
+        member: the member of a row-block fusion
+        buffer: number of the buffer in the member's kernel, where it may have another shape than in memory
+        stored: the buffer as it is in memory
+        dimension: the dimension of `stored`
+        own: output axes of the member that end at the limit
+        place: place, in the fusion, of the buffer that holds the limit
+        ends: the ends of the member's axes
+    """
     for stage in member.kernel.stages:
         numbers = _reads_of_limit(member, stage, place)
         for part in stage.template.parts:
@@ -383,8 +391,10 @@ def _reads_below(
 
 
 def position_along(index: Sequence[Expr], buffer: KernelBuffer, stored: KernelBuffer, dimension: int) -> Expr | None:
-    """Return the position along a dimension of a buffer, as it is stored, at an index into the buffer in another shape;
-    None where no dimensions of that make up the dimension."""
+    """Convert an index into a reshaped buffer to the position along one dimension of the buffer as it is stored.
+
+    Returns None where that dimension is no product of consecutive dimensions of the reshaped buffer.
+    """
     shape = buffer.shape
     if shape[: dimension + 1] == stored.shape[: dimension + 1]:
         return index[dimension]

@@ -214,15 +214,15 @@ _SLICED = -1
 
 
 class _Analysis:
-    """The positions along limited dimensions in one graph.
+    """The analysis that finds, for one graph, the dimensions of which only positions below a limit matter.
 
     Args:
-        limits: the limits of its dimensions.
-        values: their values, over atoms that stand for numbers which a run has.
-        numbers: values of integers without dimensions.
-        slices: inputs that are parts of tensors of another graph, whose steps this graph is.
-        known: sets of conditions on atoms, one of which holds.
-        positive: number of limits that are known to be positive, the first ones.
+        limits: the limits that dimensions may have.
+        values: the value of each limit, as an expression over atoms (numbers known only when a program runs).
+        numbers: the expression of each scalar integer tensor.
+        slices: for the graph of a loop's step, the inputs that are slices of tensors outside the loop.
+        known: sets of conditions on atoms; in each run, all conditions of one set hold.
+        positive: number of limits known to be positive; they come first.
         depth: number of loops around the graph.
     """
 

@@ -234,8 +234,10 @@ class NodeCall:
         return self.context.constant(np.array(array, kind.numpy, order="C"), kind)
 
     def extents(self, numbers: Sequence[int]) -> Value:
-        """Return extents as a tensor of int64 [N]. They stand in its formula, so that it captures no array, which
-        would be another one at each size."""
+        """Return extents as a tensor of int64 [N].
+
+        Its formula contains them as constants: a captured array would be a different one for each size.
+        """
         parts = [builder.full((1,), n, dt.i64) for n in numbers]
         return F.cat(parts, 0) if parts else self.constant((), dt.i64)
 

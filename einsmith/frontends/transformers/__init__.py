@@ -1,7 +1,7 @@
 """Replace functions of the library transformers that need custom kernels, or loop in Python.
 
-`enable()` puts formulas with their derived gradients there, in eager mode and within torch.compile; `disable()` takes
-them back (registering.py). The functions stand in delta_rules.py, state_spaces.py and loops.py.
+`enable()` replaces them by formulas with derived gradients, in eager mode and within torch.compile; `disable()`
+restores the original functions (registering.py). The formulas are in delta_rules.py, state_spaces.py and loops.py.
 """
 
 from __future__ import annotations

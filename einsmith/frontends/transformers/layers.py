@@ -1,8 +1,8 @@
 """Layers that models of transformers share: deformable attention, gated RMS norms, and cross-entropy of many classes.
 
-Each function takes transformers' own one and returns what stands in its place. The own one runs where tensors do not
-lie on the CPU or are not of float32, and where there is too little to gain. Norms and the cross-entropy keep it
-within torch.compile, whose backends see through it and fuse it with what stands around it.
+Each function takes the original function of transformers and returns its replacement. The replacement calls the
+original for tensors that are not on the CPU or not float32, and for tensors too small to gain. Within torch.compile,
+norms and the cross-entropy call the original, because backends trace it and fuse it with its neighbours.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Recurrences that models of transformers run as loops of Python over steps: RWKV-4, xLSTM and RecurrentGemma.
 
-Each function takes the model's own one and returns what stands in its place; the own one runs where tensors do not lie
-on the CPU, and for options that are left to it.
+Each function takes the model's original function and returns its replacement. The replacement calls the original for
+tensors that are not on the CPU, and for options that it does not support.
 """
 
 from __future__ import annotations

@@ -46,22 +46,24 @@ REPORTED = 0.7
 
 
 def narrow(roots: Sequence[Tensor], kept: Collection[Tensor] = ()) -> list[Tensor]:
-    """Return tensors whose reductions are narrowed to windows; none where EINSMITH_WITHOUT leaves this out. kept:
-    tensors that must be read where they are, as gradients by them are asked for."""
+    """Return the tensors with reductions narrowed to windows; unchanged where EINSMITH_WITHOUT leaves this rewrite out.
+
+    kept: tensors that are not rewritten, because gradients with respect to them are needed.
+    """
     if WINDOWS in environment.WITHOUT.get():
         return list(roots)
     return exchange(list(roots), narrowed(roots, kept))
 
 
 def narrowed(roots: Sequence[Tensor], kept: Collection[Tensor] = ()) -> dict[Tensor, Tensor]:
-    """Return the replacements of `narrow`; those that read others come first."""
+    """Return a map from each tensor that `narrow` replaces to its replacement; readers precede what they read."""
     replaced = _Narrowing(roots, kept).replacements()
     labels.carry(replaced)
     return replaced
 
 
 def report_masks(graph: Graph) -> list[str]:
-    """Return a line for each condition that excludes many terms of reductions, of which it gives no windows."""
+    """Return a line for each condition that excludes many terms of a reduction but does not narrow it to windows."""
     search = _Narrowing(graph.outputs, ())
     lines: dict[str, str] = {}
     for node, condition in search.conditions.items():

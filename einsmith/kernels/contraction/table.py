@@ -47,8 +47,9 @@ _A, _B, _ORDER, _BLOCKED = np.array(WAYS).T
 def build_table(settings: Sequence[OperandPlan], configs: Sequence[tuple[int, Tiled]]) -> ConfigTable | None:
     """Return the table of configurations, each with the number of its setting; None if there are none.
 
-    A configuration over rows of N as streams (order "k") stays as it is; others stand for their register tile, which is
-    taken with every sensible way to reach the operands, with tasks for these.
+    A configuration that streams rows of N (order "k") enters the table unchanged. Of any other configuration only the
+    register tile is used: it is combined with every sensible way of reading the operands, and each combination gets
+    its numbers of tasks.
     """
     if not configs:
         return None

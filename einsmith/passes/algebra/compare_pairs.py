@@ -81,7 +81,7 @@ def _count_before(keys: Compute, rows: int, descending: bool) -> Compute:
     other = (*own[:rows], *(Axis(rank + n) for n in range(len(extents))))
 
     def compared(index: tuple[Axis, ...]) -> tuple[Expr, Expr]:
-        """Return the key of an element as it is compared, and the number that decides between equal keys."""
+        """Return the pair by which elements are ordered: the key (NaN as infinity), and a number that breaks ties."""
         key: Expr = Read(0, index, dtype)
         number = row_major_number(index[rows:], extents)
         if not dtype.is_float:

@@ -1,4 +1,4 @@
-"""Drop runtime checks of indices that earlier checks imply; look at guards of the others only if an index is wrong.
+"""Drop runtime checks of indices that earlier checks imply; in the others, evaluate guards only if an index is wrong.
 
 before: check sum[e](id[e] < 0 or 9 <= id[e]);  check sum[e, p](where(exp(x[e, p]) < 2, id[e] < 0 or 9 <= id[e], 0))
 after:  the first one
@@ -7,10 +7,10 @@ before: check sum[e, p](where(exp(x[e, p]) < 2, id[e] < 0 or 9 <= id[e], 0))    
 after:  w[] = sum[e](id[e] < 0 or 9 <= id[e]);  n[] = where(0 < w[], 5, 0)
         check sum[e, p](where(e < n[], where(exp(x[e, p]) < 2, id[e] < 0 or 9 <= id[e], 0), 0))
 
-A check counts the points of a box at which conditions hold: its guards, and that an index is too small or too large. It
-is implied by a check of which an instance, with positions of the box in place of its axes, has only conditions that the
-first check has as well (subsumption of clauses: Robinson, A machine-oriented logic based on the resolution principle,
-1965). The gradient of a guarded read has guards of its own, such as the one that a `min` chose the read.
+A check counts the points of a box at which conditions hold: its guards, and that an index is too small or too large.
+Check A implies check B if some substitution of positions for A's axes turns A's conditions into a subset of B's
+(subsumption of clauses: Robinson, A machine-oriented logic based on the resolution principle, 1965). The gradient of a
+guarded read has further guards, such as the condition that a `min` chose the read.
 """
 
 from __future__ import annotations
@@ -234,10 +234,10 @@ class _ClauseMatcher:
 
 
 def _check_index_first(check: _IndexCheck, context: PassContext) -> Compute | None:
-    """Return a check that evaluates the guards only if they decide, which is where an index is wrong without those that
-    are dear; None where that does not pay.
+    """Return a check in two stages: count wrong indices under the cheap guards, and evaluate the expensive guards only
+    if there are any. None where this is not predicted to pay.
 
-    Guards of other axes and those of floats are dear.
+    Guards are expensive if they depend on axes that the index does not have, or on floats.
     """
     params, args = check.tensor.template.params, check.tensor.args
     facts, index_axes = Facts(check.domain), axes_of(check.wrong)

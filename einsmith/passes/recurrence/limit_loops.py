@@ -1,7 +1,7 @@
 """End loops at the limits of their members, and pass limits on to the graphs of their steps.
 
 before: loop of 80 steps of h[u+1] = f(h[u]), of which only positions below n[] matter (`schedule.limited_positions`)
-after:  the same before step n[] - 1, and a step's graph has n[] as an input, so that its kernels end there, too
+after:  the loop ends before step n[] - 1; n[] is an input of the step's graph, and its kernels end at n[] as well
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Find the definitions of a loop's operands that its steps may compute.
+"""Find the operands of a loop that its steps may compute instead of loading them.
 
-An operand that is larger than what it is made of costs more to load than to compute, and so does a cheap function of
-other tensors that the steps read: of `p[t, k] = S[t, k]*f[t]`, a member of a forward pass, and S, the backward pass
-needs to load S alone.
+Loading costs more than computing where an operand is larger than its own operands, or is a cheap function of tensors
+that the steps read in any case: a backward pass that reads S and `p[t, k] = S[t, k]*f[t]`, a member of the forward
+pass, needs to load only S and f.
 """
 
 from __future__ import annotations
@@ -56,9 +56,11 @@ class StepOperands:
         self.positions = find_positions_read(graph)
 
     def find_definition(self, a: Tensor, node: Recurrence) -> Compute | None:
-        """Return an operand of a recurrence as a tensor that a step may compute: by its own template, by that of the
-        tensor whose elements it has, or as a cheap function of stored members of another recurrence. None for
-        others."""
+        """Return the definition by which a step may compute an operand of a recurrence; None if there is none.
+
+        It is the operand's own template, that of the tensor of which the operand is a view, or a cheap function of
+        stored members of another recurrence.
+        """
         if isinstance(a, Item):
             again = self._find_function(a) if isinstance(a.node, Recurrence) and a.node is not node else None
         else:
@@ -71,8 +73,8 @@ class StepOperands:
         return None if has_data_index(again.template) else again
 
     def _find_function(self, a: Item) -> Compute | None:
-        """Return a member of a recurrence as a cheap function of other members, all steps of which are stored in any
-        case."""
+        """Return a member of a recurrence as a cheap function of other members whose steps are all stored anyway; None
+        if it is no such function."""
         n = a.node
         items = tuple(Item(n, j) for j in range(len(n.members)))
         again = prune_args(n.members[a.member], (*n.args, *items))
@@ -84,9 +86,11 @@ class StepOperands:
         return again if _is_cheap(again.template) else None
 
     def _find_viewed(self, a: Compute, owner: Tensor) -> tuple[Compute, Tensor] | None:
-        """Return (a tensor that has the elements of another one, such as a cut of it into segments of time, as computed
-        from the operands of that one; that one); None if others read it, too, or for other tensors. owner: the tensor
-        of the graph that `a` computes."""
+        """Return (`a` computed from the operands of the tensor it views, that tensor); None where this is impossible.
+
+        `a` must be a view, such as a reshape into segments of time, and the only reader of the viewed tensor. owner:
+        the tensor of the graph that `a` computes.
+        """
         part = a.template.parts[0]
         if len(a.template.parts) > 1 or not isinstance(part, Piece) or not isinstance(part.body, Read):
             return None
@@ -118,21 +122,26 @@ class StepOperands:
 
 
 def is_large(step_bytes: int, target: Target) -> bool:
-    """Return whether a tensor of so many bytes a step does not stay in the cores' own caches over many steps, and takes
-    longer to load than a launch to begin. The number of steps does not count, so that programs of all lengths have the
-    same kernels."""
+    """Return whether a tensor of `step_bytes` per step exceeds L2 after MANY_STEPS steps and takes longer to load than
+    a launch takes to start.
+
+    The actual number of steps is ignored, so that programs of all lengths have the same kernels.
+    """
     least = launch_overhead(1, target) * target.core_bandwidth
     return step_bytes >= least and not target.fits_l2(step_bytes * MANY_STEPS)
 
 
 def leaves_last_level(step_bytes: int, target: Target) -> bool:
-    """Return whether a tensor of so many bytes a step has left all caches after many steps."""
+    """Return whether a tensor of `step_bytes` per step exceeds the last-level cache after MANY_STEPS steps."""
     return step_bytes * MANY_STEPS > target.last_level
 
 
 def is_larger_than_operands(a: Compute, dim: int, target: Target) -> bool:
-    """Return whether a position of a tensor along `dim` has more elements than its operands have there, and not many
-    more points. Operands that do not depend on the position stay in the caches."""
+    """Return whether a slice of a tensor at one position along `dim` has more elements than the operands' parts that it
+    reads, and at most MAX_POINTS_PER_ELEMENT points to evaluate per element.
+
+    Operands that do not depend on the position count as cached if they fit in L2.
+    """
     t = a.template
     elements = size(t.shape) // t.shape[dim]
     points = sum(size(p.domain) for p in t.parts) // t.shape[dim]
