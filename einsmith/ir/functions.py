@@ -145,8 +145,7 @@ COMBINING = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
 
 
 def last_key(combiner: str, dtype: DType) -> float | int:
-    """Return the key that no other key comes after in a selection: elements with it that are appended to a row come
-    after all others."""
+    """Return the key that a selection orders last. Elements with this key may be appended to a row as padding."""
     if dtype.is_float:
         return float("nan") if combiner == "argkmin" else float("-inf")
     return dtype.range[combiner == "argkmin"]

@@ -359,8 +359,8 @@ def leaf(shape: Iterable[int], dtype: DType, after: Leaf | None = None) -> Leaf:
 
 
 def received(leaves: Iterable[Leaf]) -> dict[Leaf, Leaf]:
-    """Return, in their order, those leaves that another thread stores while the program runs, each with the leaf whose
-    update it comes after."""
+    """Return the leaves that another thread stores while the program runs, in the order of their ids, each with the
+    leaf after whose update it is stored (`Leaf.after`)."""
     return {x: x.after for x in sorted(leaves, key=lambda x: x.id) if x.after is not None}
 
 

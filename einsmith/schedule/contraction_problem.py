@@ -283,7 +283,8 @@ def _make_operand(factors: Sequence[tuple[Expr, tuple[Expr, ...]]], axes: frozen
 
 
 def _order_k(piece: Piece, guards: Sequence[Expr]) -> tuple[int, ...]:
-    """Return the axes of K, the first one that ends at a number before all others, so that K ends there.
+    """Return the reduction axes (K), outermost first. The first axis whose range ends at a run-time number becomes the
+    outermost one, so that the loop over K ends there.
 
     An axis along which all operands lie in memory stays innermost, for vectors of K: the product of two [8, 128, 280]
     by their rows takes 0.64 ms with the axis outermost and 0.40 ms without.

@@ -29,7 +29,7 @@ MAX_STAGES = 12
 
 @dataclass
 class FusionGroup:
-    """A set of nodes that one kernel computes, and the groups that it needs."""
+    """A set of nodes that are fused into one kernel, and the groups on whose results it depends."""
 
     nodes: list[Compute | LoweredLoop] = field(default_factory=list)
     before: int = 0  # bitset of the groups that this one needs, directly or not (`Partition.before`)

@@ -109,7 +109,7 @@ def subject(decision: str) -> str:
 
 
 def toggle(decisions: frozenset[str], decision: str) -> frozenset[str]:
-    """Return the decisions without one that is among them, or with it in the place of another one about its
+    """Remove a decision if it is among the decisions; otherwise add it, replacing any other decision about the same
     subject."""
     if decision in decisions:
         return decisions - {decision}

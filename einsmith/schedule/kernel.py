@@ -223,11 +223,10 @@ class Beyond(IntEnum):
 
 
 class LimitedKernel(Kernel):
-    """A kernel of which only the first points of some output axes count; results at others are never read, and need not
-    be computed.
+    """A kernel that need only compute the first points of some output axes: results at other points are never read.
 
-    limits: (axis, buffer), the buffer being an i32 without dimensions that holds the number of these points when the
-    kernel runs. is_short: whether some buffer should need no memory beyond the limit of axis 0, which costs more code.
+    limits: (axis, buffer) pairs; the buffer is a scalar i32 that holds the number of points when the kernel runs.
+    is_short: whether some buffer should need no memory beyond the limit of axis 0, which costs more code.
     """
 
     __slots__ = ("limits", "is_short")
@@ -338,14 +337,14 @@ class Member(Node):
 
 
 class Activity(Node):
-    """Where the kernels of a row-block fusion change anything: a row of which no point fulfils a condition may be left
-    out.
+    """The condition under which the kernels of a row-block fusion must process a row: rows without any point that meets
+    it may be skipped.
 
     condition: the condition on a point; its axis 0 is the row, its slots are buffers of the Rows. extents: the extents
-    of its further axes. block: the rows of which all or none are left out, the same for all kernels that share results;
-    0: any number, where the condition is a limit of the rows (`is_limit`).
-    some: whether the first block runs where all might be left out. A sum of exp(s - m), m being the largest s, has no
-    neutral terms where every s is minus infinity: each is no number, and one of them makes the sum so.
+    of its further axes. block: number of rows that are skipped together, equal for all kernels that share results; 0:
+    any number, where the condition is a limit of the rows (`is_limit`).
+    some: whether the first block runs even if all blocks could be skipped. It must where every s may be minus infinity
+    in a sum of exp(s - m) with m = max(s): its terms are NaN then, so skipping all of them would change the sum.
     """
 
     __slots__ = ("condition", "extents", "block", "some")

@@ -78,9 +78,13 @@ def smallest_non_temporal(target: Target) -> int:
 def mark_invariant(
     plan: Plan, same: Collection[Tensor], pays: Callable[[KernelCall, Kernel], bool] | None = None
 ) -> Plan:
-    """Return a plan that is run many times, whose kernels mark which of their buffers hold tensors of `same`, whose
-    values stay: the kernels of all calls, or of those for which `pays` says so of the call and its kernel that marks
-    some."""
+    """Mark loop-invariant buffers in the kernels of a plan that is run many times.
+
+    Args:
+        plan: the plan, for instance of a loop's step
+        same: tensors whose values are the same in every run; buffers that hold them are marked
+        pays: (call, its marked kernel) -> whether to mark; None: mark in all calls
+    """
     calls = list(plan.calls)
     for i, call in enumerate(calls):
         if isinstance(call, KernelCall) and not isinstance(call.kernel, Rows):

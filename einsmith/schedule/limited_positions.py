@@ -496,6 +496,6 @@ def _position(x: Expr, step: int, first: int) -> Expr:
 
 
 def _keep_whole(limited: _Positions, tensors: Iterable[Tensor]) -> None:
-    """Leave out what is limited of some tensors, of which all positions matter."""
+    """Remove from `limited` all dimensions of the given tensors, because all their positions matter."""
     whole = set(tensors)
     limited -= {x for x in limited if x[0] in whole}

@@ -41,13 +41,13 @@ class LayoutChoice(NamedTuple):
 
 
 class CopyPrices(NamedTuple):
-    """The predicted seconds by which it was decided whether a tensor is copied into another one or lies in it.
+    """Predicted seconds of a tensor stored inside another tensor's memory, and of a copy into that tensor.
 
     Attributes:
         owner: the other tensor.
-        inside: seconds of all kernels concerned where the tensor lies in it.
-        copied: those where it is copied.
-        is_inside: whether it lies in it. It is copied, too, where more bytes would be live at once otherwise.
+        inside: seconds of all affected kernels if the tensor is stored inside `owner`.
+        copied: seconds of the same kernels, and of the copy, if it is copied.
+        is_inside: whether it is stored inside. It may be copied although that is slower, to limit the live bytes.
     """
 
     owner: Tensor

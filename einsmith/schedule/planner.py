@@ -372,7 +372,7 @@ def _can_replace(leaf: Leaf, nodes: list[Compute | LoweredLoop]) -> bool:
 
 
 def _mark_late(calls: Sequence[AnyCall], graph: Graph) -> list[AnyCall]:
-    """Return the calls, of which those know that they are late that the forward pass does not need."""
+    """Return the calls; kernels that the forward pass does not need are marked `is_late`."""
     role = graph.role
     return [
         replace(c, is_late=True) if isinstance(c, KernelCall) and all(role[n] != "forward" for n in c.nodes) else c

@@ -283,8 +283,11 @@ class _Timeline:
                 yield state
 
     def _independent(self, candidates: Sequence[_Candidate], count: int) -> list[_Candidate]:
-        """Return the first candidates that together free `count` bytes, without those that compute or read what one
-        before them computes: their prices would change."""
+        """Return candidates that together free `count` bytes, in order, and whose prices do not affect each other.
+
+        A candidate is left out if it shares computed tensors with an earlier one, or if one reads what the other
+        computes.
+        """
         out: list[_Candidate] = []
         results: set[Tensor] = set()
         operands: set[Tensor] = set()

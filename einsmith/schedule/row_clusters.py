@@ -187,8 +187,18 @@ def freed(
     target: Target,
     most: int,
 ) -> set[Tensor]:
-    """Return the results that a fused kernel might use up without storing them if the kernels `sums` were not among
-    those that are not fused, and that exceed what it would store."""
+    """Return the results that a fused kernel need not store if the kernels `sums` may be fused, too; none if the kernel
+    would store more bytes than it saves.
+
+    Args:
+        parts: the kernels, in order
+        after: the kernels after which each kernel must run
+        unfused: kernels that are not fused, `sums` among them
+        sums: the kernels that would be fused in addition
+        kept: tensors that must be stored
+        target: the machine
+        most: most bytes of a result that is stored although it need not be
+    """
     streamed = _streamed(parts, after, {*unfused} - {*sums}, kept, target, {}, most) if sums else {}
     members = {n for t in streamed for n in streamed[t]}
     if members.isdisjoint(sums):

@@ -155,8 +155,15 @@ class SumJoiner:
         return join_in_turn(calls, outside, takes_sums=True)
 
     def _find_loss(self, c: int, whole: KernelCall, rest: Mapping[int, Cluster]) -> float:
-        """Return the predicted seconds that cluster c with the sums, and what is `rest` of those that have them now,
-        take more than the present clusters. The calls just before and between them tell what the caches hold."""
+        """Return the predicted seconds lost (gained, if negative) by moving sums into the kernel of cluster c.
+
+        Args:
+            c: the number of the cluster that would compute the sums
+            whole: its call with the sums
+            rest: number of each cluster that computes them now -> what remains of it
+
+        The calls just before and between these clusters are priced along, as they determine what the caches hold.
+        """
         first, end = max(0, c - CALLS_BEFORE), max(c, *rest) + 1
         before = self.calls[first:end]
         after = list(before)

@@ -40,8 +40,8 @@ def group_instructions(run: Sequence[Op], width: int) -> Iterator[list[Op]]:
     waiting = dict.fromkeys(chains)
 
     def collect_missing(n: int, stored: int) -> list[int] | None:
-        """Return the instructions that n needs and that are not placed yet, in order; None where one of them has to
-        wait."""
+        """Return the unplaced instructions on which instruction n depends, in order; None if one of them cannot be
+        placed yet."""
         unplaced: set[int] = set()
         todo = [n]
         while todo:
@@ -72,8 +72,8 @@ def group_instructions(run: Sequence[Op], width: int) -> Iterator[list[Op]]:
 
 
 def interleave(parts: Sequence[list[str]]) -> list[str]:
-    """Merge the lines of several chains, one of each in turn; keep one chain after the other where some chain branches
-    (a line that ends in a colon begins a block)."""
+    """Interleave the lines of several chains round-robin; concatenate the chains if one of them branches (a line that
+    ends in a colon begins a block)."""
     if any(line.endswith(":") for part in parts for line in part):
         return [line for part in parts for line in part]
     return [part[n] for n in range(max(map(len, parts))) for part in parts if n < len(part)]

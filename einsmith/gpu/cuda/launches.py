@@ -76,7 +76,7 @@ class DeviceLaunch(NamedTuple):
     step: int
 
     def ranges(self) -> tuple[list[ByteRange], list[ByteRange]]:
-        """Return the bytes that it may load, and those that it may store."""
+        """Return the ranges of bytes that the launch may load, and of those that it may store."""
         loaded, stored = self.code.accessed
         places = [
             ByteRange(at, at + p.nbytes) for at, p in zip(self.pointers, self.code.function.parameters, strict=True)
@@ -97,8 +97,11 @@ class DeviceSum(NamedTuple):
     step: int
 
     def ranges(self) -> tuple[list[ByteRange], list[ByteRange]]:
-        """Return the bytes that it loads and those that it stores, which are the same. The communicator counts as one
-        of them: its sums have the order of the program on every device."""
+        """Return the ranges of bytes loaded and of bytes stored, which are equal for a sum in place.
+
+        The communicator counts as one more byte, so that its sums depend on each other and run in the program's order
+        on every device.
+        """
         width, handle = BYTES[self.elem], self.communicator.handle
         places = [ByteRange(at, at + width * n) for at, n in zip(self.pointers, self.counts, strict=True) if n]
         places.append(ByteRange(handle, handle + 1))

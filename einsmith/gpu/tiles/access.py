@@ -121,8 +121,11 @@ def read_access(
 
 
 def _walk(atom: Expr) -> tuple[int | None, int, bool]:
-    """Return (axis, points of it along which the value moves steadily, 0 for all, whether it moves at all) for an
-    atom; no axis where it moves otherwise."""
+    """Describe how an atom of an index varies, as (axis, length of the runs along it, whether it grows along a run).
+
+    An axis is one run (length 0); axis % n grows within runs of n; axis // n is constant within runs of n. The axis is
+    None for other atoms.
+    """
     if isinstance(atom, Axis):
         return atom.position, 0, True
     if isinstance(atom, Apply) and atom.fn in ("mod", "floordiv"):

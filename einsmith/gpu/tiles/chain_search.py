@@ -192,8 +192,11 @@ def _pure(r: Read, t: Template, shape: tuple[int, ...]) -> tuple[tuple[int, int]
 
 
 def _find_sides(chain: Chain, largest: int) -> None:
-    """Find the two sides: that over which the first reader of a tile tensor reduces it, and the other axes, but for
-    those that every operand has."""
+    """Divide the axes of the largest tile tensor into two sides and the batch.
+
+    The second side has the axes that the tensor's first reader reduces, the batch those that every operand has, and the
+    first side the remaining axes. Raises _NoChain where a side is empty.
+    """
     writer = chain.writers[largest]
     tile = [chain.classes[writer, d] for d in wide(chain.shapes[largest])]
     reduced: list[int] = []
@@ -327,7 +330,7 @@ def _place_of_sink(
 
 
 def _is_undivided(chain: Chain, members: Iterable[int]) -> bool:
-    """Return whether one program computes all columns of sinks, so that a later sweep finds them."""
+    """Return whether a single program computes all columns of each sink, so that a later sweep of it can read them."""
     return all(chain.columns_of_programs(n)[1] == 1 for n in members)
 
 

@@ -51,8 +51,11 @@ def patterns(kernel: Kernel) -> tuple[str, ...]:
 
 
 def _row_patterns(rows: Rows) -> tuple[str, ...]:
-    """Return the patterns of a row-block fusion: sweeps that store no tile, members that run one after the other row by
-    row in one function, or in functions of their own, which have as many programs as they have points."""
+    """Return the names of the patterns that can lower a row-block fusion; the first is the default.
+
+    joined: independent members in one function. sweeps: a chain of reductions without stored tiles. rows: all members
+    in one function, row block by row block. members: a function for each member.
+    """
     if rows.is_joined:
         return ("joined",)
     chain = ("sweeps",) if find_chain(rows) is not None else ()

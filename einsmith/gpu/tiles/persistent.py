@@ -75,8 +75,10 @@ def combine(
     first: int = 0,
     stop: int = 0,
 ) -> Persistent | None:
-    """Return a loop as one function; None where a launch ends early, waits for others, or accesses memory in a way that
-    one parameter of elements does not describe, and where no launch needs what an earlier one stores.
+    """Return a loop as one function (persistent kernel).
+
+    None where a launch ends early, waits for others, or accesses memory that is no array of one element type, and where
+    no launch reads what an earlier one stores.
 
     Args:
         name: the function's name.
@@ -188,8 +190,10 @@ def _place(
 
 
 def barriers(accesses: Sequence[Sequence[TurnAccess]], turns: int, reverse: bool) -> set[int]:
-    """Return the numbers of the launches before which all programs must wait for each other in each turn: so that none
-    accesses what an earlier one stores, or stores what an earlier one accesses, without a barrier in between."""
+    """Return the numbers of the launches that need a grid barrier before them in each iteration.
+
+    With these barriers, two launches that access the same memory, at least one of them storing, are never concurrent.
+    """
 
     def must_wait(n: int, m: int, laps: int) -> bool:
         """Return whether launch m, `laps` turns after launch n, must wait for it."""

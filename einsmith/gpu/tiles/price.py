@@ -456,7 +456,8 @@ def row_lanes(rows: Rows, config: TileConfig) -> int:
 
 
 def _groups(rows: Rows) -> list[list[Member]]:
-    """Return the members that are lowered together, in order: those that sum over the rows alone, others in a row."""
+    """Group members that are lowered together, in order: a member that sums over the rows is a group of its own,
+    consecutive other members are one group."""
     out: list[list[Member]] = []
     for m in rows.members:
         if out and not m.reduces and not out[-1][0].reduces:

@@ -80,8 +80,8 @@ def lower_row_wise(
 
 
 def lower_joined(functions: Functions, rows: Rows, tiling: Tiling) -> None:
-    """Emit one function of independent members, among which its programs are divided: each runs one member's program,
-    in a loop of one turn; the loops of other members have none."""
+    """Emit one function for independent members. Each of its programs runs one program of one member: every member has
+    a loop of one iteration in its own programs, and of none in the others."""
     own = Functions()
     for member in rows.members:
         places = [TileMemory(layout, n) for n, layout in zip(member.places, member.kernel.buffers, strict=True)]

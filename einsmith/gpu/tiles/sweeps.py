@@ -82,7 +82,7 @@ def _extent(most: int, count: int) -> int:
 
 
 def _most_columns(chain: Chain, phase: SweepPhase) -> int:
-    """Return how many points of the swept side a turn may have, so that what its products take of it stays in shared
+    """Return the most points of the swept side per iteration at which the operands of its products fit in shared
     memory."""
     most = MOST_ROWS
     for sinks in phase.sweeps:

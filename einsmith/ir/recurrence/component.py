@@ -104,8 +104,8 @@ class Component:
         return self.args.slot(a), at
 
     def find_unproven_index(self) -> tuple[int, int] | None:
-        """Return a node and one that gives it an index not proven to exist, which no check ahead of the steps covers;
-        else None."""
+        """Return (reader, source of the index) of a read whose index is not proven in bounds, and that no check before
+        the first step covers; None if there is none."""
         shapes = {n: d.shape for n, d in enumerate(self.drafts)}
         shapes |= {ARGS + s: a.shape for s, a in enumerate(self.args.tensors)}
         for n, draft in enumerate(self.drafts):

@@ -319,8 +319,11 @@ def _form_of(bounded: Bounded) -> _Form:
 
 
 def _form_of_read(e: Read, form: _Form) -> _Form:
-    """Return the form of what is read, by the form of the template that reads it: that of the axes that are its
-    indices. There are windows where all axes on which they depend are indices, each of one dimension."""
+    """Translate the form of a template (digits and windows of its axes) to the dimensions of a tensor that it reads.
+
+    Only axes that are plain indices of the read are translated. Windows are kept if every axis on which they depend
+    indexes exactly one dimension.
+    """
     places: dict[int, list[int]] = {}
     for d, i in enumerate(e.index):
         if isinstance(i, Axis):

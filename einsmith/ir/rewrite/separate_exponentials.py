@@ -235,8 +235,8 @@ def is_safe(s: Separation, args: Sequence[Tensor], domain: Sequence[int]) -> boo
 
 
 def with_exponentials(node: Compute) -> Compute:
-    """Return a sum with those elementwise arguments as part of it that are exponentials which separate there, or what
-    these are of."""
+    """Inline elementwise arguments of a sum that are exponentials, or exponents, if exponentials then separate into
+    factors; return the node itself otherwise."""
     exponentials = {a for a in node.args if isinstance(a, Compute) and a.template.memo("is_exponential", _is_sum_of)}
     if not exponentials or not any(_sum_body(p) for p in node.template.parts):
         return node

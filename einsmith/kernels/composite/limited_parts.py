@@ -22,8 +22,8 @@ _Ends = dict[tuple[int, int], int]
 
 @lru_cache(maxsize=1024)
 def limit_parts(kernel: Kernel, parts: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
-    """Return the parts of a kernel, in the order in which they run, with limits: those of axes along which the kernel
-    ends at one."""
+    """Return the kernels into which a kernel is divided, in the order in which they run, with the limits that follow
+    from its own (`LimitedKernel`)."""
     if not isinstance(kernel, LimitedKernel):
         return parts
     stored: dict[int, _Ends] = {}
@@ -40,7 +40,7 @@ def limit_parts(kernel: Kernel, parts: tuple[Kernel, ...]) -> tuple[Kernel, ...]
 
 
 def _limit_part(part: Kernel, stored: dict[int, _Ends], is_short: bool) -> Kernel:
-    """Return a part that ends where nothing beyond is read of its results. stored: where they end, by buffer."""
+    """Return a part whose axes end where its results are no longer read. stored: the limits of each buffer's axes."""
     limits = []
     for a, extent in enumerate(part.shape):
         ends = [

@@ -90,8 +90,8 @@ def _coordinate(form: LinearForm, sign: int = 1) -> tuple[_Coordinate, int]:
 
 
 def _compared_forms(g: Expr) -> tuple[LinearForm, LinearForm] | None:
-    """Return the form of axes that an integer comparison compares with the negative of the other form, of numbers that
-    are read from memory; None for other expressions, and where other atoms depend on axes."""
+    """Split an integer comparison of x and y: return (the part of x - y linear in axes, the rest), which is read from
+    memory. None for other expressions, and where the rest depends on axes."""
     if not (isinstance(g, Apply) and g.fn in COMPARISONS and g.args[0].dtype.is_int):
         return None
     form = linear(g.args[0]) - linear(g.args[1])

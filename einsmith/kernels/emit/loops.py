@@ -111,7 +111,8 @@ product with 9 and 15 pieces over 20,000 rows took 47 ms in whole boxes, 19 to 2
 
 
 def count_blocks(kernel: Kernel, target: Target) -> int:
-    """Return the number of blocks of rows in which what one box of a kernel touches stays in L2 for the next one."""
+    """Return the number of blocks into which rows are cut, so that the bytes that one box of a kernel touches in a
+    block are still in L2 for the next box."""
     return max(1, round(touched_bytes(kernel, LINE)[1] / (target.l2 * BLOCK_FRACTION)))
 
 

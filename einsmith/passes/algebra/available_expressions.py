@@ -152,8 +152,11 @@ class _Replacement:
         return None
 
     def _drop_factor(self, factors: list[Factor], factor: Factor, places: dict[int, Any]) -> list[Factor] | None:
-        """Return the factors without one that the stored tensor has, or with that factor removed from a sum that one of
-        them reads; None if neither is possible."""
+        """Divide a product by a factor that the stored tensor contains; return the remaining factors.
+
+        Either one of the factors equals it, or one reads a sum that contains it, from which it is removed. None if
+        neither is so.
+        """
         g, divides = factor
         for n, (f, d) in enumerate(factors):
             if d == divides and _matches(g, self.own, f, _Scope(self.args), places):

@@ -140,7 +140,7 @@ def _conjuncts(condition: Expr, truth: bool) -> list[_Literal]:
 
 
 def _implies(known: _Violation, other: _Violation) -> bool:
-    """Return whether there are points of `known` wherever there are points of `other`, as far as that is found."""
+    """Return whether a violation of `other` is proven to imply one of `known`; a search that fails returns False."""
     if not set(known.args) <= set(other.args):
         return False
     return next(_ClauseMatcher(known, other).match_literals(0, {}), None) is not None

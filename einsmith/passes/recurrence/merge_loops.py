@@ -339,8 +339,10 @@ class _Merge:
     # ----------------------------------------------------------------------------------------------------- arguments
 
     def _merge_argument(self, merged: set[Any]) -> bool:
-        """Make one argument that is better computed within the steps a member; return whether there is one. merged: the
-        nodes whose reads the steps contain."""
+        """Turn one argument that is better computed within the steps into a member; return whether there was one.
+
+        merged: nodes that are part of the steps already. Only arguments that no other node reads are considered.
+        """
         for slot, a in enumerate(self.assembly.arguments.tensors, ARGS):
             if (
                 a in self.roots

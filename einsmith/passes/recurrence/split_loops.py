@@ -93,7 +93,7 @@ def _count_streamed_bytes(s: LoopSegment, target: Target) -> int:
 
 
 def one_of_cores(target: Target, count: int) -> Target:
-    """Return one of `count` cores that work at the same time, with its share of what they have in common."""
+    """Return a target of one core, with its share of L3 and of the memory's bandwidth while `count` cores work."""
     l1, l2, l3 = target.bytes_per_second
     return dataclasses.replace(
         target,
