@@ -54,9 +54,13 @@ def gradients(
 
 
 def in_steps(outputs: Sequence[Tensor], others: Sequence[Tensor] = ()) -> tuple[list[Tensor], list[Tensor]]:
-    """Return tensors with the same values whose gradients share steps: those by all factors of a long product, those by
-    what an operand of a product is computed from, and those of linear recurrences, in chunks; reductions are those of
-    windows, and sums come before gathers. others: tensors that they depend on; what these become is returned too."""
+    """Rewrite tensors into several smaller ones of equal values, so that their gradients share intermediate results.
+
+    Long products become chains of products, operands of products become tensors of their own, linear recurrences are
+    computed in chunks of steps, reductions are narrowed to windows, and sums come before gathers.
+
+    others: tensors on which they depend. Returns (the rewritten tensors, what `others` become).
+    """
     search = ChunkSearch(partial(choose_length, is_differentiated=True))
     at_reads = sampled([*outputs, *others], others)
     roots = [at_reads[t] for t in (*outputs, *others)]
@@ -71,8 +75,8 @@ def in_steps(outputs: Sequence[Tensor], others: Sequence[Tensor] = ()) -> tuple[
 
 
 def _in_steps(node: Any) -> Any:
-    """Return the tensor in steps: its separate exponentials, the operands that it computes, those of the fastest
-    contraction order, and the links of a chain of many factors; None if it is one step."""
+    """Split a tensor into several: separate exponentials, operands that it computes, intermediate products in the order
+    of least cost, and links of a chain of many factors. None if it stays as it is."""
     separated: Any = separate(node)
     node = separated or node
     named: Any = name_operands(node) or separated

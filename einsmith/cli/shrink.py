@@ -163,9 +163,11 @@ def _compare_gradients(operator: Operator, arrays: Sequence[np.ndarray]) -> tupl
 
 
 class _Choices:
-    """Reader of choices that describe a part of a call, the original one where each is as large as it can be.
+    """Sequence of integers that encodes a reduction of a call; `_part` decodes it by taking one after the other.
 
-    `taken`: the choices that were taken, in order."""
+    The largest choice everywhere encodes the original call; choices missing at the end are 0.
+    choices: the integers; None for the original call. taken: those taken so far, each cut to its limit.
+    """
 
     def __init__(self, choices: Sequence[int] | None):
         self._choices = choices

@@ -29,11 +29,11 @@ from einsmith.tuning.kernels import override
 
 
 class StoredPlan(NamedTuple):
-    """A plan, and what tells whether it still is the one that would be made.
+    """A plan with the data by which to check that planning anew would give the same plan.
 
-    places: the layout of the arena; requirements: of each of its kernels, the decision that it was compiled by, the
-    bytes of its workspace, and whether it packs operands once; tensors: by how many tensors each pass changed the graph
-    (`Changes.tensors`)."""
+    places: the layout of the arena; requirements: (decision, bytes of workspace, whether operands are packed once) of
+    each kernel as it was compiled; tensors: by how many tensors each pass changed the graph (`Changes.tensors`).
+    """
 
     plan: Plan
     places: ArenaLayout
@@ -92,7 +92,7 @@ class PlanStore:
         return objects.read_pickled(self._key, list(self._leaves))
 
     def write(self, stored: StoredPlan) -> None:
-        """Write the plan, so that it takes the place of an earlier one."""
+        """Store the plan; it replaces an earlier one."""
         objects.write_pickled(self._key, stored, _nodes_of(stored.plan), self._leaves)
 
     def refuse(self, why: str) -> None:

@@ -79,7 +79,7 @@ def choose_sizes(sizes: str | None, graph: Graph | None = None, default: str = E
 
 
 def drop_outgrown(run: BoundProgram, drop: Callable[[], object]) -> None:
-    """Call `drop`, which forgets a program, once the size that runs it has outgrown it, if it ever does."""
+    """Have `drop` called, which releases a shared program, as soon as its size gets a program of its own."""
     note = run.runs.outgrown
 
     def note_and_drop() -> None:
@@ -92,8 +92,8 @@ def drop_outgrown(run: BoundProgram, drop: Callable[[], object]) -> None:
 
 
 class _Symbolic(NamedTuple):
-    """How a program's numbers follow from sizes. scope: the symbols; shapes: those of its arrays; places: (array,
-    dimension) of each symbol."""
+    """A program's numbers as functions of sizes. scope: the symbols of the sizes; shapes: the shapes of the program's
+    arrays in these symbols; places: (array, dimension) whose extent each symbol is."""
 
     sizes: SymbolicSizes
     scope: Scope
@@ -170,8 +170,8 @@ class Sizes(Generic[T]):
             self.seen.append(self.other)
 
     def predict(self, shapes: Shapes) -> BoundProgram | None:
-        """Return a program that other sizes share for the arrays of a call, which is not traced; None where it has to
-        be."""
+        """Return a shared program that is right for the shapes of a call without tracing the call; None if there is
+        none."""
         known = self.predict_traced(shapes)
         return None if known is None else known[0]
 
@@ -310,8 +310,8 @@ class Sizes(Generic[T]):
     def _part(
         self, graph: SizedGraph, capacity: Sequence[int], probe: Sequence[int], shapes_of: Callable[..., Shapes]
     ) -> tuple[SizedGraph, _Symbolic | None]:
-        """Return the graph for extents that vary together in that one, but need not, and how its numbers follow from
-        them; the same graph where they must."""
+        """Make extents vary independently that were equal in both traces. Return (sized graph, its numbers as functions
+        of the sizes); the given graph, if its extents depend on each other."""
         symbolic = self._prove(graph, capacity, probe, shapes_of)
         apart = _probe_of(capacity, _chunks(graph.graph))
         if symbolic is None or apart is None:
@@ -326,7 +326,7 @@ class Sizes(Generic[T]):
     def _prove(
         self, graph: SizedGraph, capacity: Sequence[int], probe: Sequence[int], shapes_at: Callable[..., Shapes]
     ) -> _Symbolic | None:
-        """Return how the numbers of a graph follow from sizes; None where a trace on symbolic extents does not tell."""
+        """Return a graph's numbers as functions of sizes; None where a trace with symbolic extents fails."""
         scope = Scope(capacity)
         shapes = shapes_at(scope.symbols)
         try:
@@ -459,8 +459,10 @@ def _grow(n: int) -> int:
 
 
 def _grow_again(n: int) -> int:
-    """Return a capacity for a size beyond an earlier one: larger the smaller the size is, so that 200 lengths one after
-    the other take three compilations."""
+    """Return a capacity for a size that exceeds an earlier capacity.
+
+    The factor of growth is larger for smaller sizes: 200 increasing lengths take three compilations.
+    """
     return _grow(n * (4 if n < 64 else 2 if n < 256 else 1))
 
 

@@ -307,7 +307,8 @@ class _Writer:
         return [x for j in range(len(node.members)) if (x := Item(node, j)) in self.definitions]
 
     def _name_states(self) -> None:
-        """Name a state that is the user's tensor in another layout after it, with a comment that says so."""
+        """Name each state of a recurrence that holds one of the user's tensors in another layout after that tensor, and
+        add a comment with the relation."""
         for t, named in list(self.known.items()):
             if not isinstance(t, Compute) or len(t.args) != 1 or t.args[0] in self.known:
                 continue

@@ -286,9 +286,11 @@ def _chosen(conditions: Sequence[Expr], x: Expr, otherwise: Expr) -> Expr:
 
 
 def _end_steps(piece: Piece, first: int, end: Expr, following: Sequence[tuple[int, Piece]]) -> Piece:
-    """Return a piece of a member of a recurrence that has `end` steps in a run: beyond them, it has the member's
-    initial values that follow them. first: the distance of the piece from the first step; following: pieces of those
-    values, each with its distance from the last step on."""
+    """End a piece of a recurrence's member after `end` steps, a run-time number. Beyond them, the piece has the initial
+    values that follow the last step.
+
+    first: the distance of the piece from the first step; following: pieces of these initial values, each with its
+    distance from the last step."""
     body = piece.body
     live = apply("lt", Axis(0), end)
     if isinstance(body, Reduce):

@@ -177,7 +177,7 @@ class Memory:
 
     @property
     def host(self) -> np.ndarray:
-        """The memory as programs of this process have it, than which a copy on a device may be newer."""
+        """The memory of this process; a copy on a device may be newer."""
         return self._physical
 
     def fetch(self) -> None:

@@ -1,10 +1,10 @@
-"""Compute gradients apart from the updates that use them, where large results need no memory then.
+"""Compute gradients in kernels separate from the updates that use them, where this saves storing large results.
 
 before: G = f(L);  W = W - rate*sum[n](G[n,v]*x[n,d])               the sum is fused with the update of W
 after:  G = f(L);  D[v,d] = sum[n](G[n,v]*x[n,d]);  W = W - rate*D
 
-A kernel that writes into a parameter runs after every other one that reads it, and is not joined with others by rows.
-The sum alone can be (`schedule.row_clusters`): the logits of a large vocabulary are then used up block by block.
+A kernel that writes into a parameter runs after all other readers of the parameter, and is never fused by rows. The sum
+alone can be fused (`schedule.row_clusters`): the logits of a large vocabulary are then consumed block by block.
 """
 
 from __future__ import annotations

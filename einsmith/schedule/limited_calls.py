@@ -164,13 +164,13 @@ def _limit_rows_of(call: KernelCall, rows: Rows, x: Limiting) -> KernelCall:
 
 
 def ends_rows(rows: Rows) -> bool:
-    """Return whether the rows of a row-block fusion that are left out lie behind all others."""
+    """Return whether the rows that a row-block fusion skips are the last ones."""
     return rows.active is not None and bool(rows.active.ends)
 
 
 def _limit_of_rows(call: KernelCall, rows: Rows, x: Limiting, place: int) -> Activity | None:
-    """Return under which condition rows matter; None where the limit leaves out none. Rows may be merged of several
-    dimensions, of which the limited one is any."""
+    """Return the condition under which rows matter; None if the limit skips no row. Rows may be several merged
+    dimensions, any of which can be the limited one."""
     before = rows.active
     if rows.is_online or (before is not None and not before.is_limit):
         return None

@@ -74,10 +74,8 @@ class RowLimit(NamedTuple):
         return self.leaf if self.base is None else self.base
 
     def of(self, holder: Tensor, outputs: frozenset[tuple[int, int]], extent: int = 0, more: int = 0) -> RowLimit:
-        """Return a limit that is `more` above this one, for another graph or another extent.
-
-        holder: the tensor that holds the new limit; outputs: as of the class; extent: 0 for this limit's extent.
-        """
+        """Return a limit that is `more` above this one, for another graph or another extent (0: this one's). holder:
+        the tensor that holds the new limit."""
         return self._replace(
             leaf=holder, extent=extent or self.extent, outputs=outputs, base=self.origin, offset=self.offset + more
         )

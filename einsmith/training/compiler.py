@@ -338,8 +338,8 @@ class StepCompiler:
         return tuple(map(_SHAPE, arrays)), threads, self._dependencies.number, gather
 
     def _predict(self, arrays: list[np.ndarray], gather: bool) -> bool:
-        """Keep the program that batches of other sizes share for a batch, without a trace; return whether there is one.
-        The caller holds the guard of the parameters."""
+        """Look for a program shared with other batch sizes that is right for this batch without a trace, and keep it
+        for the batch's shapes. Return whether there is one. The caller holds the guard of the parameters."""
         self.compare_if_changed()
         key = self._key_of(arrays, gather)
         known = self._sizes_of(arrays, gather, key[1:], self._generation).predict_traced(tuple(a.shape for a in arrays))

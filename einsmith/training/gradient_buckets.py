@@ -209,8 +209,8 @@ def bucket_bytes(total: int, ranks: int) -> int:
 
 
 def divide(parameters: Mapping[str, Any], most: int) -> list[dict[str, Any]]:
-    """Divide parameters into runs of one element type whose bytes are at most `most`, or FIRST_BYTES for the first,
-    where more than one is in them."""
+    """Divide parameters into consecutive groups of one element type, of at most `most` bytes each (the first one: of at
+    most FIRST_BYTES, if that is less). A larger parameter is a group of its own."""
     parts: list[dict[str, Any]] = []
     nbytes = 0
     for name, p in parameters.items():

@@ -118,8 +118,11 @@ class _Check:
         self.loss = Graph((*known, *self.moved.values()), (difference,), (), ())
 
     def _freeze(self, loss: Tensor) -> Tensor:
-        """Return the loss at moved parameters, in which what a `stop_gradient` holds keeps the value that it has at
-        those that are not moved, and a `differentiate_as` changes as its twin does."""
+        """Return the loss as a function of moved parameters that agrees with its derivative.
+
+        Operands of `stop_gradient` keep their values at the original parameters. The value of a `differentiate_as`
+        changes as the expression that is differentiated in its place.
+        """
         moved: dict[Any, Any] = dict(self.moved)
         for node in postorder([loss]):
             if node in moved or isinstance(node, Leaf):

@@ -167,8 +167,8 @@ class _StepBuilder(GraphBuilder):
         return rebuild(tensors, rule)
 
     def guard_divisor(self, loss: Value) -> Value:
-        """Return a loss that is 0 for a batch in which what it divides by is 0, such as one without labels, and set
-        `weight`."""
+        """Return the loss with 1 in place of a divisor that is 0 (as for a batch without labels), and set `weight` to
+        the divisor, or to None if the loss has none."""
         self.weight = find_divisor(loss)
         if self.weight is None:
             return loss

@@ -73,8 +73,8 @@ def checkpoint_of(node: Recurrence, read_outside: Container[int]) -> int:
 
 
 def _used_up(node: Recurrence) -> set[int]:
-    """Return the members that only reductions of the same step read, over one of their axes, directly or through
-    members with the same property."""
+    """Return the members that need not outlive a step: only reductions of the same step read them, directly or through
+    other such members."""
     first = len(node.args)
     read: set[int] = set()
     lasting: set[int] = set()
@@ -93,8 +93,10 @@ def _used_up(node: Recurrence) -> set[int]:
 
 
 def _absorb_arguments(node: Recurrence, single_reader: Container[Tensor]) -> Recurrence:
-    """Return the recurrence with some arguments converted to members that precede the others: those in `single_reader`
-    of which each step reads only its own element. They are then recomputed as well, and not saved."""
+    """Convert arguments in `single_reader`, of which each step reads only its own element, to members of a recurrence.
+
+    The backward pass then recomputes them like other members, and they are not saved.
+    """
     while True:
         slot = next((s for s, a in enumerate(node.args) if a in single_reader and _is_read_step_by_step(node, s)), None)
         if slot is None:

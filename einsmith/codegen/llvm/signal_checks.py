@@ -25,14 +25,14 @@ ASSUMED_TURNS = 64
 
 
 def period(x: Loop, trips: int | None, carried: int, number: Callable[[SSAValue], Any]) -> int:
-    """Return the number of a loop's turns between two checks, a power of two; 0 where the enclosing loop checks often
-    enough.
+    """Return the number of iterations of a loop between two checks, a power of two; 0 if the enclosing loop checks
+    often enough.
 
     Args:
         x: the loop, whose body has been emitted
-        trips: its turns, if they are known
-        carried: vectors that it and the loops around it carry
-        number: returns the value of what is a known number
+        trips: its number of iterations; None if it is not known
+        carried: number of vectors that the loop and its enclosing loops carry
+        number: returns the number that a value is known to be
     """
     each = max(1, count_instructions(x.body, number)) * x.unroll
     if trips is not None and trips * each < CHECK_INSTRUCTIONS:

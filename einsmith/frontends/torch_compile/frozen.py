@@ -130,7 +130,7 @@ def _of_storage(storage: Any) -> _OfStorage:
 
 
 def weight_of(x: torch.Tensor, keep: str | None) -> FrozenWeight:
-    """Return the constant that a tensor is to programs: the same one for all of them. Raises ArgumentError."""
+    """Return the constant that stands for a tensor in programs; all programs share it. Raises ArgumentError."""
     owned = _of_storage(x.untyped_storage())
     key = x.data_ptr(), tuple(x.shape), x.stride(), x.dtype, keep
     weight = owned.weights.get(key)

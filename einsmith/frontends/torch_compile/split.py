@@ -209,7 +209,8 @@ class _Parts:
         return copies
 
     def _read_before(self, n: FxNode, copy: FxNode, own: set[FxNode], level: int) -> bool:
-        """Return whether `copy` and readers in the region `own` or at lower levels alone read `n` or a view of it."""
+        """Return whether all reads of `n`, and of views of it, precede the copy into it: they are in the region `own`,
+        at a lower level, or are `copy` itself."""
         return all(
             u is copy
             or u in own

@@ -151,7 +151,8 @@ def is_checked(target: torch._ops.OpOverload, args: Iterable[Any], kwargs: Mappi
 
 
 def checking(target: torch._ops.OpOverload, decomposition: Callable) -> Callable:
-    """Return a decomposition that leaves calls whole whose arguments PyTorch may refuse, or whose elements it reads."""
+    """Return a decomposition that returns NotImplemented, which leaves the call whole, for arguments that PyTorch may
+    refuse, and where the original decomposition reads elements."""
 
     @wraps(decomposition)
     def decompose(*args: Any, **kwargs: Any) -> Any:

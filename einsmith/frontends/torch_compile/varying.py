@@ -36,8 +36,11 @@ class ForSizes:
 
 
 def symbolic(args: Sequence[Any], varying: Sequence[Varies]) -> tuple[list[Any], Callable[[], Holds]]:
-    """Return examples for arguments of which some dimensions vary, and what tells, once a function is traced with
-    them, which arguments it is right for. Equal sizes are taken for the same, and 0 and 1 for constant."""
+    """Return (example arguments with symbolic sizes, function that returns a guard once they have been traced).
+
+    The guard tells whether the traced function is right for other arguments. Dimensions of equal size share a symbol;
+    sizes 0 and 1 are constants.
+    """
     if not any(map(any, varying)):
         return [_leaf(x) for x in args], lambda: lambda _: True
     shapes = ShapeEnv()

@@ -87,7 +87,7 @@ def _may_overlap(x: Any) -> bool:
 
 
 def _leaves(x: torch.Tensor, source: torch.Tensor) -> bool:
-    """Return whether a tensor may have other memory than the elements of one of which it is a view."""
+    """Return whether a view of `source` may reach memory outside of the elements of `source`."""
     start = x.storage_offset() - source.storage_offset()
     reach = 1 + sum(s * (n - 1) for s, n in zip(x.stride(), x.shape, strict=True))
     return not source.is_contiguous() or start < 0 or start + reach > source.numel()

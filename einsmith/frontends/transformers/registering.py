@@ -75,8 +75,10 @@ def _replace(holder: Any, name: str, new: Any) -> None:
 
 
 def _methods() -> Iterator[tuple[Any, str, Callable]]:
-    """Yield (module or class, attribute, function from the own to its replacement) of each entry of METHODS. Models
-    that have another package of kernels lack the attribute."""
+    """Yield (module or class, attribute, function that maps the original to its replacement) of each entry of METHODS.
+
+    Entries are skipped whose attribute is absent, as it is where another package of kernels is installed.
+    """
     for path, instead in METHODS.items():
         model, *names, last = path.split(".")
         module = LOSSES if LOSSES.endswith(f".{model}") else f"transformers.models.{model}.modeling_{model}"

@@ -3,11 +3,11 @@
 before: s[i,j] = sum[d](q[i,d]*k[j,d]);  m[i] = max[j](s[i,j]);  l[i] = sum[j](exp(s[i,j] - m[i]))
 after:  tiles of s are computed where a sweep needs them:  for each block of i:  for each block of j:  m, l
 
-A tile tensor has axes of two sides, i and j; every reader can make its tile from smaller tensors. A sum over one side
-belongs to a phase in which each program holds a block of the other side and sweeps over this one. A sum that reads the
-result of another one of the same phase waits for it in a later sweep, unless it follows its running result
-(`schedule.online`). Members without tile tensors are lowered apart. Axes of members that index the same dimension of a
-tensor are one class.
+A tile tensor has axes of two sides, i and j; every reader can compute its tile from smaller tensors. A sum over one
+side belongs to a phase, in which each program holds a block of the other side and sweeps over the first one. If a sum
+reads the result of another sum of its phase, it is computed in a later sweep, unless it can follow the running result
+(`schedule.online`). Members without tile tensors are lowered separately. Axes of members that index the same dimension
+of a tensor form a class.
 
 A chain is not the nest that the CPU runs (`schedule.row_nests`). A nest keeps the one row axis of its fusion outside of
 all sweeps. Sweeps hand tiles on in memory, unless they are made again, and are placed by the bytes of these. Each phase
@@ -107,7 +107,7 @@ class Chain:
         return self.classes_of(n, range(root.rank, len(root.parts[0].domain)))
 
     def columns(self, n: int) -> list[int]:
-        """Return the classes of a sink's results that its tile tensors do not have."""
+        """Return the classes of a sink's output axes that are in neither side nor the batch: its columns."""
         tile = {*self.batch, *self.sides[0], *self.sides[1]}
         return [c for c in self.output_classes(n) if c not in tile]
 

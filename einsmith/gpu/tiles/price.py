@@ -403,8 +403,8 @@ def _sweeps(rows: Rows, config: TileConfig, target: GpuTarget) -> list[Times]:
 
 
 def _sweep(chain: Chain, phase: SweepPhase, config: TileConfig, target: GpuTarget) -> Times:
-    """Return the predicted times of a launch whose programs each hold a block of one side and loop over the blocks of
-    the other side, once per sweep. It computes the tile tensors again, and the reductions of this phase."""
+    """Return the predicted times of a launch that recomputes tile tensors and reduces them. Each of its programs holds
+    a block of one side and loops over the blocks of the other side, once per sweep."""
     held, swept = chain.sides[phase.held], chain.sides[1 - phase.held]
     rows, columns, batch = chain.count(held), chain.count(swept), chain.count(chain.batch)
     m = max(16, min(MOST_ROWS, config.m, least_power(rows)))
@@ -456,8 +456,7 @@ def row_lanes(rows: Rows, config: TileConfig) -> int:
 
 
 def _groups(rows: Rows) -> list[list[Member]]:
-    """Group members that are lowered together, in order: a member that sums over the rows is a group of its own,
-    consecutive other members are one group."""
+    """Group consecutive members that are lowered together; a member that sums over the rows is a group of its own."""
     out: list[list[Member]] = []
     for m in rows.members:
         if out and not m.reduces and not out[-1][0].reduces:

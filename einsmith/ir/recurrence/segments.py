@@ -218,7 +218,8 @@ class _Builder:
         return e.slot, dims[0], c
 
     def _part(self, key: tuple[int, int, int]) -> Leaf:
-        """Return the leaf for a part of an argument; over all segments it is a tensor outside."""
+        """Return the input of a segment's graph for the slice of an argument that the segment reads. The slices of all
+        segments are one tensor outside of the loop."""
         if key in self.parts:
             return self.parts[key]
         (slot, d, c), (low, high) = key, self.spans[key]

@@ -102,10 +102,10 @@ _Pair = tuple[int | None, int | None]
 
 
 class _Products(NamedTuple):
-    """All products that some pieces need.
+    """The matrix product whose elements all `pieces` sum.
 
-    summed_dims: dimensions of the factors that are summed in the products, of extents `depth`
-    kept_dims: dimensions of the factors that the products keep, in the order of the products' own, of extents `shape`
+    summed_dims: (dimension of the first factor, of the second) that the product sums over, of extents `depth`
+    kept_dims: the same for each dimension of the product, of extents `shape`
     """
 
     pieces: Sequence[_FactoredPiece]

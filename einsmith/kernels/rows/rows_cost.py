@@ -133,8 +133,8 @@ def _serial_blocks(rows: Rows) -> list[int]:
 
 
 def local_bytes(rows: Rows, config: RowsConfig) -> int:
-    """Return the bytes of the local buffers of a block, or of all single rows that are launched at once, that its
-    kernels do not keep to themselves."""
+    """Return the bytes of local buffers that kernels of a block hand over to later ones; buffers that can share memory
+    count once. Where single rows are launched all at once, those of all rows are counted."""
     rows = share(rows) if config.share else rows
     owners = set(shared_memory(rows, kernels_of(rows, config)).values())
     count = config.block if config.tasks or config.block > 1 else rows.rows

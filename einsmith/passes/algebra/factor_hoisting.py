@@ -97,7 +97,7 @@ def _box_of(node: Compute) -> tuple:
 
 
 def _record(node: Compute, known: dict[Any, Compute]) -> None:
-    """Record a sum of one product without free factors."""
+    """Add a node to `known` if it is a sum of one product all of whose factors depend on the reduction axes."""
     terms = node.template.memo("free_factors", _split_terms)
     if terms is not None and len(terms) == 1:
         ((minus, free, bound),) = terms

@@ -133,8 +133,9 @@ class Diagonals(NamedTuple):
 
 
 class _Skewing:
-    """The skewing of one recurrence. Members are numbered so that what is computed in one step has one number. They are
-    padded ahead of the first step, and arguments at both ends, so that steps read slices of them."""
+    """The skewing of one recurrence: step n computes diagonal n - late[j] of each member j.
+
+    Members are padded before the first step, and arguments at both ends, so that steps read slices of them."""
 
     def __init__(self, node: Recurrence, diagonals: Diagonals):
         self.node, self.diagonals = node, diagonals

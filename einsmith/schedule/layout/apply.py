@@ -61,9 +61,9 @@ class UnplacedError(Exception):
 
 
 def leaf_orders(graph: Graph, owners: Mapping[Leaf, Leaf], decisions: Collection[str]) -> dict[Leaf, Order]:
-    """Return the orders that are decided for leaves of a graph, except those that no leaf of the shape can have.
+    """Return the dimension orders that `decisions` name for leaves of a graph, as far as they fit the leaf's shape.
 
-    owners: leaves that may have other orders, each with the one whose order it has."""
+    owners: each leaf that may change its order -> the leaf whose order it follows (its parameter, or itself)."""
     if not owners or not any(x.startswith(f"{ORDER} ") for x in decisions):
         return {}
     wanted = orders_of(TensorNames(graph), dict.fromkeys(owners.values()), decisions)
@@ -71,10 +71,11 @@ def leaf_orders(graph: Graph, owners: Mapping[Leaf, Leaf], decisions: Collection
 
 
 def find_held(plan: Plan, owners: Mapping[Leaf, Leaf]) -> dict[Tensor, Leaf]:
-    """Return the tensors of a plan that lie in the memory of leaves that may have other orders, each with the leaf
-    whose order it has: those leaves and their new values, where only kernels of the plan access them.
+    """Return the tensors whose dimension order may change with a leaf's, each with the leaf whose order it follows.
 
-    owners: leaves that may have other orders, each with the one whose order it has: its parameter, or itself."""
+    They are leaves and the new values stored into them, if only kernels of the plan access both.
+
+    owners: each leaf that may change its order -> the leaf whose order it follows (its parameter, or itself)."""
     used = {storage(t) for call in plan.calls for t in call.tensors}
     graph = plan.graph
     new = {x: t for t, x in plan.home.items()}

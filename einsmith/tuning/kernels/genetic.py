@@ -310,11 +310,12 @@ def _is_inherited(gene: str) -> bool:
 
 
 class Correction:
-    """Logarithm of measured over predicted seconds of a candidate, by ridge regression on its pattern and the values
-    of its genes.
+    """Model of the logarithm of measured over predicted seconds of a candidate: ridge regression on its pattern and the
+    values of its genes.
 
-    prior: number of pseudo-measurements without an error, beside the known ones, in the mean: a kernel that takes
-    longer than predicted is in part unlike others, and in part badly configured."""
+    prior: number of pseudo-measurements of 0 that are added to the known ones in the mean. They account for a kernel
+    that is slow because of its configuration, which others need not share.
+    """
 
     def __init__(self, known: Sequence[tuple[Candidate, float]], prior: float = 0.0):
         self._columns: dict[Any, int] = {}

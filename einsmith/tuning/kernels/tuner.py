@@ -279,6 +279,6 @@ class Tuner(ABC):
         raise ArgumentError(f"the back end {self.name!r} stores no results of tuning")
 
     def settle(self, result: SearchResult, target: Target, confirmed: bool) -> None:
-        """Confirm that the configuration found for a kernel is the faster one inside a program too; where it is not,
-        restore the record that stood before."""
+        """Keep the recorded configuration of a kernel if a race inside a program confirmed it; otherwise restore the
+        record before it."""
         raise ArgumentError(f"the back end {self.name!r} has no search")

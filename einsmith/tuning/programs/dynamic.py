@@ -206,11 +206,11 @@ class Exploration:
             self.end("no kernel can be tuned")
 
     def _expect_saving(self, kernel: Kernel, pattern: str, seconds: float, predicted: float) -> float:
-        """Return the fraction of its time that a kernel is expected to save before any of its configurations is priced:
-        by one that the model holds to be as fast as the present one, and that like kernels were faster with, if any.
+        """Return the fraction of its time that a kernel is expected to save, as known before configurations are priced.
 
-        Of what a kernel takes beyond its prediction and the bias of its pattern, another configuration is expected to
-        take half (`genetic.Correction`).
+        The present configuration's excess over its prediction, corrected by the bias of its pattern, is expected to
+        halve (in the logarithm) with another configuration (`genetic.Correction`). A faster configuration of a similar
+        kernel, if one is recorded, corrects this.
         """
         excess = log(seconds / predicted) - self.error.bias(pattern) if seconds > 0 and predicted > 0 else 0.0
         expected = seconds * np.exp(-excess / 2)

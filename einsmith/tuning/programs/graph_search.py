@@ -96,17 +96,19 @@ def planned(plan: Plan) -> list[str]:
 
 
 def pass_genes(run: TunableProgram) -> list[str]:
-    """Return the decisions on passes that may be switched: on those that change the program, and on those that it is
-    compiled without."""
+    """Return the decisions on optional passes that a search may switch: passes that change the program, and passes that
+    are left out now."""
     changing = {*run.changes.tensors, *planned(run.plan)}
     decisions = dict.fromkeys(f"{WITHOUT} {name}" for name in optional())
     return [x for x in decisions if x in run.decisions or x.removeprefix(f"{WITHOUT} ") in changing]
 
 
 def tensor_genes(run: TunableProgram) -> dict[str, float]:
-    """Return the decisions on tensors that may be switched, those of the smallest predicted loss first, and the seconds
-    that the program is predicted to take more: tensors that kernels pass on, and tensors with other orders of
-    known cost, if their kernels take a noticeable part of the time."""
+    """Return the decisions on tensors that a search may switch, each with its predicted loss (seconds), least first.
+
+    They concern tensors that kernels pass on in registers, and tensors with another dimension order of known cost, as
+    far as the kernels concerned take at least MIN_SHARE of the time.
+    """
     losses = {x: 0.0 for x in run.decisions if not x.startswith(f"{WITHOUT} ")}
     shares = _shares(run)
     seconds = iter(k.seconds for k in run.kernels)
@@ -118,8 +120,7 @@ def tensor_genes(run: TunableProgram) -> dict[str, float]:
 
 
 def _shares(run: TunableProgram) -> dict[Node, float]:
-    """Return for each tensor, and for each node that computes one, the part of a run's time that the kernels take that
-    compute or read it."""
+    """Return, for each tensor and node, the fraction of a run's time spent in kernels that compute or read it."""
     shares: dict[Node, float] = {}
     seconds = [kernel.seconds * turns for kernel, turns in zip(run.kernels, run.turns, strict=True)]
     for call, part in zip(run.calls, seconds, strict=True):
@@ -133,7 +134,7 @@ def _shares(run: TunableProgram) -> dict[Node, float]:
 def _tensor_losses(
     plan: Plan, seconds: Iterator[float], target: Target, turns: int = 1
 ) -> Iterator[tuple[str, Sequence[Node], float]]:
-    """Yield (decision on a tensor, tensors that it concerns, predicted seconds that a run takes more by it) for a plan
+    """Yield (decision on a tensor, tensors it concerns, seconds by which a run is predicted to be slower) for a plan
     and the plans of its loops' steps.
 
     seconds: the predicted seconds of each kernel, in the order of `Plan.kernel_calls`; turns: how often a run executes

@@ -217,7 +217,8 @@ def _check_place(read: Read, reads: Mapping[int, StateRead]) -> None:
 def _terms(
     form: Affine, keys: frozenset[int], values: set[int], reads: Mapping[int, StateRead]
 ) -> tuple[list[RankOneTerm], set[int]]:
-    """Return the terms of rank one, and the axes that are no values, since a key or a weight has them."""
+    """Split a form into terms of rank one, key times value. Return also the axes that were taken for axes of values,
+    but on which keys or weights depend."""
     parts_of: dict[Expr, dict[int | None, Expr]] = {}
     mixed: set[int] = set()
     for read, x in form.items():
