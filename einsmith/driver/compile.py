@@ -429,8 +429,9 @@ class _Compilation:
 
 
 def _read(store: plans.PlanStore, code: GeneratedCode, changes: Changes) -> Plan | None:
-    """Return the plan on disk; None where there is none, or its kernels are compiled otherwise now. Raises
-    UnlimitedError where it is stored that no plan leaves out rows."""
+    """Return the stored plan; None if there is none, or if its kernels would be compiled differently now.
+
+    Raises UnlimitedError if it is stored that no plan can skip rows beyond the limits."""
     stored = store.read()
     if isinstance(stored, str):
         raise UnlimitedError(stored)

@@ -104,7 +104,7 @@ class Processor:
 
     @property
     def is_wasm(self) -> bool:
-        """Whether it is the virtual machine of WebAssembly, without threads and files."""
+        """Whether the processor is WebAssembly's virtual machine, which has no threads and files."""
         return self.triple == WASM_TRIPLE
 
 

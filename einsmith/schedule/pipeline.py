@@ -198,8 +198,8 @@ def _fuse(plan: Plan, c: PlanContext) -> Plan:
 def _coalesce_copies(plan: Plan, c: PlanContext) -> Plan:
     """Let the source and the result of copies share memory.
 
-    A tensor of which only some rows matter keeps its copies, as kernels leave out rows of whole tensors. So does every
-    tensor under a memory limit: one that several kernels store has no single one that computes it again.
+    Copies stay for tensors with a limit of rows, because kernels skip rows of whole tensors only, and under a memory
+    limit, because a tensor that several kernels store cannot be rematerialized by a single kernel.
     """
     if c.memory is not None or c.limits or not has_copies(plan):
         return plan

@@ -1,7 +1,7 @@
 """Cluster kernels for row fusion (`row_fusion`): kernels that share a tensor and their rows, one after the other.
 
-A cluster absorbs the latest other cluster that it may be joined with, until there is none, if no kernel that must run
-between them is outside. A cluster that does not pay is split again, the last union first.
+A cluster absorbs the latest cluster with which it can be joined, as often as possible. Two clusters can be joined if no
+kernel outside of them must run between them. A cluster that does not pay is split again, the last union first.
 """
 
 from __future__ import annotations

@@ -99,7 +99,8 @@ class Accumulation:
         self.batches, self.samples = self.batches + 1, self.samples + samples
 
     def end_update(self, groups: Iterable[CountGroup]) -> None:
-        """Count an update of the parameters of these groups, after which no batch waits."""
+        """Count an update of the parameters of these groups, and set the numbers of accumulated batches and samples to
+        0."""
         self.steps += 1
         for group in groups:
             group.updates += 1

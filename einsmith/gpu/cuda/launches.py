@@ -147,8 +147,8 @@ class GuardWords:
 
     @property
     def barrier(self) -> int:
-        """The address of the word of grid barriers. Launches that have any share it, so that each waits for the one
-        before: two that are resident in part would wait for each other."""
+        """The address of the word of grid barriers. All launches with barriers share the word, so that they run one
+        after the other: two launches that are only partly resident would deadlock."""
         return self.address + WORD * (len(self.codes) + self.turns)
 
 

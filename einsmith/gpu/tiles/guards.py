@@ -18,8 +18,8 @@ from einsmith.gpu.tiles.ir import TileBuilder, TileFunction, TileParameter
 class LaunchGuard(NamedTuple):
     """Conditions that a kernel checks before it begins: the status, and the bounds of the loops around it.
 
-    status: whether it ends where the status is not 0; bounds: for each loop around it that has bounds at run time,
-    outermost first, whether it has a first turn and whether it has one before which it ends
+    status: whether the kernel ends at once if the status is not 0; bounds: for each enclosing loop with run-time
+    bounds, outermost first, (whether its first iteration is one, whether its end is one)
     """
 
     status: bool = False

@@ -1,9 +1,8 @@
-"""Make one cooperative function of the launches of a loop: its programs go through all turns, and wait for each other
-where a launch would have waited.
+"""Join the launches of a loop into one cooperative function (persistent kernel), with grid barriers between launches.
 
-In each turn, the programs of a launch's function are divided among the programs of the cooperative one. Memory that
-moves from turn to turn is one parameter for all turns, and so is memory that several launches access, of which each
-begins at some element.
+In each iteration, the programs of a launch's function are divided among the programs of the cooperative function. A
+buffer that moves from iteration to iteration is one parameter for all iterations. Memory that several launches access
+at different offsets is one parameter as well.
 """
 
 from __future__ import annotations

@@ -119,7 +119,8 @@ class _ContractionOrder:
         """Whether a step that was priced has too large a result."""
 
     def plan_steps(self, steps: list[Template]) -> Template | None:
-        """Return the last step after adding the others; None if summing at once is the fastest."""
+        """Append all steps of the cheapest order but the last to `steps`, and return the last; None if a single sum
+        over all axes is the fastest."""
         is_summed_alone = any(self.total.needed_axes(frozenset({n})) != a for n, a in enumerate(self.total.axes))
         if len(self.total.factors) < 3 and not is_summed_alone and not self.total.body.is_factored:
             return None

@@ -4,11 +4,11 @@ before: Y[i, c] = sum[j](exp(a[i, j] + b[j, c])*v[j, c])
 after:  r[j] = max[i](a[i, j])
         Y[i, c] = sum[j](exp(a[i, j] - r[j])*(exp(b[j, c] + r[j])*v[j, c]))
 
-Terms that are never positive are separated in any case, as they are: exp(a)*exp(b) differs from exp(a + b) by rounding,
-and an exponential of a part that underflows is one of a sum that underflows. No other terms are separated unless the
-user permits it (`base.numerics`): each table but the last is divided by its maximum, by which the last one is
-multiplied. An element of the last one is then the largest of the exponentials that it is a part of, so that none
-overflows which did not; but exponentials that are less than 1e-38 of that one become 0.
+Terms that are never positive are always separated, without r: exp(a)*exp(b) differs from exp(a + b) by rounding, and if
+exp(a) underflows, so does exp(a + b). Other terms are separated only if the user permits it (`base.numerics`). Each
+table but the last is then divided by its maximum, and the last table is multiplied by it. An element of the last table
+equals the largest exponential to which it contributes, so there is no new overflow; but exponentials smaller than 1e-38
+times that one become 0.
 """
 
 from __future__ import annotations

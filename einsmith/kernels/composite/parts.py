@@ -146,8 +146,9 @@ class Composite(Pattern):
 
 
 class InTurn(Pattern):
-    """A pattern of kernels whose members run one after the other on one thread, within one launch; the chooser picks
-    the pattern and configuration of each member for one core, so that there is one configuration."""
+    """The pattern of kernels whose members run one after the other on one thread, within one launch.
+
+    It has a single configuration: the chooser picks pattern and configuration of each member for one core."""
 
     def __init__(self, chooser: Chooser):
         self.chooser = chooser

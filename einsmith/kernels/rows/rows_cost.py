@@ -189,8 +189,8 @@ def launched_cost(rows: Rows, config: RowsConfig, target: Target, chooser: Choos
 
 
 class RepeatedKernel(NamedTuple):
-    """A kernel that is launched for every block, and its cost for all of them. packs_once: whether it marks operands
-    that are the same in all blocks, which are packed before the first one."""
+    """A kernel that is launched for every block, and its cost for all blocks. packs_once: whether operands that all
+    blocks share are marked, and packed once before the first block."""
 
     kernel: Kernel
     cost: Cost
@@ -198,8 +198,9 @@ class RepeatedKernel(NamedTuple):
 
 
 def pack_once(rows: Rows, part: BlockKernel, block: int, target: Target, chooser: Chooser) -> RepeatedKernel:
-    """Return how the kernel of a block is launched for all blocks of `block` rows: it packs operands that are the same
-    in all of them once where that saves at least `LEAST_SAVED_BY_PACKING` of its time."""
+    """Decide whether the kernel of a block packs operands that all blocks share once, before the first block.
+
+    It does if that saves at least the fraction LEAST_SAVED_BY_PACKING of its time. block: rows of a block."""
     times, kernel = rows.rows / block, part.kernel
     again = _times(times, chooser.choose(kernel, target).cost)
     shared = shared_places(rows)

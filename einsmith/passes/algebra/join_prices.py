@@ -77,8 +77,10 @@ class JoinDecisions:
         return sum(self.context.price(a) for a in copies if a not in self._copied)
 
     def _price_kernels(self, nodes: Sequence[Compute], users: Mapping[Tensor, Collection[Tensor]]) -> float:
-        """Return the predicted seconds of tensors, arguments first. Pointwise ones are computed in the kernel of the
-        last tensor that they read, which stores what others read, or else with others that read the same."""
+        """Return the predicted seconds of the kernels of `nodes`, arguments first.
+
+        A pointwise tensor is counted in the kernel of its last argument, or else in that of a pointwise tensor with a
+        common argument. A kernel stores the tensors that other kernels read."""
         kernels: list[list[Compute]] = []
         place: dict[Tensor, int] = {}
         for n in nodes:

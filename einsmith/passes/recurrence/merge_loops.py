@@ -246,7 +246,8 @@ class _Merge:
         return match if shift >= 0 and shift + extent <= node.steps and self._can_guard(t, match) else None
 
     def _can_guard(self, t: Template, match: _Match) -> bool:
-        """Return whether what a template computes along time can be guarded in steps where it does not exist."""
+        """Return whether a tensor with fewer positions along time than the loop has steps can be a member, guarded in
+        the other steps."""
         if (
             2 * match.extent < self.node.steps
             or match.extent < 2

@@ -48,8 +48,9 @@ the call's tensors keep their orders."""
 
 @dataclass(eq=False)
 class Variable:
-    """Tensors that share one of their candidate orders. Of a `copied` variable, value 0 means that there is no copy,
-    and any other value that there is a copy in that order."""
+    """A variable of the layout problem: tensors that get the same dimension order, one of the candidates.
+
+    copied: whether the variable is the order of a copy; its value 0 then means that there is no copy."""
 
     tensors: list[Tensor]
     copied: bool = False
