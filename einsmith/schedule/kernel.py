@@ -362,7 +362,7 @@ class Activity(Node):
 
     @property
     def ends(self) -> list[Expr]:
-        """List the numbers of rows behind which none is active."""
+        """The scalars that each bound the active rows: rows from such a number on are inactive."""
         parts = [c.args for c in operands(self.condition, "and") if isinstance(c, Apply) and c.fn == "lt"]
         return [end for row, end in parts if row is Axis(0) and not axes_of(end)]
 

@@ -128,8 +128,9 @@ def _find_first_dependent(d: Draft, limits: Mapping[int, int], begin: int, end: 
 
 
 class Members:
-    """The members of the recurrence of drafts whose layout is known. Their first `depth` dimensions are the times of
-    the recurrence and of those within its steps."""
+    """The members of a recurrence under construction, made from drafts once the layout of their steps is known.
+
+    depth: number of leading time dimensions of a member: one of this recurrence, others of those in its steps."""
 
     def __init__(
         self,

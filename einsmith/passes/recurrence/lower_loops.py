@@ -431,8 +431,10 @@ def add_argument(args: list[Tensor], t: Tensor) -> int:
 
 
 def bind_inputs(body: Graph, inputs: Mapping[InputPlace, Leaf]) -> tuple[Graph, tuple[InputPlace, ...]]:
-    """Return (the graph of a step whose inputs are those of `inputs` that it reads, and whose outputs have memory of
-    their own, the places of its inputs)."""
+    """Return (graph of a step, the places of its inputs).
+
+    The graph's inputs are those of `inputs` that it reads; each of its outputs has separate memory.
+    """
     outputs = separate_outputs(body.outputs)
     used = set(postorder([*outputs, *(t for pair in body.updates for t in pair)]))
     places = {x: place for place, x in inputs.items() if x in used}
