@@ -197,32 +197,35 @@ def _accumulation(member: Member, count: int, block: int, local: int, turned: bo
     body = Reduce(root.combiner, (count, *root.extents[1:]), root.bodies)
     stages = [Stage(template(t.shape, params, body), args, (None,) * len(sums))]
     read: tuple[tuple, ...]
-    old_places = [("buffer", len(used) + m) for m in range(len(sums))]
+    # The order of the buffers is that of `row_nests.block_kernels`: operands, results so far, new results, correction,
+    # number of the block's first row.
+    before, after = len(used), len(used) + len(sums)
+    last = ("buffer", after + len(sums))  # the correction; without one, the number, which `_add_block_number` adds
+    old_places = [("buffer", before + m) for m in range(len(sums))]
     if finds_position(member):
-        number = ("buffer", len(used) + 2 * len(sums))  # of the block's first row: `_add_block_number`
         value, place = (x.dtype for x in sums)
         shapes = [(x.dtype, x.shape) for x in (sums[0], sums[0], sums[1], sums[1])]
         old, new, old_place, new_place = (Read(n, _axes(t.rank), d) for n, d in enumerate((value, value, place, place)))
         is_better = _is_better(root.combiner, new, old)
         first = apply("mul", Read(4, (), place), Const(prod(root.extents[1:]), place))
-        read = (old_places[0], ("stage", 0, 0), old_places[1], ("stage", 0, 1), number)
+        read = (old_places[0], ("stage", 0, 0), old_places[1], ("stage", 0, 1), last)
         best = template(t.shape, shapes[:2], apply("where", is_better, new, old))
         at = apply("where", is_better, apply("add", first, new_place), old_place)
-        stages.append(Stage(best, read[:2], (len(used) + len(sums),)))
-        stages.append(Stage(template(t.shape, [*shapes, (place, ())], at), read, (len(used) + len(sums) + 1,)))
+        stages.append(Stage(best, read[:2], (after,)))
+        stages.append(Stage(template(t.shape, [*shapes, (place, ())], at), read, (after + 1,)))
         return Kernel(tuple(stages), (*buffers, *sums, *sums))
     follows = member.follows
     corrections = [] if follows is None else [follows.correction]
     for m, x in enumerate(sums):
         old, new = (Read(slot, _axes(t.rank), x.dtype) for slot in (0, 1))
-        read = (old_places[m], ("stage", 0, m), *(("buffer", len(used) + 2 * len(sums)) for _ in corrections))
+        read = (old_places[m], ("stage", 0, m), *([last] if corrections else []))
         kept: Expr = old
         if follows is not None:
             correction = Read(2, follows.index, follows.buffer.dtype)
             kept = apply("add", old, correction) if follows.is_mean else scale(old, correction)
         shapes = [(y.dtype, y.shape) for y in (x, x, *corrections)]
         total = template(t.shape, shapes, apply(COMBINING[root.combiner], kept, new))
-        stages.append(Stage(total, read, (len(used) + len(sums) + m,)))
+        stages.append(Stage(total, read, (after + m,)))
     limits = tuple((a, used.index(n)) for a, n in limits_of(kernel).items())
     every = (*buffers, *sums, *sums, *corrections)
     return LimitedKernel(tuple(stages), every, limits=limits) if limits else Kernel(tuple(stages), every)

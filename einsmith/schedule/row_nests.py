@@ -44,14 +44,22 @@ MIN_SWEEP_ROWS = 512
 that nests end."""
 
 
+class FollowedPlaces(NamedTuple):
+    """Numbers of the memory of a reducing member whose running result others follow: copies of its result so far and of
+    what its last stage made of that, both from before the block, and the correction of what follows (`Follow`)."""
+
+    total: int
+    result: int
+    correction: int
+
+
 class BlockPlaces(NamedTuple):
     """Numbers of the memory that the kernels of a block use: the buffers of the Rows, its local buffers, from
-    `accumulators[n]` on the results so far of reducing member n, one per result of its root, from `followed[n]` on what
-    members that follow it need (copies of the result so far and of the last stage's, the correction), and at `number`
-    the number of the block's first row."""
+    `accumulators[n]` on the results so far of reducing member n, one per result of its root, what members that follow
+    member n need (`followed`), and at `number` the number of the block's first row."""
 
     accumulators: dict[int, int]
-    followed: dict[int, int]
+    followed: dict[int, FollowedPlaces]
     number: int
 
 
@@ -64,9 +72,9 @@ def block_places(rows: Rows) -> BlockPlaces:
         if member.reduces:
             accumulators[n] = count
             count += len(partials(member))
-    followed: dict[int, int] = {}
+    followed: dict[int, FollowedPlaces] = {}
     for n in sorted({m.follows.reducer for m in rows.members if m.follows is not None}):
-        followed[n] = count
+        followed[n] = FollowedPlaces(count, count + 1, count + 2)
         count += 3
     return BlockPlaces(accumulators, followed, count)
 
@@ -97,9 +105,10 @@ def block_kernels(
             own = range(places.accumulators[n], places.accumulators[n] + len(partials(member)))
             at += [*own, *own]
         if member.follows is not None:
-            at.append(places.followed[member.follows.reducer] + 2)
+            at.append(places.followed[member.follows.reducer].correction)
         if uses_number(member):
             at.append(places.number)
+        assert len(at) == len(kernel.buffers)  # in the order that `_accumulation` has
         if nested:
             limits[len(out)] = {a: at[b] for a, b in limits_of(kernel).items()}
         if nested and block == 1:
@@ -107,14 +116,14 @@ def block_kernels(
                 limits[len(out)] = {a - (a > member.axis): p for a, p in limits[len(out)].items()}
             kernel = drop_row(kernel, [member.by_row[i] for i in used], member)
         if n in places.followed:
-            follow, first = follow_of(rows, n), places.followed[n]
+            follow, (total, result, correction) = follow_of(rows, n), places.followed[n]
             finish, used = mean_kernel(member, count) if follow.is_mean else merge(member, 1)
             number = (places.number,) if follow.is_mean else ()
             out += [
-                BlockKernel(save_kernel(member, follow), (own[0], follow.place, first, first + 1)),
+                BlockKernel(save_kernel(member, follow), (own[0], follow.place, total, result)),
                 BlockKernel(kernel, tuple(at)),
                 BlockKernel(finish, (*own, *number, *used)),
-                BlockKernel(correction_kernel(member, follow), (first, first + 1, follow.place, *number, first + 2)),
+                BlockKernel(correction_kernel(member, follow), (total, result, follow.place, *number, correction)),
             ]
             continue
         out.append(drop_unread(kernel, at) if nested else BlockKernel(kernel, tuple(at)))

@@ -288,10 +288,10 @@ class _RowsLowering:
         accumulators = {n: [b.alloc(elem_of(x.dtype), x.size) for x in buffers] for n, buffers in sums.items()}
         for n, first in places.accumulators.items():
             fixed |= dict(enumerate(accumulators[n], first))
-        for n, first in places.followed.items():
+        for n, followed in places.followed.items():
             x = follow_of(kernel, n).correction
-            for i, y in enumerate((sums[n][0], x, x)):
-                fixed[first + i] = b.alloc(elem_of(y.dtype), x.size)
+            for at, y in zip(followed, (sums[n][0], x, x), strict=True):
+                fixed[at] = b.alloc(elem_of(y.dtype), x.size)
             if n in self.followed_places:
                 own = dict(zip(kernel.members[n].places, kernel.members[n].kernel.buffers, strict=True))
                 fixed |= {p: b.alloc(elem_of(own[p].dtype), own[p].size) for p in sorted(kernel.members[n].results)}
@@ -320,9 +320,9 @@ class _RowsLowering:
             sources = [accumulators[n]]
             if n in self.followed_places:
                 sources.append([fixed[follow_of(kernel, n).place]])
-            for (at, buffers), source, part in zip(some, sources, copies[n], strict=True):
+            for (reserved, buffers), source, part in zip(some, sources, copies[n], strict=True):
                 targets = []
-                for place, x in zip(at, buffers, strict=True):
+                for place, x in zip(reserved, buffers, strict=True):
                     offset = b.add(b.mul(b.task, prod(x.shape)), place.offset // x.dtype.itemsize)
                     targets.append(b.address(b.buffers[-1], offset, elem_of(x.dtype)))
                 emit_launches(part, [*source, *targets])
