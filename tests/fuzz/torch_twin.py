@@ -24,6 +24,16 @@ class NoTwin(Exception):
 class Functions:
     """torch.nn.functional, and torch where that has no such name."""
 
+    def sort(self, x: Any, dim: int, descending: bool) -> Any:
+        """Return (values, positions); equal elements keep their order, which decides whose derivative is whose."""
+        import torch
+
+        return torch.sort(x, dim=dim, descending=descending, stable=True)
+
+    def topk(self, x: Any, k: int, dim: int, largest: bool) -> Any:
+        """Return (values, positions) of the first `k` in order; PyTorch's own takes any of those that are equal."""
+        return [y.narrow(dim, 0, k) for y in self.sort(x, dim, largest)]
+
     def __getattr__(self, name: str) -> Any:
         import torch
 
