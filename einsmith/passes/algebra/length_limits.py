@@ -12,12 +12,11 @@ Sums and scatters end at the number. Where no reader needs rows of g beyond it, 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence, Set
-from math import isfinite
 from typing import Any
 
 from einsmith.base import dtypes as dt
 from einsmith.ir.analysis.ends import end_of, guards_around
-from einsmith.ir.functions import FUNCTIONS
+from einsmith.ir.analysis.zeros import ZeroRegions
 from einsmith.ir.nodes import (
     Apply,
     Axis,
@@ -39,7 +38,7 @@ from einsmith.ir.nodes import (
     size,
     template,
 )
-from einsmith.ir.rebuild import guarded, map_parts, operands, rebuild, replace, types_of, whole_piece
+from einsmith.ir.rebuild import guarded, map_parts, rebuild, replace, types_of, whole_piece
 from einsmith.ir.rewrite.simplify import canonical
 
 MIN_POINTS = 1 << 14
@@ -133,31 +132,21 @@ class _LengthRewriter:
 
     def _find_ends(self, body: Expr, args: Sequence[Tensor]) -> Ends:
         """Return the positions from which on a body is zero, by axis of its part."""
-        ends: dict[Expr, Ends] = {}
-        for e in postorder([body]):
-            ends[e] = self._derive_ends(e, [ends[a] for a in e.args], args)
-        return ends[body]
+        return ZeroRegions[Ends](
+            everywhere=None,
+            nowhere=frozenset(),
+            read=lambda e: self._find_zeros(e, args[e.slot]),
+            fails=lambda c: frozenset(self._find_limit(c, args)),
+            both=_common,
+            either=lambda some: None if None in some else frozenset().union(*(x for x in some if x)),
+            takes_finite=False,
+        ).of(body)
 
-    def _derive_ends(self, e: Expr, ends: Sequence[Ends], args: Sequence[Tensor]) -> Ends:
-        """Return where an expression is zero; `ends`: where its operands are."""
-        if isinstance(e, Const):
-            return None if e.value == 0 else frozenset()
-        if isinstance(e, Read):
-            at = {d: i.args[0] if isinstance(i, Apply) and i.fn == "cast" else i for d, i in enumerate(e.index)}
-            known = self.ends.get(args[e.slot]) or ()
-            return frozenset((x.position, c) for d, c in known if isinstance(x := at[d], Axis))
-        if not isinstance(e, Apply):
-            return frozenset()
-        if e.fn == "where":
-            limits = {x for c in operands(e.args[0], "and") for x in self._find_limit(c, args)}
-            return _common([None if ends[1] is None else ends[1] | limits, ends[2]])
-        if e.fn == "mul" and (e.dtype.is_int or any(isinstance(x, Const) and isfinite(x.value) for x in e.args)):
-            return None if None in ends else frozenset().union(*(x for x in ends if x))  # no factor is infinite or NaN
-        if e.fn in ("add", "sub", "mul", "min", "max"):
-            return _common(ends)
-        if e.fn == "div" and isinstance(e.args[1], Const) and e.args[1].value:
-            return ends[0]
-        return ends[0] if FUNCTIONS[e.fn].keeps_zero else frozenset()
+    def _find_zeros(self, e: Read, arg: Tensor) -> Ends:
+        """Return the positions from which on a read is zero, by axis."""
+        at = {d: i.args[0] if isinstance(i, Apply) and i.fn == "cast" else i for d, i in enumerate(e.index)}
+        known = self.ends.get(arg) or ()
+        return frozenset((x.position, c) for d, c in known if isinstance(x := at[d], Axis))
 
     def _find_limit(self, c: Expr, args: Sequence[Tensor]) -> list[tuple[int, Tensor]]:
         """Return (axis, limit) of a condition that an axis is below a limit."""

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 
 from einsmith.base import dtypes as dt
 from einsmith.ir.analysis.linear import LinearForm, linear
+from einsmith.ir.analysis.zeros import ZeroRegions
 from einsmith.ir.loop import LoweredLoop
 from einsmith.ir.nodes import (
     Apply,
     Axis,
     Compute,
-    Const,
     Expr,
     Item,
     Leaf,
@@ -32,7 +32,6 @@ from einsmith.ir.nodes import (
     reads,
     template,
 )
-from einsmith.ir.rebuild import operands
 from einsmith.ir.rewrite.simplify import canonical
 from einsmith.ir.views import is_view
 from einsmith.passes.recurrence.live_steps import is_equal_up_to_axes
@@ -247,37 +246,32 @@ class Zeros:
     def _find_end_of_body(self, n: Compute, axis: int, along: Mapping[Read, int], body: Expr) -> TripCount | None:
         """Return the end from which on a body is zero; None if there is none. `along`: distance of each read along
         `axis`."""
-        zero: dict[Expr, TripCount | None] = {}
-        for e in postorder([body]):
-            inside = [zero[a] for a in e.args]
-            zero[e] = None
-            if isinstance(e, Const):
-                zero[e] = NO_POSITIONS if e.value == 0 else None
-            elif isinstance(e, Read) and e in along:
-                first = self.find_end(n.args[e.slot])
-                zero[e] = first and first.shift(-along[e])
-            elif isinstance(e, Apply):
-                if e.fn == "mul":
-                    zero[e] = _earliest(inside)
-                elif e.fn in ("add", "sub", "neg", "cast"):
-                    zero[e] = reduce(union, inside)
-                elif e.fn == "where":
-                    zero[e] = union(inside[2], _earliest([inside[1], self._find_end_of_condition(n, axis, e.args[0])]))
-        return zero[body]
+
+        def read(e: Read) -> TripCount | None:
+            first = self.find_end(n.args[e.slot]) if e in along else None
+            return first and first.shift(-along[e])
+
+        return ZeroRegions[TripCount | None](
+            everywhere=NO_POSITIONS,
+            nowhere=None,
+            read=read,
+            fails=lambda c: self._find_end_of_condition(n, axis, c),
+            both=lambda ends: reduce(union, ends),
+            either=_earliest,
+            takes_finite=True,
+        ).of(body)
 
     def _find_end_of_condition(self, n: Compute, axis: int, condition: Expr) -> TripCount | None:
         """Return the end from which on a condition on the position is false; None if there is none."""
-        false_from = []
-        for e in operands(condition, "and"):
-            if isinstance(e, Apply) and e.fn in ("lt", "le") and e.args[0].dtype.is_int:
-                form = linear(e.args[0]) - linear(e.args[1])  # t - atom + const
-                rest = form.without(Axis(axis))
-                if form.coefficient(Axis(axis)) == 1 and len(rest.terms) == 1:
-                    ((atom, c),) = rest.terms.items()
-                    own = next(iter(linear(_limit_expression(self.limit)).terms))
-                    if c == -1 and is_equal_up_to_axes(atom, n.args, own, self.limit.args):
-                        false_from.append(TripCount(self.limit, (e.fn == "le") - rest.const, _BEFORE_START))
-        return _earliest(false_from)
+        if isinstance(condition, Apply) and condition.fn in ("lt", "le") and condition.args[0].dtype.is_int:
+            form = linear(condition.args[0]) - linear(condition.args[1])  # t - atom + const
+            rest = form.without(Axis(axis))
+            if form.coefficient(Axis(axis)) == 1 and len(rest.terms) == 1:
+                ((atom, c),) = rest.terms.items()
+                own = next(iter(linear(_limit_expression(self.limit)).terms))
+                if c == -1 and is_equal_up_to_axes(atom, n.args, own, self.limit.args):
+                    return TripCount(self.limit, (condition.fn == "le") - rest.const, _BEFORE_START)
+        return None
 
 
 def _limit_expression(limit: Tensor) -> Expr:
