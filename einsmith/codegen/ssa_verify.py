@@ -50,6 +50,8 @@ def _verify_types(function: str, x: Op, rules: Mapping[str, Rule]) -> None:
         types = list(rule(x))
     except CompileError as e:
         raise _fault(function, x, str(e)) from e
+    except (AssertionError, AttributeError, LookupError, TypeError, ValueError) as e:  # rules unpack what they take
+        raise _fault(function, x, f"it takes other operands or attributes than {list(x.attrs)}") from e
     expect(types == [r.type for r in x.results], function, x, f"its results are not {', '.join(map(str, types))}")
 
 

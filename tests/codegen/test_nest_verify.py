@@ -100,6 +100,11 @@ def breaches() -> Sequence[tuple[str, Function]]:
         ("tile registers 0, 0 and 2", _changed("tile_dot", attrs=("bf16", 0, 0, 2, False))),
         ("no such tile register", _changed("tile_load", attrs=(8,))),
         ("a pointer, an offset and a stride", _changed("tile_load", args=(load.args[1],) * 3)),
+        ("other operands or attributes", _changed("shuffle", args=shuffle.args[:1])),
+        ("other operands or attributes", _changed("shuffle", attrs=())),
+        ("other operands or attributes", _changed("store", args=(*_op("store").args, load.result))),
+        ("a pointer, an offset and a stride", _changed("tile_load", args=())),
+        ("no instruction lt of 1 arguments", _changed("lt", args=_op("lt").args[:1])),
         ("what it carries changes its type", _changed_loop()),
         ("its condition is not a scalar i1", _vector_branch()),
     ]

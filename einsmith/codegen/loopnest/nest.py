@@ -37,7 +37,7 @@ def function_type(fn: str, *types: Type) -> Type:
         raise CompileError(f"{fn} of {[*map(str, types)]}")
     if first.elem in _MEMORY_ONLY:
         raise CompileError(f"{fn} in {first.elem}, a storage type")
-    if fn in COMPARE:
+    if fn in COMPARE and len(types) == 2:
         return vector("i1", first.lanes)
     spec = FUNCTIONS.get(fn)
     arity = 3 if fn == "fma" else spec.arity if spec is not None and not spec.is_identity else 0

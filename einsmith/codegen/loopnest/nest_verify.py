@@ -63,11 +63,13 @@ def _pack(x: Op) -> Sequence[Type]:
 
 
 def _bitcast(x: Op) -> Sequence[Type]:
-    return [bits_type(x.operands[0].type, x.result.elem)]
+    (value,) = x.operands
+    return [bits_type(value.type, x.result.elem)]
 
 
 def _cast(x: Op) -> Sequence[Type]:
-    return [vector(x.result.elem, x.operands[0].type.lanes)]
+    (value,) = x.operands
+    return [vector(x.result.elem, value.type.lanes)]
 
 
 def _shuffle(x: Op) -> Sequence[Type]:
@@ -78,8 +80,8 @@ def _shuffle(x: Op) -> Sequence[Type]:
 
 
 def _extract(x: Op) -> Sequence[Type]:
-    value, *lane = x.operands
-    _expect(lane or 0 <= x.attrs[0] < value.type.lanes, "there is no such lane")
+    value, lane = x.operands if not x.attrs else (*x.operands, x.attrs[0])
+    _expect(isinstance(lane, SSAValue) or 0 <= lane < value.type.lanes, "there is no such lane")
     return [Type(value.elem)]
 
 
@@ -119,9 +121,9 @@ def _gather(x: Op) -> Sequence[Type]:
 
 def _store(x: Op) -> Sequence[Type]:
     _expect(not _access(x).type.lanes, "its offset is a vector")
-    value, *mask = x.args[2:]
+    value, mask = x.args[2:] if x.name == "store" else (*x.args[2:], None)
     assert value is not None
-    _expect_mask(mask[0] if mask else None, value.type.lanes)
+    _expect_mask(mask, value.type.lanes)
     return []
 
 
@@ -135,9 +137,8 @@ def _scatter(x: Op) -> Sequence[Type]:
 
 def _tile(x: Op) -> Sequence[Type]:
     _expect(0 <= x.attrs[0] < TILE_REGISTERS, "there is no such tile register")
-    _expect(
-        [a.type for a in x.operands] == [PTR, I64, I64][: len(x.args)], "it takes a pointer, an offset and a stride"
-    )
+    types = [] if x.name == "tile_zero" else [PTR, I64, I64]
+    _expect([a.type for a in x.operands] == types, "it takes a pointer, an offset and a stride")
     return []
 
 
@@ -158,8 +159,7 @@ def _pointer(x: Op) -> Sequence[Type]:
 
 _RULES: dict[str, Rule] = {
     **dict.fromkeys((*FUNCTIONS, *COMPARE, "fma", "select"), _function),
-    "const": _literal,
-    "literal": _literal,
+    **dict.fromkeys(("const", "literal"), _literal),
     "splat": _splat,
     "dot": _dot,
     "pack": _pack,
@@ -171,15 +171,11 @@ _RULES: dict[str, Rule] = {
     "any": _any,
     "load": _load,
     "gather": _gather,
-    "store": _store,
-    "stream": _store,
+    **dict.fromkeys(("store", "stream"), _store),
     "scatter": _scatter,
     "prefetch": _prefetch,
-    "address": _pointer,
-    "advance": _pointer,
-    "tile_zero": _tile,
-    "tile_load": _tile,
-    "tile_store": _tile,
+    **dict.fromkeys(("address", "advance"), _pointer),
+    **dict.fromkeys(("tile_zero", "tile_load", "tile_store"), _tile),
     "tile_dot": _tile_dot,
     "barrier": lambda x: [],
 }

@@ -80,7 +80,7 @@ def _select(fn: str, types: tuple[Type, ...], attrs: tuple) -> tuple[Type, ...]:
 
 
 def _fma(fn: str, types: tuple[Type, ...], attrs: tuple) -> tuple[Type, ...]:
-    if len({t.elem for t in types}) != 1 or types[0].elem not in FLOATS:
+    if len(types) != 3 or len({t.elem for t in types}) != 1 or types[0].elem not in FLOATS:
         raise _refuse(fn, types, "three floats are needed")
     return (Type(types[0].elem, _meet(types)),)
 

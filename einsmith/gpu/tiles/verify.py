@@ -20,10 +20,8 @@ MOST_PROGRAMS = 2**31 - 1
 
 def verify(f: TileFunction) -> None:
     """Verify a function. Raises VerifyError that names the function and the instruction."""
-    seen: set[SSAValue] = set()
     for op in f.constants:
         expect(op.name == "const" and not op.args and len(op.results) == 1, f.name, op, "no literal stands here")
-        seen.update(op.results)
     for p in f.parameters:
         if p.elem not in BYTES or p.elem != memory_elem(p.elem):
             raise VerifyError(f"{f.name}: memory holds no {p.elem}")
@@ -39,7 +37,7 @@ def verify(f: TileFunction) -> None:
             expect(is_tile, f.name, x, f"{r.type} has an extent that is no power of 2")
             expect(prod(r.shape) <= MOST_LANES, f.name, x, f"{r.type} has more than {MOST_LANES} lanes")
             expect(r.elem in BYTES, f.name, x, f"there is no type {r.elem}")
-    verify_body(f.name, f.body, seen, _rules(f))
+    verify_body(f.name, f.body, {op.result for op in f.constants}, _rules(f))
     _verify_meetings(f)
 
 
@@ -98,7 +96,9 @@ def _rules(f: TileFunction) -> dict[str, Rule]:
 
     def store(x: Op) -> Sequence[Type]:
         _, value, mask = x.args
-        if value is None or value.elem != (elem := access(x, mask, [value.shape])):
+        assert value is not None
+        elem = access(x, mask, [value.shape])
+        if value.elem != elem:
             raise CompileError(f"the memory holds {elem}")
         return []
 
