@@ -40,8 +40,10 @@ class SizeDependentError(Exception):
 
 
 class Varying(NamedTuple):
-    """A number that depends on the size: its values for the capacity and for the probe. dtype: the type of a constant;
-    None for an extent."""
+    """A number of a graph that depends on the size for which a function is traced.
+
+    dtype: the type of a constant; None for an extent. capacity: its value in the trace for the largest size that a
+    program takes. probe: its value in a second trace, for another size, which shows that it depends on the size."""
 
     dtype: DType | None
     capacity: float | int

@@ -268,7 +268,9 @@ class _Builder:
         return restated(p, {Axis(0): time}, lambda e, new: self._read(e, new, before)).body
 
     def _read(self, e: Read, new: Read, before: LinearForm) -> Read:
-        """Return a read in terms of the segment; `new` is the read with its index already rewritten."""
+        """Return a read of a recurrence's template as one of a segment's template, which reads members and slices of
+        arguments by positions within the segment. new: the read with the axes of its index rewritten. before: the
+        number of steps before the segment, which is subtracted from positions along time."""
         node = self.node
         i = e.slot - len(node.args)
         if i >= 0:
