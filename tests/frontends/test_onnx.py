@@ -24,7 +24,7 @@ from tests.frontends.onnx_cases import APART, OTHERWISE, PASSED, WRONG, cases, f
 from tests.quantization.test_quantize import integer_sums
 
 SAMPLE = (
-    "adam_multiple", "add_bcast", "batchnorm_example_training_mode", "bitshift_left_uint8", "cast_FLOAT16_to_INT4",
+    "adam_multiple", "add_bcast", "batchnorm_example_training_mode", "bitshift_left_uint8", "cast_INT4_to_FLOAT16",
     "cumsum_1d_reverse_exclusive", "dft_axis", "gathernd_example_int32_batch_dim1", "group_normalization_epsilon", "if",
     "loop13_seq", "lstm_with_peepholes", "mod_mixed_sign_int8", "nonzero_example", "onehot_with_axis",
     "qlinearmatmul_3D_int8_float32", "reflect_pad", "resize_tf_crop_and_resize", "scan9_multi_state", "scatternd_add",

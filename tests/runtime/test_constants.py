@@ -565,7 +565,7 @@ def adapted_losses(
     es.manual_seed(5)
     net = Adapted(settings.pop("keep", None))
     step = es.TrainStep(net, F.mse_loss, es.optim.Adam(lr=1e-3), **settings)
-    x = rng.standard_normal((40, 192), np.float32)
+    x = rng.standard_normal((200, 192), np.float32)
     losses = []
     for n in range(6):
         if n == 3:
@@ -629,7 +629,7 @@ class Repeated(Adapted):
 def test_equal_kernels_share_what_they_pack_of_a_frozen_weight(rng, monkeypatch) -> None:
     """Forward passes that checkpoints run again have kernels that are equal, too."""
     monkeypatch.setattr("einsmith.schedule.pipeline.LEAST_SAVED", 1e-9)
-    x, losses = rng.standard_normal((40, 192), np.float32), []
+    x, losses = rng.standard_normal((200, 192), np.float32), []
     for apart in (False, True):
         if apart:
             monkeypatch.setattr("einsmith.schedule.plan.KernelCall.invariant_operands", property(unshared_operands))
@@ -654,7 +654,7 @@ def test_weights_that_train_are_not_packed_while_gradients_are_gathered(rng, mon
     monkeypatch.setattr("einsmith.schedule.pipeline.LEAST_SAVED", -1.0)
     net = Adapted()
     step = es.TrainStep(net, F.mse_loss, es.optim.SGD(lr=1e-3), accumulate=2, precision="bf16")
-    x = rng.standard_normal((40, 192), np.float32)
+    x = rng.standard_normal((200, 192), np.float32)
     for _ in range(4):
         step(x, x)
     programs = [run for _, run in step.compiler.programs.items()]
@@ -683,5 +683,5 @@ def test_steps_with_kept_weights_equal_steps_with_their_rounded_values(keep, rng
     other = Adapted()
     put(other)
     step = es.TrainStep(other, F.mse_loss, es.optim.Adam(lr=1e-3))
-    x = rng.standard_normal((40, 192), np.float32)
+    x = rng.standard_normal((200, 192), np.float32)
     np.testing.assert_allclose(losses, [step(x, np.roll(x, 1, 1)) for _ in range(6)], rtol=1e-5)

@@ -33,7 +33,7 @@ def load():
     es.set_threads(2)
     product = es.op("C[i,j] = sum[k](A[i,k] * B[k,j])")
     def network():
-        return es.nn.Sequential(es.nn.Linear(17, 301), es.nn.ReLU(), es.nn.Linear(301, 5))
+        return es.nn.Sequential(es.nn.Linear(17, 2001), es.nn.ReLU(), es.nn.Linear(2001, 5))
     model = network()
     step = es.TrainStep(network(), es.functional.cross_entropy, es.optim.SGD(lr=0.1))
     dynamic = es.TrainStep(network(), es.functional.cross_entropy, es.optim.SGD(lr=0.1), mode="dynamic")
